@@ -65,7 +65,7 @@ def test_a_recording_is_heard_and_answered(parrot):
     assert listens in ([], ["it listens"])
     assert model == "model  You said: What is a fugue?"
     assert waits.startswith("speech end -> first text ") and waits.endswith(" ms")
-    assert "so the engine starts here" in result.err
+    assert "so one starts for this command only" in result.err
 
 
 def test_at_the_pace_of_speech_it_is_the_same(parrot):

@@ -35,8 +35,8 @@ def ask(
     Ask a model a question.
 
     It asks the server that --url or OPENAI_BASE_URL names, or else the
-    configured one. If that one does not run, the engine starts for this
-    question only. Standard output gets the answer and nothing else.
+    configured one. If that one does not run, a server starts for this question
+    only. Standard output gets the answer and nothing else.
 
     Try:
         antiphon ask "What is a fugue?"

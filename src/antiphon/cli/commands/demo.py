@@ -224,7 +224,7 @@ def _show_queue(runner: _DemoRunner) -> None:
     async def visit(number: int, person: str) -> None:
         await asyncio.sleep(number * _ARRIVAL_GAP_S)
         await run_duplex_session(runner.client, options, inputs, _QueueRenderer(person, runner.print_line))
-        runner.print_line(person, "leaves")
+        runner.print_line(person, "is done")
 
     async def visit_all() -> None:
         await asyncio.gather(*(visit(number, person) for number, person in enumerate(_PEOPLE)))  # noqa: TID251 - a client's, and all end here
@@ -243,7 +243,7 @@ class _QueueRenderer(Renderer):
     def show_state(self, event: ServerEvent, transcript: DuplexTranscript) -> None:
         match event:
             case SessionCreated():
-                self._print_change("has the place")
+                self._print_change("is served")
             case SessionQueued():
                 self._print_change(format_queue_position(transcript.queue_positions[-1]))
             case _:
@@ -281,5 +281,5 @@ _STEPS = {
     "A conversation that the server remembers": _show_memory,
     "A question by voice": _show_voice,
     "The same in full duplex: audio goes both ways all the time": _show_duplex,
-    "Three people, and a model with one place": _show_queue,
+    "Three people, and a model that serves one at a time": _show_queue,
 }

@@ -62,7 +62,7 @@ def list_(*, as_json: JsonFlag = False, url: UrlFlag = None, file: ConfigFlag = 
 @app.command
 def cancel(ticket: str, /, *, url: UrlFlag = None, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
-    Take a ticket out of the queue; its client is told.
+    Take a ticket out of the queue; its session ends with an error.
 
     Try:
         antiphon queue cancel q_68af0c1d2e3f

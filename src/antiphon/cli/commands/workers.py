@@ -92,8 +92,8 @@ def drain(worker: str, /, *, wait: bool = False, url: UrlFlag = None, file: Conf
     """
     Give a worker no new sessions; those under way go on.
 
-    The worker is told, and says how many sessions are left. After the last one
-    it stays connected and idle, or exits if it runs with --exit-when-drained.
+    Prints how many sessions are left. After the last one the worker stays
+    connected and idle, or exits if it runs with --exit-when-drained.
 
     Try:
         antiphon workers drain minicpm-o-1

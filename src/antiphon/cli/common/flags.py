@@ -21,7 +21,7 @@ from antiphon.errors import quote_list
 ConfigFlag = Annotated[
     Path | None, Parameter(name="--config", help="a configuration file; its settings override those of the files in the usual places.")
 ]
-JsonFlag = Annotated[bool, Parameter(name="--json", help="as JSON.")]
+JsonFlag = Annotated[bool, Parameter(name="--json", help="print JSON.")]
 UrlFlag = Annotated[str | None, Parameter(name="--url", help="base address of the server, such as http://127.0.0.1:8642/v1.")]
 RecordingPath = Annotated[
     Path, Parameter(help="WAV files; with the extra `speech` also FLAC, MP3 and Ogg, with `formats` also M4A, MP4, WebM and AAC.")

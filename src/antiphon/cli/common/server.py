@@ -29,7 +29,7 @@ def ensure_server(shell: Shell, url: str | None, file: Path | None, prepare: Cal
     if client.is_alive():
         yield client
         return
-    shell.note(f"no server at {client.base_url}, so the engine starts here, for as long as this takes")
+    shell.note(f"no server answers at {client.base_url}, so one starts for this command only")
     with background_server(prepare(config, shell)) as base_url:
         yield ApiClient(base_url)
 

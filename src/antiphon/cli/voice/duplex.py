@@ -40,10 +40,10 @@ def duplex(
     """
     Talk to a model that listens and speaks at the same time.
 
-    A client of the MiniCPM-o protocol. It waits in the server's queue, sends
-    recordings as if someone spoke, with pictures if you give some, and shows
-    what the model says, as it says it, and how long that took after the end of
-    the speech.
+    It waits in the server's queue, sends recordings as if someone spoke, with
+    pictures if you give some, and shows what the model says, as it says it, and
+    how long that took after the end of the speech. It speaks the MiniCPM-o
+    protocol.
 
     It uses a running server, or starts one for this session, as `antiphon ask`
     does.
@@ -59,10 +59,10 @@ def duplex(
         mode: chat sends each recording as a message; by default video with --video, else audio.
         model: which model answers; by default the server chooses.
         instructions: the system prompt.
-        chunk_ms: how much audio to send at once, in milliseconds.
+        chunk_ms: how much audio to send at once, in milliseconds; by default 1000.
         force_listen: keep the model silent until a recording is over.
         fast: send the recordings faster than they play.
-        as_json: print the answers, their times and the number of events as JSON.
+        as_json: print the answers, their times and the numbers of events, as JSON.
     """
     if not recordings:
         raise UsageError("Name at least one recording.")

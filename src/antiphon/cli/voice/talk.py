@@ -52,9 +52,9 @@ def talk(
         model: which model answers; by default the server's first.
         voice: which voice answers; by default the model's first.
         instructions: the system prompt.
-        dialect: of the Realtime API: ga, or the earlier beta.
+        dialect: version of the Realtime API: ga, or the older beta.
         fast: send the recordings as fast as possible, not at the pace of speech.
-        as_json: print the turns, their times and the number of events as JSON.
+        as_json: print the turns, their times and the numbers of events, as JSON.
     """
     if not recordings and (output or fast or as_json):
         raise UsageError("-o, --fast and --json are about recordings: name at least one.")
