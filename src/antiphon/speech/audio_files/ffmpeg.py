@@ -37,10 +37,11 @@ def is_available() -> bool:
 
 def detect_format(file: bytes) -> str | None:
     """FFmpeg's name for the format of a file, from its first bytes; None for a format that is not supported here."""
-    if file[4:8] == b"ftyp":
+    if file[4:8] == b"ftyp":  # ISO/IEC 14496-12, 4.3
         return "mp4"
-    if file.startswith(b"\x1aE\xdf\xa3"):
+    if file.startswith(b"\x1aE\xdf\xa3"):  # the EBML header: RFC 8794, 11.2.1
         return "matroska"
+    # ADTS: twelve bits set, and the two of `layer` not, which tells it from MP3 (ISO/IEC 13818-7, 6.2).
     return "aac" if len(file) > 1 and file[0] == 0xFF and file[1] & 0xF6 == 0xF0 else None
 
 
