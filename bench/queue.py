@@ -28,7 +28,7 @@ from antiphon.runtime.scheduling.base import Requirements, Worker
 from antiphon.runtime.scheduling.engine import QueuedEngine
 from antiphon.runtime.scheduling.local import LocalCoordinator
 from antiphon.runtime.scheduling.pool import PoolRules, WorkerPool
-from antiphon.server.processes.run import tune_gc
+from antiphon.server.processes.run import tune_interpreter
 
 LENGTHS = (10, 1_000, 10_000)
 KINDS = ("chat", "audio", "video")
@@ -188,7 +188,7 @@ async def until(holds, every_s=0.001):
 
 
 def main():
-    tune_gc()  # as a server does
+    tune_interpreter()  # as a server does
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         rows = {"assign": assigning_us, "give up": cancelling_us, "tell each": lambda length: runner.run(telling_us(length))}
         print(f"{'us of CPU':12}" + "".join(f"{length:>10,}" for length in LENGTHS))

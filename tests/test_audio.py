@@ -7,7 +7,18 @@ import wave
 import pytest
 from hypothesis import given, strategies as st
 
-from antiphon.audio import SampleAligner, decode_alaw, decode_ulaw, duration_ms, encode_alaw, encode_ulaw, peak, size_bytes, wav_file
+from antiphon.audio import (
+    SampleAligner,
+    audio_tokens,
+    decode_alaw,
+    decode_ulaw,
+    duration_ms,
+    encode_alaw,
+    encode_ulaw,
+    peak,
+    size_bytes,
+    wav_file,
+)
 from antiphon.errors import ClientError
 
 EVERY_SAMPLE = range(-32768, 32768)
@@ -93,6 +104,10 @@ def test_bytes_and_milliseconds_follow_from_each_other():
     assert size_bytes(20, 24_000) == 960
     assert size_bytes(1, 44_100) == 88, "whole samples"
     assert size_bytes(0.1, 8_000) == 0
+
+
+def test_a_token_that_is_not_full_counts_as_one():
+    assert [audio_tokens(ms, 100) for ms in (0, 0.5, 100, 100.5, 1000)] == [0, 1, 1, 2, 10]
 
 
 def test_the_peak_is_how_far_the_loudest_sample_is_from_silence():

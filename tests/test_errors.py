@@ -4,7 +4,16 @@ from math import inf, nan
 
 import pytest
 
-from antiphon.errors import MAX_RETRY_AFTER_S, ApiError, ClientError, ServerError, UpstreamError
+from antiphon.errors import (
+    MAX_RETRY_AFTER_S,
+    ApiError,
+    ClientError,
+    ServerError,
+    UpstreamError,
+    invalid_tool_call,
+    not_found,
+    shutting_down,
+)
 
 
 @pytest.mark.parametrize("status", [-1, 0, 1, 99, 101, 200, 204, 304, 399, 600, 999, 10**9, None])
@@ -25,3 +34,15 @@ def test_the_status_of_an_error_is_taken(status):
 )
 def test_seconds_that_no_header_can_say_are_not_taken(claimed, taken):
     assert ApiError("x", retry_after_s=claimed).retry_after_s == taken
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "status", "code", "retry_after_s"),
+    [
+        (shutting_down(), ServerError, 503, "server_shutting_down", 5),
+        (invalid_tool_call("it has no name"), UpstreamError, 502, "server_error", None),
+        (not_found("The voice 'x'"), ClientError, 404, "not_found", None),
+    ],
+)
+def test_an_error_is_the_fault_of_who_caused_it(error, kind, status, code, retry_after_s):
+    assert (type(error), error.status, error.code, error.retry_after_s) == (kind, status, code, retry_after_s)

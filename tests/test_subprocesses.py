@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import ServerError
-from antiphon.subprocesses import reap, spawn, start_replacement
+from antiphon.subprocesses import RestartPolicy, SupervisedProcess, reap, spawn
 
 ECHO = "import os; os.write(0, os.read(0, 99)); os.read(0, 1)"
+MOVED = """
+import sys
+from antiphon.subprocesses import take_parent_socket
+take_parent_socket().sendall(sys.stdin.read().encode() or b"nothing")
+"""
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 
 
@@ -49,6 +54,18 @@ def test_what_is_said_goes_both_ways_and_a_closed_socket_ends_it():
     assert asyncio.run(scenario()) == 0
 
 
+def test_a_process_that_took_its_socket_finds_nothing_on_standard_input():
+    async def scenario():
+        line = Line()
+        process = await spawn((sys.executable, "-c", MOVED), lambda: line)
+        line.transport.write(b"hello")
+        assert await line.heard == b"nothing"
+        line.transport.close()
+        await reap(process, 30)
+
+    asyncio.run(scenario())
+
+
 def test_one_that_does_not_end_is_killed():
     async def scenario():
         process = await spawn(python(DEAF), Line)
@@ -70,15 +87,52 @@ def test_where_there_is_nobody_to_talk_to_no_process_is_left():
     assert not any(DEAF in command for command in commands())
 
 
+class Mortal:
+    """A process that can't be started so many times."""
+
+    def __init__(self, lost, failures):
+        self.process, self.exit_event = None, asyncio.Event()
+        self._lost, self._failures = lost, failures
+
+    async def start(self):
+        if self._failures:
+            raise ServerError(self._failures.pop())
+        self.process = await spawn(python(ECHO), Line)
+
+    async def stop(self, grace_s):
+        if self.process is not None:
+            await reap(self.process, 0)
+
+    def die(self):
+        self._lost()
+        self.exit_event.set()
+
+
 def test_it_is_tried_until_one_can_be_started():
     async def scenario():
-        async def start():
-            if len(failures) < 3:
-                raise ServerError("not yet")
-            return "there"
+        failures, lines = [], []
+        process = SupervisedProcess("echo", lambda lost: Mortal(lost, failures), lines.append, (0,))
+        await process.start()
+        first = process.child
+        failures += ["not yet", "not yet", "never"]
+        first.die()
+        second = await process.wait_ready(60)
+        assert second is process.child is not first
+        await process.stop()
+        return lines
 
-        return await start_replacement(start, 0, failures.append, (0, 0))
+    died, *others = asyncio.run(scenario())
+    assert "was killed by SIGKILL; it is being replaced" in died
+    assert others == [f"The echo could not be replaced: {reason}" for reason in ("never", "not yet", "not yet")]
 
-    failures = []
-    assert asyncio.run(scenario()) == "there"
-    assert [fault.message for fault in failures] == ["not yet"] * 3
+
+def test_the_pauses_grow_with_every_early_exit_in_a_row_until_there_is_no_use_in_more():
+    restarts = RestartPolicy((0, 1, 2))
+    assert [(restarts.delay_s(0), restarts.is_exhausted) for _ in range(3)] == [(1, False), (2, False), (2, True)]
+
+
+def test_a_process_that_has_run_for_a_while_is_replaced_without_a_pause():
+    restarts = RestartPolicy((0, 1, 2), min_uptime_s=5)
+    for _ in range(20):
+        assert restarts.delay_s(4) == 1
+        assert restarts.delay_s(5) == 0

@@ -1,5 +1,5 @@
 """
-Audio as bytes: G.711 both ways, durations, levels, and WAV headers.
+Audio as bytes: G.711 both ways, durations, levels, tokens, and WAV headers.
 
 Audio is s16le mono (PCM, 16 bits a sample, low byte first) unless a docstring says otherwise.
 """
@@ -13,6 +13,9 @@ from typing import NamedTuple
 from antiphon.errors import ClientError
 
 SAMPLE_BYTES = 2
+INPUT_MS_PER_TOKEN, OUTPUT_MS_PER_TOKEN = 100, 50
+"""Audio that counts as one token, of the user and of the assistant (Realtime API, guide "Managing costs")."""
+
 POSITIVE = 0x80
 """
 The bit of both laws for samples that are not negative; the codes of a sample and of its one's complement differ only in
@@ -155,6 +158,11 @@ def duration_ms(pcm_bytes: int, rate_hz: int) -> float:
 def size_bytes(ms: float, rate_hz: int) -> int:
     """The bytes of that many milliseconds: whole samples, rounded down."""
     return int(ms * rate_hz / 1000) * SAMPLE_BYTES
+
+
+def audio_tokens(ms: float, ms_per_token: int) -> int:
+    """The tokens that so much audio counts as, rounded up."""
+    return -int(-ms // ms_per_token)
 
 
 def peak(pcm: bytes | memoryview) -> int:

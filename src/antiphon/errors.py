@@ -12,6 +12,9 @@ from typing import Any, Literal
 MAX_RETRY_AFTER_S = 86_400 * 365
 """One year: longer waits are cut to it."""
 
+SHUTTING_DOWN_CODE = "server_shutting_down"
+"""The code of `shutting_down`, and of the event `EngineLost` with which an engine ends for that reason."""
+
 
 class ApiError(Exception):
     """
@@ -98,6 +101,15 @@ def unparsable_json(reason: str) -> ClientError:
 def nesting_too_deep(limit: int) -> ClientError:
     """Objects and arrays in the body are nested more than `limit` levels deep."""
     return ClientError(f"We could not parse the JSON body of your request: it is nested more than {limit} levels deep.")
+
+
+def too_many_values(limit: int) -> ClientError:
+    """The body has more JSON values than `limit`."""
+    return ClientError(
+        f"The request has too many JSON values: the limit is {limit:,} in all its objects and arrays together.",
+        status=413,
+        code="request_too_large",
+    )
 
 
 def missing_parameter(param: str) -> ClientError:
@@ -255,9 +267,19 @@ def overloaded_error(message: str, *, code: str = "server_is_overloaded", retry_
     return ServerError(message, status=503, type="service_unavailable_error", code=code, retry_after_s=retry_after_s)
 
 
-def shutting_down(code: str = "server_shutting_down") -> ServerError:
+def shutting_down() -> ServerError:
     """The server is about to stop (503); another one, or the same one restarted, may answer in a few seconds."""
-    return overloaded_error("The server is shutting down. Please try again.", code=code, retry_after_s=5)
+    return overloaded_error("The server is shutting down. Please try again.", code=SHUTTING_DOWN_CODE, retry_after_s=5)
+
+
+def invalid_tool_call(problem: str) -> UpstreamError:
+    """A model server's tool call can't be followed; `problem` says why, beginning with the call."""
+    return UpstreamError(f"The model server sent an invalid tool call: {problem}.", code="server_error")
+
+
+def not_found(what: str) -> ClientError:
+    """There is no such thing; `what` names it, and begins the sentence."""
+    return ClientError(f"{what} does not exist.", status=404, code="not_found")
 
 
 def response_not_found(response_id: str) -> ClientError:

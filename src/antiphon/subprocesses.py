@@ -2,29 +2,33 @@
 
 import asyncio
 import contextlib
-import itertools
+import ctypes
+import os
 import random
 import signal
 import socket
 import subprocess
-from collections.abc import Awaitable, Callable, Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from antiphon.errors import ApiError
 
 T = TypeVar("T")
 
-RESTART_DELAYS_S = (0.0, 0.25, 1.0, 5.0, 15.0)
-"""How long to wait before a process is replaced, after one, two and more early exits."""
+RESTART_DELAYS_S = (0.0, 0.0, 0.25, 1.0, 5.0, 15.0)
+"""How long to wait before a process is replaced, after no early exit, one, two and more in a row."""
 
-EARLY_EXIT_S = 10.0
-"""A process that lived shorter than this exited early."""
+MIN_UPTIME_S = 10.0
+"""A process that ran for less exited early."""
 
 TERMINATE_GRACE_S = 2.0
 """How long a process that was told to end may take before it is killed."""
 
 EXIT_GRACE_S = 0.5
 """How long a process that closed its link, or did not answer, may take to end."""
+
+_PR_SET_PDEATHSIG = 1
 
 
 class Backoff(NamedTuple):
@@ -45,8 +49,35 @@ class Backoff(NamedTuple):
         return self.delays_s[min(failures, len(self.delays_s) - 1)] * random.uniform(1 - self.jitter, 1)
 
 
-async def spawn(command: Sequence[str], protocol: Callable[[], asyncio.BaseProtocol]) -> asyncio.subprocess.Process:
-    """Start a process, with `protocol` at our end of its socket."""
+class RestartPolicy:
+    """
+    Decides how long to wait before a dead process is replaced.
+
+    Args:
+        delays_s: after no early exit, one, two and so on in a row; the last is used for all further ones.
+        min_uptime_s: a process that ran for less exited early.
+    """
+
+    def __init__(self, delays_s: Sequence[float] = RESTART_DELAYS_S, min_uptime_s: float = MIN_UPTIME_S) -> None:
+        self._backoff = Backoff(delays_s)
+        self._min_uptime_s = min_uptime_s
+        self._early_exits = 0
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether there were more early exits in a row than there are delays for."""
+        return self._early_exits >= len(self._backoff.delays_s)
+
+    def delay_s(self, uptime_s: float) -> float:
+        """How long to wait after a process that ran for `uptime_s`: 0 for one that could not be started."""
+        self._early_exits = self._early_exits + 1 if uptime_s < self._min_uptime_s else 0
+        return self._backoff.delay_s(self._early_exits)
+
+
+async def spawn(
+    command: Sequence[str], protocol: Callable[[], asyncio.BaseProtocol], pass_fds: Sequence[int] = ()
+) -> asyncio.subprocess.Process:
+    """Start a process, with `protocol` at our end of its socket; its standard output goes nowhere, as libraries print to it."""
     ours, theirs = socket.socketpair()
     process = None
     try:
@@ -55,9 +86,9 @@ async def spawn(command: Sequence[str], protocol: Callable[[], asyncio.BaseProto
                 *command,
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
+                pass_fds=pass_fds,
                 start_new_session=True,  # Ctrl-C is for this process alone, which may have responses to finish
             )
-        ours.setblocking(False)
         await asyncio.get_running_loop().create_connection(protocol, sock=ours)
     except BaseException:
         ours.close()
@@ -65,6 +96,25 @@ async def spawn(command: Sequence[str], protocol: Callable[[], asyncio.BaseProto
             await asyncio.shield(reap(process, 0))
         raise
     return process
+
+
+def take_parent_socket() -> socket.socket:
+    """In a process that `spawn` started: its socket, moved from standard input, so that nothing else reads it there."""
+    parent_socket = socket.socket(fileno=os.dup(0))
+    with open(os.devnull) as null:
+        os.dup2(null.fileno(), 0)
+    return parent_socket
+
+
+def end_with_parent() -> None:
+    """
+    End with the thread that started this process, even in native code, which notices no closed socket; not on Ctrl-C.
+
+    Source: prctl(2).
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the parent, which may have responses to finish
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 async def reap(process: asyncio.subprocess.Process, grace_s: float) -> None:
@@ -76,26 +126,6 @@ async def reap(process: asyncio.subprocess.Process, grace_s: float) -> None:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
-
-
-async def start_replacement(
-    start: Callable[[], Awaitable[T]], deaths: int, on_error: Callable[[ApiError], None], delays_s: Sequence[float] = RESTART_DELAYS_S
-) -> T:
-    """
-    Start a process, again and again until that works.
-
-    Args:
-        deaths: early exits in a row before this.
-        on_error: called with each failure to start.
-    """
-    backoff = Backoff(delays_s)
-    for failures in itertools.count(max(0, deaths - 1)):
-        await asyncio.sleep(backoff.delay_s(failures))
-        try:
-            return await start()
-        except ApiError as error:
-            on_error(error)
-    raise AssertionError("the loop has no end")
 
 
 def resolve(future: "asyncio.Future[T]", result: T | ApiError) -> None:
@@ -145,7 +175,7 @@ class SupervisedProcess(Generic[C]):
         name: of the process, such as `process of the voice`.
         make: makes one that is not started yet; it calls its argument once it is lost.
         notice: takes lines for the operator.
-        delays_s: before a process is replaced, after one, two and more early exits.
+        restart_delays_s: as of `RestartPolicy`.
 
     Attributes:
         child: the latest; None before `start` and after `stop`.
@@ -156,13 +186,13 @@ class SupervisedProcess(Generic[C]):
         name: str,
         make: Callable[[Callable[[], None]], C],
         notice: Callable[[str], None] = lambda _line: None,
-        delays_s: Sequence[float] = RESTART_DELAYS_S,
+        restart_delays_s: Sequence[float] = RESTART_DELAYS_S,
     ) -> None:
         self.child: C | None = None
         self._name = name
         self._make = make
         self._notice = notice
-        self._delays_s = delays_s
+        self._restarts = RestartPolicy(restart_delays_s)
         self._is_ready = asyncio.Event()
         self._supervisor_task: asyncio.Task[None] | None = None
 
@@ -207,18 +237,22 @@ class SupervisedProcess(Generic[C]):
 
     async def _supervise(self, child: C) -> None:
         loop = asyncio.get_running_loop()
-        deaths = 0
         while True:
-            start_s = loop.time()
+            ready_at = loop.time()
             await child.exit_event.wait()
             await asyncio.shield(child.stop(EXIT_GRACE_S))
             assert child.process is not None
-            deaths = deaths + 1 if loop.time() - start_s < EARLY_EXIT_S else 0
             self._notice(f"The {self._name}, {child.process.pid}, {exit_reason(child.process)}; it is being replaced.")
-            child = await start_replacement(self._start_child, deaths, self._on_restart_error, self._delays_s)
+            child = await self._replace(loop.time() - ready_at)
 
-    def _on_restart_error(self, error: ApiError) -> None:
-        self._notice(f"The {self._name} could not be replaced: {error.message}")
+    async def _replace(self, uptime_s: float) -> C:
+        while True:
+            await asyncio.sleep(self._restarts.delay_s(uptime_s))
+            try:
+                return await self._start_child()
+            except ApiError as error:
+                self._notice(f"The {self._name} could not be replaced: {error.message}")
+                uptime_s = 0.0
 
     async def _start_child(self) -> C:
         child = self._make(self._is_ready.clear)

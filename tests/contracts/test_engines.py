@@ -7,6 +7,7 @@ import pytest
 from antiphon.audio import duration_ms, size_bytes
 from antiphon.engine_api import commands, events, history
 from antiphon.engine_api.options import Sampling, Transcription, TurnDetection, Voice
+from antiphon.errors import shutting_down
 from antiphon.runtime.core.engine_types import ENGINES
 from support.contracts.engines import BUZZ, DEAF, RATE_HZ, conversing, of, recording, with_engine
 
@@ -97,13 +98,15 @@ def test_a_paused_conversation_goes_on_when_it_is_resumed(name, options):
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)
-def test_an_engine_that_stops_ends_what_it_was_saying(name, options):
+def test_an_engine_that_stops_fails_what_it_was_saying_so_that_clients_try_again(name, options):
     async def scenario(engine):
         async with conversing(engine) as (listener, _, tell):
             tell(ask("resp_1", sampling=Sampling(max_tokens=500)))
             await listener.until(lambda words: words)
             await engine.stop()
-            await listener.end_of("resp_1")
+            end = await listener.end_of("resp_1")
+            had_ended = isinstance(end, events.ResponseEnded) and end.reason in ("stop", "length")
+            assert had_ended or end == events.ResponseFailed.from_error("resp_1", shutting_down())
 
     with_engine(name, options, scenario)
 

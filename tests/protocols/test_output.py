@@ -242,7 +242,7 @@ def test_arguments_for_a_call_that_is_over_break_the_answer():
     )
     steps = played(*words)
     assert told(steps) == ["+fc_1", "-fc_1 completed", "= failed"]
-    assert "'a' continued after its end" in steps[-1].failure.message
+    assert "sent an invalid tool call: 'a' continued after its end" in steps[-1].failure.message
 
 
 def test_an_answer_of_no_words_is_an_empty_message():

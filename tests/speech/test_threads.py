@@ -92,8 +92,9 @@ def test_stopping_stops_all_work_and_takes_no_more():
             await threads.stop()
             await threads.stop()
         assert under_way.result()
-        with pytest.raises(ApiError):
+        with pytest.raises(ApiError) as refused:
             await threads.run(lambda: None)
+        assert (refused.value.status, refused.value.code) == (503, "server_shutting_down")
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("test-ear")]
 
     run(scenario())

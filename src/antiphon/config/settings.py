@@ -43,6 +43,8 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
     drain_s: float = Field(default=30, ge=0, description="Seconds that responses in progress have to finish when the server stops.")
     connections: int = Field(default=8192, ge=1, description="The most open connections.")
     connections_per_address: int = Field(default=0, ge=0, description="The most connections from one address; 0 for no limit.")
+    bodies_mib: int = Field(default=512, ge=32, description="The most MiB of bodies of unfinished requests.")
+    bodies_per_key_mib: int = Field(default=128, ge=32, description="The same for one key; without keys, for one address.")
     head_timeout_s: float = Field(default=10, gt=0, description="Seconds within which a request's head must arrive.")
     body_timeout_s: float = Field(default=30, gt=0, description="Seconds within which more of a request's body must arrive.")
     keep_alive_s: float = Field(default=75, gt=0, description="Seconds that an idle connection is kept open.")

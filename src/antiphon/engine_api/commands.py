@@ -54,6 +54,7 @@ class Respond(_Command, frozen=True, kw_only=True, tag=True):
 
     Attributes:
         id: of the response; every event of it carries this id.
+        size_bytes: about how much text the request has; an engine handles a large one in a thread (`antiphon.offload`).
         history: the conversation so far, oldest first; it ends with what is to be answered.
         instructions: the developer's instructions for this response, placed before everything else.
         hosted_tools: tools that the engine runs itself.
@@ -71,6 +72,7 @@ class Respond(_Command, frozen=True, kw_only=True, tag=True):
 
     id: str
     history: tuple[HistoryItem, ...]
+    size_bytes: int = 0
     instructions: str | None = None
     tools: tuple[Tool, ...] = ()
     hosted_tools: tuple[HostedTool, ...] = ()

@@ -299,7 +299,7 @@ class EngineLost(_Event, frozen=True, kw_only=True, tag=True):
     `ResponseFailed`.
 
     Attributes:
-        code: `queue_full`, `worker_busy`, `backend_error`, or `shutdown`.
+        code: `queue_full`, `worker_busy`, `backend_error`, or `server_shutting_down`.
         message: for the client.
     """
 
@@ -353,6 +353,9 @@ class ResponseFailed(_Event, frozen=True, kw_only=True, tag=True):
             retry_after_s=error.retry_after_s,
         )
 
+
+TerminalEvent = ResponseEnded | ResponseFailed
+"""The last event of a response."""
 
 EngineEvent = (
     ItemBoundary

@@ -156,6 +156,13 @@ class TurnDetection(Struct, frozen=True):
     eagerness: str = "auto"
 
 
+LOOKBACK_MS = 4_000
+"""
+How much silence sessions and engines keep while turns are detected: engines report speech late, and a turn starts with
+padding before it.
+"""
+
+
 class Transcription(Struct, frozen=True):
     """
     How audio is transcribed; None leaves it to the engine.

@@ -1,14 +1,13 @@
 """The effects that a live session has decided on and not yet returned."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Generic
 
 from antiphon.engine_api import commands
-from antiphon.protocols.session import Effect, Send, SendToEngine
-from antiphon.wire.codec.types import Wire
+from antiphon.protocols.session import Effect, Send, SendToEngine, ServerEventT
 
 
-class Outbox:
+class Outbox(Generic[ServerEventT]):
     """
     What a session does about the event that it is handling.
 
@@ -19,11 +18,11 @@ class Outbox:
         effects: in order.
     """
 
-    def __init__(self, stamp: Callable[[], dict[str, Any]]) -> None:
-        self.effects: list[Effect] = []
+    def __init__(self, stamp: Callable[[], Mapping[str, object]]) -> None:
+        self.effects: list[Effect[ServerEventT]] = []
         self._stamp = stamp
 
-    def send(self, kind: Callable[..., Wire], /, **fields: Any) -> None:
+    def send(self, kind: Callable[..., ServerEventT], /, **fields: object) -> None:
         """Send the client an event: `kind` is its class."""
         self.effects.append(Send(kind(**fields, **self._stamp())))
 
@@ -31,7 +30,7 @@ class Outbox:
         """Send the engine a command."""
         self.effects.append(SendToEngine(command))
 
-    def drain(self) -> list[Effect]:
+    def drain(self) -> list[Effect[ServerEventT]]:
         """All effects so far; the outbox is empty afterwards."""
         effects, self.effects = self.effects, []
         return effects

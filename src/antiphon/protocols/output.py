@@ -9,13 +9,15 @@ into their own events.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from msgspec import Struct
 
 from antiphon.engine_api import events
 from antiphon.engine_api.history import Phase
+from antiphon.errors import invalid_tool_call
+from antiphon.protocols.dispatch import HandlerTable, on, table
 from antiphon.protocols.output_table import ITEM_ID_PREFIXES, OUTPUT_TRANSITIONS, Outcome, OutputAction, OutputKind, Status
+from antiphon.wire.codec.types import JsonDict
 
 _REASONING_KINDS = (OutputKind.REASONING_TEXT, OutputKind.REASONING_SUMMARY, OutputKind.REASONING_ITEM)
 
@@ -30,7 +32,7 @@ class ContentPart:
         self.index = index
         self.chunks: list[str] = []
         self.logprobs: list[events.TokenLogprob] = []
-        self.annotations: list[dict[str, Any]] = []
+        self.annotations: list[JsonDict] = []
 
     @property
     def text(self) -> str:
@@ -60,7 +62,7 @@ class OutputItem:
         index: int,
         kind: OutputKind,
         call: events.ToolCallStarted | None = None,
-        hosted_item: dict[str, Any] | None = None,
+        hosted_item: JsonDict | None = None,
         phase: Phase | None = None,
     ) -> None:
         self.id = id
@@ -127,7 +129,7 @@ class HostedToolProgressed(Struct):
     """The hosted tool whose item is open reported progress."""
 
     item: OutputItem
-    event: dict[str, Any]
+    event: JsonDict
 
 
 class AnnotationAppended(Struct):
@@ -136,7 +138,7 @@ class AnnotationAppended(Struct):
     item: OutputItem
     part: ContentPart
     index: int
-    annotation: dict[str, Any]
+    annotation: JsonDict
 
 
 class PartDone(Struct):
@@ -262,6 +264,7 @@ class OutputMachine:
         return [TextAppended(item, part, text, logprobs)]
 
     def _add_transcript(self, text: str) -> list[OutputStep]:
+        # A client that gets no audio reads the words instead.
         return self._add_text(OutputKind.AUDIO if self._is_spoken else OutputKind.TEXT, text)
 
     def _add_audio(self, pcm: bytes) -> list[OutputStep]:
@@ -272,13 +275,19 @@ class OutputMachine:
         assert self._item is not None and self._part is not None
         return [*steps, AudioAppended(self._item, self._part, pcm)]
 
+    def _add_reasoning(self, event: events.ReasoningDelta) -> list[OutputStep]:
+        return self._add_text(OutputKind.REASONING_SUMMARY if event.summary else OutputKind.REASONING_TEXT, event.text)
+
+    def _end_summary_part(self, _event: events.ReasoningBoundary) -> list[OutputStep]:
+        return self._move_to(OutputKind.REASONING_ITEM) if self._kind is OutputKind.REASONING_SUMMARY else []
+
     def _add_encrypted_reasoning(self, encrypted_content: str) -> list[OutputStep]:
         steps = [] if self._kind in _REASONING_KINDS else [*self._close_calls("completed"), *self._move_to(OutputKind.REASONING_ITEM)]
         assert self._item is not None
         self._item.encrypted_content = encrypted_content
         return steps
 
-    def _add_annotation(self, annotation: dict[str, Any]) -> list[OutputStep]:
+    def _add_annotation(self, annotation: JsonDict) -> list[OutputStep]:
         steps = [] if self._kind is OutputKind.TEXT else [*self._close_calls("completed"), *self._move_to(OutputKind.TEXT)]
         item, part = self._item, self._part
         assert item is not None and part is not None
@@ -303,13 +312,13 @@ class OutputMachine:
             case events.ToolCallDone():
                 return [*self._move_to(OutputKind.NONE), *self._flush_waiting_calls()] if is_open_call else []
             case _:
-                return self._fail_on_garbled_call(event)
+                return self._fail_on_invalid_call(event)
 
     def _add_to_waiting_call(self, waiting: list[ToolCallEvent], event: ToolCallEvent) -> list[OutputStep]:
         """Keep an event of a call that is told after the open one; it may no more go on after its end than any other."""
         is_done = isinstance(waiting[-1], events.ToolCallDone)
         if not isinstance(event, events.ToolCallDone) and (is_done or isinstance(event, events.ToolCallStarted)):
-            return self._fail_on_garbled_call(event)
+            return self._fail_on_invalid_call(event)
         waiting.append(event)
         return []
 
@@ -344,11 +353,9 @@ class OutputMachine:
             steps += self._move_to(OutputKind.NONE, status=status)
         return steps
 
-    def _fail_on_garbled_call(self, event: events.ToolCallStarted | events.ToolArgumentsDelta) -> list[OutputStep]:
+    def _fail_on_invalid_call(self, event: events.ToolCallStarted | events.ToolArgumentsDelta) -> list[OutputStep]:
         what = "started twice" if isinstance(event, events.ToolCallStarted) else "continued after its end or before its start"
-        failure = events.ResponseFailed(
-            id=event.id, message=f"The model server sent an invalid tool call: '{event.call_id}' {what}.", status=502
-        )
+        failure = events.ResponseFailed.from_error(event.id, invalid_tool_call(f"'{event.call_id}' {what}"))
         return [*self._close_all("incomplete"), self._finish("failed", failure=failure)]
 
     # Hosted tools
@@ -377,6 +384,7 @@ class OutputMachine:
 
     def _end_response(self, end_reason: events.EndReason) -> list[OutputStep]:
         outcome, incomplete_reason = OUTCOMES[end_reason]
+        # Responses: an item that is cut off is `incomplete`, whatever becomes of the response.
         steps = self._close_all("completed" if outcome == "completed" else "incomplete")
         if outcome == "completed" and not self.items and self._requires_item:
             steps += [*self._move_to(OutputKind.TEXT), *self._move_to(OutputKind.NONE)]
@@ -396,7 +404,7 @@ class OutputMachine:
         kind: OutputKind,
         call: events.ToolCallStarted | None = None,
         status: Status = "completed",
-        hosted_item: dict[str, Any] | None = None,
+        hosted_item: JsonDict | None = None,
     ) -> list[OutputStep]:
         steps: list[OutputStep] = []
         for move in OUTPUT_TRANSITIONS[self._kind][kind]:
@@ -412,7 +420,7 @@ class OutputMachine:
         self._kind = kind
         return steps
 
-    def _open_item(self, kind: OutputKind, call: events.ToolCallStarted | None, hosted_item: dict[str, Any] | None) -> OutputStep:
+    def _open_item(self, kind: OutputKind, call: events.ToolCallStarted | None, hosted_item: JsonDict | None) -> OutputStep:
         boundary, self._next_boundary = self._next_boundary, events.ItemBoundary("")
         id = boundary.item_id if boundary.item_id is not None else self._new_id(_id_prefix(kind, call, hosted_item))
         self._item = OutputItem(id, len(self.items), kind, call, hosted_item, boundary.phase)
@@ -440,7 +448,7 @@ class OutputMachine:
         return step
 
 
-def _id_prefix(kind: OutputKind, call: events.ToolCallStarted | None, hosted_item: dict[str, Any] | None) -> str:
+def _id_prefix(kind: OutputKind, call: events.ToolCallStarted | None, hosted_item: JsonDict | None) -> str:
     if call is not None and call.custom:
         return "ctc"
     if hosted_item is None:
@@ -449,30 +457,26 @@ def _id_prefix(kind: OutputKind, call: events.ToolCallStarted | None, hosted_ite
     return prefix if prefix.isascii() and prefix.isalpha() and len(prefix) <= 8 else ITEM_ID_PREFIXES[OutputKind.HOSTED_TOOL]
 
 
-EVENT_HANDLERS: dict[type, Callable[[OutputMachine, Any], list[OutputStep]]] = {
-    events.ItemBoundary: lambda output, event: output._begin_next_item(event),
-    events.TextDelta: lambda output, event: output._add_text(OutputKind.TEXT, event.text, event.logprobs),
-    events.RefusalDelta: lambda output, event: output._add_text(OutputKind.REFUSAL, event.text),
-    events.ReasoningDelta: lambda output, event: output._add_text(
-        OutputKind.REASONING_SUMMARY if event.summary else OutputKind.REASONING_TEXT, event.text
-    ),
-    events.ReasoningBoundary: lambda output, _: (
-        output._move_to(OutputKind.REASONING_ITEM) if output._kind is OutputKind.REASONING_SUMMARY else []
-    ),
-    events.EncryptedReasoning: lambda output, event: output._add_encrypted_reasoning(event.content),
-    events.AnnotationAdded: lambda output, event: output._add_annotation(event.annotation),
-    events.ToolCallStarted: OutputMachine._handle_tool_call,
-    events.ToolArgumentsDelta: OutputMachine._handle_tool_call,
-    events.ToolCallDone: OutputMachine._handle_tool_call,
-    events.HostedToolStarted: OutputMachine._handle_hosted_tool,
-    events.HostedToolProgress: OutputMachine._handle_hosted_tool,
-    events.HostedToolDone: OutputMachine._handle_hosted_tool,
-    events.Usage: OutputMachine._set_usage,
-    events.AudioTranscriptDelta: lambda output, event: output._add_transcript(event.text),
-    events.AudioDelta: lambda output, event: output._add_audio(event.pcm),
-    events.ResponseEnded: lambda output, event: output._end_response(event.reason),
-    events.ResponseFailed: lambda output, event: [*output._close_all("incomplete"), output._finish("failed", failure=event)],
-}
+EVENT_HANDLERS: HandlerTable[OutputMachine, list[OutputStep]] = table(
+    on(events.ItemBoundary, OutputMachine._begin_next_item),
+    on(events.TextDelta, lambda output, event: output._add_text(OutputKind.TEXT, event.text, event.logprobs)),
+    on(events.RefusalDelta, lambda output, event: output._add_text(OutputKind.REFUSAL, event.text)),
+    on(events.ReasoningDelta, OutputMachine._add_reasoning),
+    on(events.ReasoningBoundary, OutputMachine._end_summary_part),
+    on(events.EncryptedReasoning, lambda output, event: output._add_encrypted_reasoning(event.content)),
+    on(events.AnnotationAdded, lambda output, event: output._add_annotation(event.annotation)),
+    on(events.ToolCallStarted, OutputMachine._handle_tool_call),
+    on(events.ToolArgumentsDelta, OutputMachine._handle_tool_call),
+    on(events.ToolCallDone, OutputMachine._handle_tool_call),
+    on(events.HostedToolStarted, OutputMachine._handle_hosted_tool),
+    on(events.HostedToolProgress, OutputMachine._handle_hosted_tool),
+    on(events.HostedToolDone, OutputMachine._handle_hosted_tool),
+    on(events.Usage, OutputMachine._set_usage),
+    on(events.AudioTranscriptDelta, lambda output, event: output._add_transcript(event.text)),
+    on(events.AudioDelta, lambda output, event: output._add_audio(event.pcm)),
+    on(events.ResponseEnded, lambda output, event: output._end_response(event.reason)),
+    on(events.ResponseFailed, lambda output, event: [*output._close_all("incomplete"), output._finish("failed", failure=event)]),
+)
 """
 What each event of a response does. A test fails for an engine event that is neither here nor in `NON_RESPONSE_EVENTS`.
 """

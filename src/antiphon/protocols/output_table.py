@@ -46,6 +46,7 @@ OUTPUT_TRANSITIONS: dict[OutputKind, dict[OutputKind, tuple[OutputAction, ...]]]
         OutputKind.TOOL_CALL: (_I,),
         OutputKind.HOSTED_TOOL: (_I,),
     },
+    # Text, audio and refusals are parts of one message.
     OutputKind.TEXT: {
         OutputKind.NONE: (_EP, _EI),
         OutputKind.TEXT: (),
@@ -79,6 +80,7 @@ OUTPUT_TRANSITIONS: dict[OutputKind, dict[OutputKind, tuple[OutputAction, ...]]]
         OutputKind.TOOL_CALL: (_EP, _EI, _I),
         OutputKind.HOSTED_TOOL: (_EP, _EI, _I),
     },
+    # Reasoning text and its summary are parts of one reasoning item.
     OutputKind.REASONING_TEXT: {
         OutputKind.NONE: (_EP, _EI),
         OutputKind.TEXT: (_EP, _EI, _I, _P),
@@ -112,6 +114,7 @@ OUTPUT_TRANSITIONS: dict[OutputKind, dict[OutputKind, tuple[OutputAction, ...]]]
         OutputKind.TOOL_CALL: (_EI, _I),
         OutputKind.HOSTED_TOOL: (_EI, _I),
     },
+    # Calls have no parts; each is an item.
     OutputKind.TOOL_CALL: {
         OutputKind.NONE: (_EI,),
         OutputKind.TEXT: (_EI, _I, _P),

@@ -6,7 +6,7 @@ numbers. Times come with the events, and ids from its `NewId`, so that a test ca
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -14,14 +14,17 @@ from antiphon.engine_api import commands, events as engine_events
 from antiphon.errors import ApiError
 from antiphon.records import ResponseRecord
 
+ClientEventT = TypeVar("ClientEventT")
+ServerEventT = TypeVar("ServerEventT")
+
 NewId = Callable[[str], str]
 """A fresh id for a prefix: `new_id("msg")` is something like `msg_68af…`."""
 
 
-class FromClient(Struct, frozen=True):
+class FromClient(Struct, Generic[ClientEventT], frozen=True):
     """A message came from the client; `at` is in Unix seconds."""
 
-    message: Any
+    message: ClientEventT
     at: float
 
 
@@ -62,13 +65,13 @@ class Tick(Struct, frozen=True):
     at: float
 
 
-Event = FromClient | FromEngine | Hangup | PersistFailed | Shutdown | Tick
+Event: TypeAlias = FromClient[ClientEventT] | FromEngine | Hangup | PersistFailed | Shutdown | Tick
 
 
-class Send(Struct, frozen=True):
+class Send(Struct, Generic[ServerEventT], frozen=True):
     """Send the client this wire event."""
 
-    event: Any
+    event: ServerEventT
 
 
 class SendToEngine(Struct, frozen=True):
@@ -101,11 +104,15 @@ class Close(Struct, frozen=True):
     error: ApiError | None = None
 
 
-Effect = Send | SendToEngine | Persist | CountTokens | WakeAt | Close
+Effect: TypeAlias = Send[ServerEventT] | SendToEngine | Persist | CountTokens | WakeAt | Close
 
 
-class Session(Protocol):
-    """A protocol machine. It never raises, whatever arrives; after `Close` it returns no more effects."""
+class Session(Protocol[ClientEventT, ServerEventT]):
+    """
+    A protocol machine: `ClientEventT` is what its client can send, `ServerEventT` what it sends the client.
 
-    def handle(self, event: Event) -> list[Effect]:
+    It never raises, whatever arrives; after `Close` it returns no more effects.
+    """
+
+    def handle(self, event: Event[ClientEventT]) -> list[Effect[ServerEventT]]:
         """The effects of `event`, in the order in which to perform them."""

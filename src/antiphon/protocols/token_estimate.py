@@ -5,16 +5,13 @@ Engines report them at the end. If a response was interrupted, or its engine doe
 request and the output. Estimates are for limits only: no client sees one as `usage`.
 """
 
-from antiphon.audio import duration_ms
+from antiphon.audio import INPUT_MS_PER_TOKEN, OUTPUT_MS_PER_TOKEN, audio_tokens, duration_ms
 from antiphon.engine_api import commands, history
 from antiphon.protocols.output import OutputItem, OutputMachine
 from antiphon.wire.codec.types import encode
 
 BYTES_PER_TOKEN = 4
 """Bytes of UTF-8 in a token: about what tokenizers make of English."""
-
-INPUT_AUDIO_MS_PER_TOKEN, OUTPUT_AUDIO_MS_PER_TOKEN = 100, 50
-"""Milliseconds of audio in a token, as the Realtime API counts them."""
 
 TOKENS_PER_FILE = 256
 """An image or a document; its content is not looked at."""
@@ -38,7 +35,7 @@ def response_tokens(output: OutputMachine, request: commands.Respond, rate_hz: i
     text_bytes, audio_ms = sum(map(_output_text_bytes, output.items)), duration_ms(output.audio_bytes, rate_hz)
     if output.outcome in (None, "failed") and not text_bytes and not audio_ms:
         return 0
-    return _input_tokens(request) + _text_tokens(text_bytes) + -int(-audio_ms // OUTPUT_AUDIO_MS_PER_TOKEN)
+    return _input_tokens(request) + _text_tokens(text_bytes) + audio_tokens(audio_ms, OUTPUT_MS_PER_TOKEN)
 
 
 def _output_text_bytes(item: OutputItem) -> int:
@@ -74,8 +71,9 @@ def _part_tokens(part: history.HistoryPart) -> int:
         case history.TextPart() | history.RefusalPart():
             return 0
         case history.SpeechPart(pcm, rate_hz):
-            return -int(-duration_ms(len(pcm), rate_hz) // INPUT_AUDIO_MS_PER_TOKEN)
+            return audio_tokens(duration_ms(len(pcm), rate_hz), INPUT_MS_PER_TOKEN)
         case history.AudioPart(inline):
+            # Base64: four characters for three bytes (RFC 4648).
             return len(inline) * 3 // 4 // AUDIO_FILE_BYTES_PER_TOKEN
         case _:
             return TOKENS_PER_FILE

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from antiphon.errors import ClientError, pattern_mismatch, previous_response_not_found
+from antiphon.offload import offload
 from antiphon.protocols.responses.request import ResolvedRequest, has_audio_output, is_set
 from antiphon.records import ItemRecord
 from antiphon.runtime.core.ids import new_id
@@ -30,6 +31,7 @@ async def resolve_request(
     *,
     omit_unsupported: bool = True,
     speech: SpeechService | None = None,
+    size_bytes: int = 0,
 ) -> ResolvedRequest:
     """
     Resolve a request to `model`.
@@ -37,16 +39,21 @@ async def resolve_request(
     Args:
         omit_unsupported: whether tools that the engine can't use are left out rather than refused.
         speech: transcribes audio for an engine that takes none.
+        size_bytes: of the request's JSON.
 
     Raises:
         ClientError: it refers to a response or an item that does not exist, or has audio that can't be decoded.
     """
     capabilities = model.engine.capabilities
-    input_items = tuple([await _resolve_reference(item, store, tenant) for item in _input_items(request)])
-    previous_items = await _load_history(request, store, tenant)
+    input_items = await offload(size_bytes, _input_items, request)
+    if any(isinstance(item, items.ItemReference) for item in input_items):
+        input_items = [await _resolve_reference(item, store, tenant) for item in input_items]
+    history = await _load_history(request, store, tenant)
+    size_bytes += sum(len(record.body) for record in history)
+    previous_items = await offload(size_bytes, lambda: [items.decode_item(record.body) for record in history])
     if speech is not None and speech.missing_reason is None and not capabilities.audio_in:
-        input_items = tuple([await transcribe_item(item, f"input[{index}]", speech) for index, item in enumerate(input_items)])
-        previous_items = tuple([await transcribe_item(item, "previous_response_id", speech) for item in previous_items])
+        input_items = [await transcribe_item(item, f"input[{index}]", speech) for index, item in enumerate(input_items)]
+        previous_items = [await transcribe_item(item, "previous_response_id", speech) for item in previous_items]
     if has_audio_output(request):
         capabilities = structs.replace(model.live_engine.capabilities, audio_in=capabilities.audio_in)
     return ResolvedRequest(
@@ -56,8 +63,9 @@ async def resolve_request(
         model=model.name,
         request=request,
         capabilities=capabilities,
-        input_items=input_items,
-        previous_items=previous_items,
+        input_items=tuple(input_items),
+        previous_items=tuple(previous_items),
+        size_bytes=size_bytes,
         omit_unsupported=omit_unsupported,
     )
 
@@ -82,10 +90,10 @@ async def _resolve_reference(item: items.Item, store: Store, tenant: str) -> ite
     return items.decode_item(record.body)
 
 
-async def _load_history(request: CreateRequest, store: Store, tenant: str) -> tuple[items.Item, ...]:
+async def _load_history(request: CreateRequest, store: Store, tenant: str) -> list[ItemRecord]:
     previous_id = request.previous_response_id
     if not is_set(previous_id):
-        return ()
+        return []
     assert isinstance(previous_id, str)
     try:
         chain = await store.chain(tenant, previous_id)
@@ -93,5 +101,4 @@ async def _load_history(request: CreateRequest, store: Store, tenant: str) -> tu
         raise previous_response_not_found(str(error)) from None
     if not chain:
         raise previous_response_not_found(previous_id)
-    records: list[ItemRecord] = [record for response in chain for record in response.items]
-    return tuple(items.decode_item(record.body) for record in records)
+    return [record for response in chain for record in response.items]

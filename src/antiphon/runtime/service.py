@@ -11,6 +11,7 @@ from antiphon.config.load import Config
 from antiphon.engine_api.engine import Fetch
 from antiphon.errors import ApiError, ServerError
 from antiphon.protocols.responses.session import fail_interrupted_record
+from antiphon.runtime.access.body_budget import BodyBudget
 from antiphon.runtime.access.client_secrets import ClientSecretIssuer
 from antiphon.runtime.access.keys import REFRESH_S, Keyring
 from antiphon.runtime.core.calls import ActiveCalls
@@ -59,6 +60,7 @@ class Service:
         self.live_sessions = LiveSessions()
         self.calls = ActiveCalls()
         self.metrics = Metrics()
+        self.body_budget = BodyBudget(config.server)
         self._exit_stack = ExitStack()
         self.started_at = int(time.time())
         self.store: Store = MemoryStore() if config.database_url is None else SqlStore(config.database_url, peers.numbers if peers else ())

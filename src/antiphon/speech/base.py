@@ -4,7 +4,7 @@ The contracts of the speech components: a `Transcriber` turns speech into text, 
 All sessions share one of each. Slow work is done in threads or processes; nothing blocks the event loop.
 """
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncGenerator, Collection
 from pathlib import Path
 from typing import Protocol
 
@@ -125,7 +125,7 @@ class Synthesizer(Protocol):
     async def stop(self) -> None:
         """Release everything; idempotent."""
 
-    def synthesize(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncIterator[AudioChunk]:
+    def synthesize(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncGenerator[AudioChunk]:
         """
         Speak a clause or a sentence, in chunks of about a word if the times of words are known; closing the iterator
         stops the work.

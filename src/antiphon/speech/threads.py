@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from antiphon.errors import ServerError, overloaded_error
+from antiphon.errors import overloaded_error, shutting_down
 
 T = TypeVar("T")
 
@@ -44,10 +44,10 @@ class BoundedThreadPool:
             stop: makes `work` end soon; called from another thread, perhaps before it starts.
 
         Raises:
-            ApiError: the queue is full.
+            ApiError: the queue is full, or the server stops.
         """
         if not self._is_open:
-            raise ServerError("This speech component has been stopped.")
+            raise shutting_down()
         if self.is_busy:
             raise overloaded_error("The server has too much audio to process at the moment. Please try again later.")
         future = self._pool.submit(work)

@@ -3,7 +3,6 @@
 import http.server
 import threading
 
-import aiohttp.web
 import pytest
 
 from antiphon.cli.common.client import ApiClient, ServerUnreachable
@@ -13,6 +12,7 @@ from antiphon.errors import UpstreamError
 from antiphon.server.processes.run import background_server
 from antiphon.wire.realtime.client_events import InputAudioBufferClear
 from antiphon.wire.realtime.server_events import RealtimeError
+from support.cli.saying import websocket_server
 
 pytestmark = pytest.mark.anyio
 
@@ -96,27 +96,10 @@ async def test_a_server_without_the_api_is_told_by_its_status():
     ],
 )
 async def test_a_server_that_says_something_else_is_an_error(answers, said):
-    async def talk(request):
-        socket = aiohttp.web.WebSocketResponse()
-        await socket.prepare(request)
-        for answer in answers:
-            await socket.send_str(answer)
-        await socket.close(code=4000, message=b"Enough.")
-        return socket
-
-    app = aiohttp.web.Application()
-    app.router.add_get("/v1/realtime", talk)
-    runner = aiohttp.web.AppRunner(app)
-    await runner.setup()
-    try:
-        site = aiohttp.web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        host, port = runner.addresses[0][:2]
+    async with websocket_server("/v1/realtime", answers) as url:
         with pytest.raises(UpstreamError, match=said):
-            async with connect_realtime(ApiClient(f"http://{host}:{port}"), PARROT):
+            async with connect_realtime(ApiClient(url), PARROT):
                 pass
-    finally:
-        await runner.cleanup()
 
 
 def test_a_server_without_ears_is_told_of_with_what_to_do():

@@ -139,9 +139,9 @@ def test_a_call_that_takes_the_place_of_one_left_off_ends_it():
     assert called(told) == [("get", '{"x"'), ("a", "{}"), ("a", "{}")]
 
 
-def test_a_call_that_goes_on_when_it_was_whole_is_garbled():
+def test_a_call_that_goes_on_when_it_was_whole_is_invalid():
     told = [{"index": number, "id": f"c{number}", "function": {"name": "get", "arguments": "{}"}} for number in range(2)]
-    with pytest.raises(UpstreamError, match="continued call 0"):
+    with pytest.raises(UpstreamError, match="sent an invalid tool call: number 0 continued after its end"):
         called([*told, {"index": 0, "function": {"arguments": "x"}}])
 
 
@@ -151,7 +151,7 @@ def test_a_name_that_comes_after_the_arguments_began_is_waited_for():
 
 
 def test_a_call_that_is_never_named_is_no_answer():
-    with pytest.raises(UpstreamError, match="has no name"):
+    with pytest.raises(UpstreamError, match="sent an invalid tool call: it has no name"):
         called([{"index": 0, "id": "c", "function": {"arguments": "{}"}}])
 
 

@@ -1,5 +1,7 @@
 """The echo of an answer in what the microphone hears: people's recordings, of which one is played and another speaks."""
 
+import subprocess
+import sys
 import wave
 from pathlib import Path
 
@@ -163,6 +165,16 @@ def test_a_tone_is_not_known_for_the_echo_of_another():
 
 def test_it_can_not_be_done_at_any_rate():
     assert new_echo_canceller(24_000, VOICE_HZ) is None
+
+
+def test_there_is_none_where_its_library_is_missing():
+    script = (
+        'import sys; sys.modules["pywebrtc_audio"] = None\n'
+        "from antiphon.engines.duplex.echo_canceller import new_echo_canceller\n"
+        f"print(new_echo_canceller({RATE_HZ}, {VOICE_HZ}))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "None\n"
 
 
 # In a conversation

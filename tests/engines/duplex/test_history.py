@@ -1,7 +1,8 @@
 """What is remembered of a conversation in full duplex."""
 
 from antiphon.engine_api import history as engine_history
-from antiphon.engines.duplex.history import LOOKBACK_MS, MAX_AUDIO_MS, MAX_IMAGES, MAX_ITEMS, RecentAudio, append_message
+from antiphon.engine_api.options import LOOKBACK_MS
+from antiphon.engines.duplex.history import MAX_AUDIO_MS, MAX_IMAGES, MAX_ITEMS, RecentAudio, append_message
 
 RATE_HZ = 1000
 

@@ -271,6 +271,15 @@ def test_a_schema_is_kept_to(talker):
 
 
 @weights
+def test_a_short_question_is_answered_while_long_prompts_are_processed(talker):
+    long = [ask(f"{word} " * 700, id=word) for word in ("bird", "tree")]
+    short = ask("Hi", id="short", sampling=Sampling(temperature=0, max_tokens=1))
+    said = talker.hear(*long, short, tenant="turns")
+    ended = [event.id for event in said if isinstance(event, events.ResponseEnded)]
+    assert (ended[0], sorted(ended)) == ("short", ["bird", "short", "tree"])
+    assert next(event for event in said if isinstance(event, events.Usage) and event.id == "bird").cached_tokens == 0
+
+
 @pytest.mark.parametrize(
     "schema",
     [
@@ -352,6 +361,20 @@ def test_a_cancel_while_the_prompt_is_read_frees_the_slot(talker):
         events.ResponseEnded("too", "cancelled"),
     }
     assert both[-1].id == "hi"
+
+
+@weights
+def test_a_completion_right_after_another_finds_an_open_connection(talker):
+    """The native server closes a connection after a completion; the next request must not be sent on it."""
+    llama, always = talker.engine._require_llama(), asyncio.Event()
+    always.set()
+
+    async def two_in_a_row():
+        tokens = await llama.tokenize(("Say yes.", False))
+        for _ in range(4):
+            await llama.complete({"prompt": tokens, "stream": True, "n_predict": 2}, always, lambda _chunks: True)
+
+    talker.runner.run(two_in_a_row())
 
 
 @weights

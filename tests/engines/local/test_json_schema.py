@@ -111,3 +111,53 @@ def test_whatever_is_given_for_a_schema_is_one_or_refused(source, strict):
     except UnusableSchema:
         return
     assert "\n" not in rule
+
+
+# Intersections, which the native server expands
+
+
+def tree(levels):
+    """Definitions `L0` to `L<levels>`, each of which has two of the next."""
+    definitions = {
+        f"L{level}": {"type": "object", "properties": {name: {"$ref": f"#/$defs/L{level + 1}"} for name in "ab"}} for level in range(levels)
+    }
+    return definitions | {f"L{levels}": {"type": "string"}}
+
+
+def choices(count, options=2):
+    """So many choices, each of a property of its own."""
+    choice = [[{"type": "object", "properties": {f"p{index}": {"const": option}}} for option in range(options)] for index in range(count)]
+    return [{"anyOf": options} for options in choice]
+
+
+HUGE_INTERSECTIONS = {
+    "two trees": {"allOf": [{"$ref": "#/$defs/L0"}] * 2, "$defs": tree(20)},
+    "trees below properties": {"allOf": [{"properties": {"a": {"$ref": "#/$defs/L0"}}}] * 12, "$defs": tree(20)},
+    "a tree beside a constraint": {"allOf": [{"$ref": "#/$defs/L0"}], "properties": {"a": {}}, "$defs": tree(20)},
+    "choices": {"allOf": choices(12)},
+    "choices within a property": {"type": "object", "properties": {"a": {"allOf": choices(10)}}},
+    "choices in a definition": {"$ref": "#/$defs/a", "$defs": {"a": {"allOf": choices(10, 3)}}},
+}
+
+
+@pytest.mark.parametrize("schema", HUGE_INTERSECTIONS.values(), ids=HUGE_INTERSECTIONS)
+def test_an_intersection_that_would_keep_the_slot_is_never_built(schema):
+    with pytest.raises(UnusableSchema, match="the parts of an 'allOf' have more than 4,000 combinations"):
+        OutputSchema(schema, strict=True)
+    loose = OutputSchema(schema)
+    assert "$defs" not in loose.rule() and "allOf" not in loose.rule(), "it is checked at the end"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"a": {"allOf": [{"$ref": "#/$defs/L0"}], "title": "A"}}, "$defs": tree(20)},
+        {"$ref": "#/$defs/L0", "$defs": tree(20)},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"type": "object", "allOf": [{"properties": {"next": {"$ref": "#/$defs/a"}}}, {}]}}},
+        {"allOf": choices(5)},
+        {"allOf": [{"$ref": "#/$defs/L0"}] * 2, "$defs": tree(6)},
+    ],
+    ids=["pydantic wraps a reference", "a tree alone", "recursion", "few choices", "small trees"],
+)
+def test_intersections_that_are_small_are_enforced(schema):
+    assert "$defs" in OutputSchema(schema).rule() or "allOf" in OutputSchema(schema).rule()

@@ -15,7 +15,7 @@ def test_a_conversation_comes_back_to_the_slot_that_knows_it():
     slots = KvSlots(2)
     first, other = used(slots, "a", [1, 2, 3]), used(slots, "a", [7, 8, 9])
     assert other.number != first.number
-    assert slots.acquire("a", [1, 2, 3, 4]) == KvSlotLease(first.number, can_reuse=True)
+    assert slots.acquire("a", [1, 2, 3, 4]) == KvSlotLease(first.number, can_reuse=True, cached_tokens=3)
 
 
 def test_a_new_conversation_takes_the_slot_unused_for_longest():

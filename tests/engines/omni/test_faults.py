@@ -350,7 +350,7 @@ def test_an_engine_that_stops_loses_its_conversations():
                 await omni.stop()
                 assert isinstance(await client.log.end_of("resp_1"), events.ResponseFailed)
                 (lost,) = await client.log.some(events.EngineLost)
-                assert lost.code == "shutdown"
+                assert lost.code == "server_shutting_down"
 
     played(scenario)
 

@@ -2,14 +2,17 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.engine import BuildContext, EngineOverrun
 from antiphon.engine_api.options import ConversationSettings
+from antiphon.engines.realtime.conversation import MAX_MALFORMED_MESSAGES, RealtimeUpstreamConversation, _Connection as UpstreamConnection
 from antiphon.engines.realtime.engine import build
-from antiphon.errors import ServerError
+from antiphon.errors import ServerError, UpstreamError
+from antiphon.wire.realtime.dialects import DIALECTS
 from support.engines.realtime_server import (
     BY_HAND,
     LISTEN,
@@ -119,6 +122,39 @@ def test_a_server_that_never_begins_its_session_is_given_up():
         assert (await heard.end_of()).status == 504
 
     playing(scenario, greeting=mute, options={"timeout_connect_s": 0.2})
+
+
+def test_a_server_that_sends_nonsense_before_its_session_is_given_up_at_once():
+    async def raving(session):
+        for _ in range(MAX_MALFORMED_MESSAGES + 1):
+            await session.socket.send_str("{")
+
+    async def scenario(conversation, heard, _server):
+        conversation.send(ask("resp_1"))
+        broke = await heard.end_of()
+        assert (broke.status, broke.code) == (502, "upstream_malformed")
+
+    playing(scenario, greeting=raving)
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_a_session_that_begins_when_it_was_refused_or_given_up_is_left_alone(is_refused):
+    """A timeout can cancel the wait in the loop's turn in which `session.created` was read."""
+    created = b'{"type": "session.created", "event_id": "sev_1", "session": {"type": "realtime", "model": "m"}}'
+    refusal = b'{"type": "error", "event_id": "sev_2", "error": {"type": "server_error", "code": null, "message": "No.", "param": null}}'
+    access = SimpleNamespace(dialect=DIALECTS["ga"], address=lambda _model: ("", {}))
+
+    async def scenario():
+        async with asyncio.TaskGroup() as tasks:
+            connection = UpstreamConnection(RealtimeUpstreamConversation(access, "m", Heard(), tasks))
+            if is_refused:
+                connection.on_messages([refusal])
+                assert isinstance(connection.session_start.result(), UpstreamError)
+            else:
+                connection.session_start.cancel()
+            connection.on_messages([created, refusal])
+
+    run(scenario())
 
 
 def test_a_server_that_is_not_there_breaks_the_answer_and_counts():
@@ -323,7 +359,7 @@ def test_an_engine_that_stops_breaks_its_answers():
                 conversation.send(ask("resp_1"))
                 await heard.until(lambda _: of(heard, events.TextDelta))
                 await engine.stop()
-                assert (await heard.end_of()).code == "server_is_overloaded"
+                assert (await heard.end_of()).code == "server_shutting_down"
                 conversation.send(ask("resp_2"))
                 assert isinstance(await heard.end_of("resp_2"), events.ResponseFailed)
                 conversation.send(commands.AppendAudio(sound(20)))

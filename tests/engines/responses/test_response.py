@@ -288,7 +288,7 @@ def test_arguments_that_come_before_their_name_wait_for_it():
 
 
 def test_a_call_that_is_never_named_is_no_answer():
-    with pytest.raises(ApiError, match="has no name"):
+    with pytest.raises(ApiError, match="sent an invalid tool call: it has no name"):
         words_of([*argument_deltas('{"x":1}'), over()])
 
 

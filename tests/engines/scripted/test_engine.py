@@ -1,6 +1,8 @@
 """The scripted engine: it says what its script says, and stops when told."""
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -237,3 +239,10 @@ def test_more_answers_than_there_is_room_for_are_refused():
 def test_a_wrong_script_is_refused_by_name(options, named):
     with pytest.raises(ServerError, match=named.replace("(", r"\(")):
         engine(**options)
+
+
+def test_it_needs_no_library_for_sound():
+    heavy = ("numpy", "soxr", "onnxruntime")
+    script = "import sys; import antiphon.engines.scripted.engine; print([name for name in sys.argv[1:] if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script, *heavy], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -112,7 +112,6 @@ def test_what_was_taken_leaves_room_for_more_to_be_kept():
         ("queue_full", "queue_full"),
         ("worker_busy", "worker_busy"),
         ("backend_error", "session_failed"),
-        ("shutdown", "service_unavailable"),
         ("server_shutting_down", "service_unavailable"),
         ("server_is_overloaded", "server_is_overloaded"),
     ],
@@ -310,7 +309,12 @@ def test_a_worker_that_dies_ends_the_session():
 def test_a_server_that_stops_says_so():
     dialogue = Dialogue(until="live") >> Shutdown(STOPPING, at=1_001) << closed("shutdown", session_id=ID) << Closes("server_shutting_down")
     dialogue >> events.TextDelta("a", "x")
-    Dialogue(until="live") >> events.EngineLost(code="shutdown", message="Bye.") << closed("shutdown") << Closes("server_shutting_down")
+    (
+        Dialogue(until="live")
+        >> events.EngineLost(code="server_shutting_down", message="Bye.")
+        << closed("shutdown")
+        << Closes("server_shutting_down")
+    )
     Dialogue() >> Shutdown(STOPPING, at=1_001) << closed("shutdown", session_id=None) << Closes("server_shutting_down")
     assert CLOSE_CODES["server_shutting_down"] == 1012
 

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from antiphon.audio import encode_alaw, encode_ulaw
+from antiphon.engine_api.options import LOOKBACK_MS
 from antiphon.errors import ClientError
 from antiphon.protocols.realtime import input_buffer
-from antiphon.protocols.realtime.input_buffer import AUDIO_CODECS, LOOKBACK_MS, PCM_CODEC, InputBuffer
+from antiphon.protocols.realtime.input_buffer import AUDIO_CODECS, PCM_CODEC, InputBuffer
 
 SECOND = bytes(48_000)
 ULAW = AUDIO_CODECS["audio/pcmu"]

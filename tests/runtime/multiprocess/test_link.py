@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from antiphon.errors import ClientError, ServerError
+from antiphon.link import StreamLinkTransport
 from antiphon.records import KeyRecord
 from antiphon.runtime.core.metrics import Metrics, Snapshot
 from antiphon.runtime.multiprocess.ledger import UsageLedger
@@ -59,8 +60,7 @@ async def linked() -> AsyncIterator[Ends]:
     ends = Ends()
     loop = asyncio.get_running_loop()
     for made, end in zip(socket.socketpair(), (ends.near, ends.far), strict=True):
-        made.setblocking(False)
-        await loop.create_connection(lambda end=end: end, sock=made)
+        await loop.create_connection(lambda end=end: StreamLinkTransport(end.endpoint), sock=made)
     yield ends
     ends.near.close()
     await ends.lost.wait()

@@ -258,9 +258,9 @@ async def test_the_end_of_the_server_is_told_to_those_who_wait_and_those_who_are
         await first.until(events.WorkerAssigned)
         await second.until(events.QueueUpdate)
         await coordinator.close()
-        assert (await second.until(events.EngineLost)).code == "shutdown"
+        assert (await second.until(events.EngineLost)).code == "server_shutting_down"
         await engine.stop()
-        assert (await first.until(events.EngineLost)).code == "shutdown"
+        assert (await first.until(events.EngineLost)).code == "server_shutting_down"
         assert stage.open_now == 0
 
 

@@ -194,7 +194,7 @@ async def test_a_worker_that_says_that_it_stops_has_not_failed():
     coordinator, heard = places(stage), Heard()
     async with QueuedEngine(coordinator, "m").open(settings(), heard):
         await heard.until(events.WorkerAssigned)
-        stage.say((events.EngineLost(code="shutdown", message="Bye."),))
+        stage.say((events.EngineLost(code="server_shutting_down", message="Bye."),))
     await free(coordinator)
     assert [(seen.served_count, seen.failure_count) for seen in coordinator.workers()] == [(1, 0)]
 
@@ -205,7 +205,7 @@ async def test_a_worker_that_is_lost_and_cannot_be_left_is_cut_off():
     stage.leaving.clear()
     async with QueuedEngine(coordinator, "m", timeouts=WorkerTimeouts(close_s=0.01)).open(settings("responses"), heard):
         await heard.until(events.WorkerAssigned)
-        stage.say((events.EngineLost(code="shutdown", message="Bye."),))
+        stage.say((events.EngineLost(code="server_shutting_down", message="Bye."),))
         await free(coordinator)
     assert [(seen.lease_count, seen.failure_count) for seen in coordinator.workers()] == [(0, 1)]
 

@@ -391,7 +391,7 @@ async def test_when_the_last_worker_goes_those_who_wait_do_so_for_a_while():
 async def test_nobody_gets_a_place_from_a_coordinator_that_is_closed():
     async with open_places(worker()) as (coordinator, visit):
         await coordinator.close()
-        assert (await visit().served()).fault.code == "shutdown"
+        assert (await visit().served()).fault.code == "server_shutting_down"
 
 
 class Moody(ScriptedEngine):

@@ -16,11 +16,11 @@ from antiphon.engine_api import events
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import BuildContext
 from antiphon.engine_api.options import ConversationSettings
-from antiphon.engines.remote.link import MAX_SILENT_BEATS
 from antiphon.engines.scripted.engine import build
 from antiphon.errors import ApiError, ServerError
+from antiphon.link import MAX_SILENT_BEATS
 from antiphon.runtime.registry import ModelRegistry
-from antiphon.runtime.workers.child_engine import ChildEngine, RestartTimeouts, embedded_engine
+from antiphon.runtime.workers.child_engine import RESTART_TIMEOUT_S, ChildEngine, embedded_engine
 from antiphon.wire.internal.worker_link import BuildEngine
 from support.runtime.worker_links import SETTINGS, Heard, ask
 
@@ -32,10 +32,10 @@ WRITES = {"listens": False}
 """What native engines can't do by themselves is to listen."""
 
 
-def child(options=SLOW, notice=lambda _line: None, module=SCRIPTED, **patience):
+def child(options=SLOW, notice=lambda _line: None, module=SCRIPTED, restart_timeout_s=RESTART_TIMEOUT_S):
     place = BuildContext(weights_folder=Path(), base_folder=Path(), notice=notice)
     engine = embedded_engine(module, "m", {**options, "abilities": WRITES}, place, build("m", {}, place).capabilities)
-    engine._timeouts = RestartTimeouts(**patience)
+    engine._restart_timeout_s = restart_timeout_s
     return engine
 
 
@@ -143,7 +143,7 @@ def test_whoever_asks_a_process_that_has_just_been_killed_is_answered_by_the_nex
 
 def test_what_is_asked_while_there_is_no_process_fails_when_there_is_none_soon():
     async def scenario():
-        async with running(child(restart_s=0.01, backoff_s=(60.0,))) as engine:
+        async with running(child(restart_timeout_s=0.01)) as engine:
             heard = Heard()
             async with engine.open(SETTINGS, heard) as conversation:
                 os.kill(engine.pid, signal.SIGKILL)
@@ -174,7 +174,7 @@ def test_a_process_that_is_silent_is_killed_and_replaced():
 
 def test_while_a_process_is_being_replaced_whoever_asks_waits_a_moment_and_then_is_told_when_to_try_again():
     async def scenario():
-        async with running(child(restart_s=0.01, backoff_s=(60.0,))) as engine:
+        async with running(child(restart_timeout_s=0.01)) as engine:
             async with answering(engine, "resp_1") as heard:
                 os.kill(engine.pid, signal.SIGKILL)
                 await heard.end_of("resp_1")

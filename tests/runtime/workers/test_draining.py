@@ -7,6 +7,7 @@ from msgspec import structs
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engines.scripted.engine import ScriptedEngine
 from antiphon.engines.scripted.script import Script
+from antiphon.framing import pack_frame
 from antiphon.wire.internal.worker_link import (
     VERSION,
     CloseConversation,
@@ -18,7 +19,6 @@ from antiphon.wire.internal.worker_link import (
     OpenConversation,
     Undrain,
     WorkerDismissed,
-    pack_frame,
 )
 from support.runtime.worker_links import SETTINGS, bare_server, bare_worker
 

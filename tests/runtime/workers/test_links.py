@@ -14,6 +14,7 @@ from antiphon.engines.remote.engine import BACKLOG_LIMIT_BYTES, PAUSED_OUTPUT_LI
 from antiphon.engines.scripted.engine import ScriptedEngine
 from antiphon.engines.scripted.script import Script
 from antiphon.errors import ApiError, ClientError, ServerError
+from antiphon.framing import pack_frame
 from antiphon.runtime.workers.server import MAX_REQUESTS
 from antiphon.wire.internal.worker_link import (
     VERSION,
@@ -31,7 +32,6 @@ from antiphon.wire.internal.worker_link import (
     PauseConversation,
     ProbeRequest,
     RequestAnswered,
-    pack_frame,
 )
 from support.runtime.worker_links import SETTINGS, Heard, ask, bare_server, bare_worker, linked
 

@@ -272,3 +272,12 @@ async def test_sessions_are_counted(tmp_path):
         assert told["antiphon_minicpmo_sessions", "chat"] == 0
         assert told["antiphon_realtime_events_total", "in"] == 3
         assert told["antiphon_tokens_total", "parrot", "output"] == 3
+
+
+async def test_an_event_of_too_many_values_costs_that_event_and_nothing_else(url):
+    async with opened(url, mode="chat") as peer:
+        await peer.begin()
+        await peer.say("input.append", input={"messages": [{"role": "user", "content": "a"}] * 10_000})
+        error = (await peer.until("error"))[-1]["error"]
+        assert (error["code"], "the limit is 20,000" in error["message"]) == ("invalid_payload", True)
+        await peer.ask("Hi")

@@ -444,3 +444,21 @@ async def test_frames_that_come_with_the_handshake_are_not_lost(url):
         connection.sendall(request(path="/v1/realtime?intent=conversation", **HANDSHAKE) + framed(b'{"type":"input_audio_buffer.clear"}'))
         got = until(connection, b"input_audio_buffer.cleared")
     assert got.index(b"session.created") < got.index(b"input_audio_buffer.cleared")
+
+
+# Events that are too large
+
+
+@pytest.mark.parametrize("headers", [{}, BETA])
+async def test_an_event_of_too_many_values_costs_that_event_and_nothing_else(url, headers):
+    part = {"type": "input_text", "text": "a"}
+    item = {"type": "message", "role": "user", "content": [part] * 10_000}
+    async with connected(url, model="parrot", headers=headers) as peer:
+        await peer.hear()
+        await peer.say("conversation.item.create", event_id="event_large", item=item)
+        error = (await peer.until("error"))[-1]["error"]
+        assert "the limit is 20,000" in error["message"]
+        assert error["event_id"] == "event_large"
+        item["content"] = [part] * 1000
+        await peer.say("conversation.item.create", item=item)
+        await peer.until("conversation.item.created" if headers else "conversation.item.done")

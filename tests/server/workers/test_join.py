@@ -21,9 +21,9 @@ from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engines.remote.engine import RemoteEngine
 from antiphon.engines.scripted.engine import ScriptedEngine
 from antiphon.engines.scripted.script import Script
+from antiphon.framing import FrameDecoder, pack_frame
 from antiphon.runtime.workers.client import JoinTimeouts, WorkerClient
 from antiphon.server.processes.run import background_server
-from antiphon.wire.codec.length_prefix import FrameDecoder
 from antiphon.wire.internal.worker_link import (
     PATH,
     VERSION,
@@ -32,7 +32,6 @@ from antiphon.wire.internal.worker_link import (
     Hello,
     JoinAccepted,
     JoinRefused,
-    pack_frame,
     to_worker_decoder,
 )
 from support.server.raw_http import connect, rest_of

@@ -111,7 +111,7 @@ def test_stopping_breaks_off_what_is_under_way_and_leaves_no_thread(recording, w
         await ear.start()
 
         async def told_it_was_stopped():
-            with pytest.raises(ApiError, match="stopped"):
+            with pytest.raises(ApiError, match="shutting down"):
                 await ear.transcribe(recording("lv_0870") * 100, OPTIONS)
 
         async with asyncio.TaskGroup() as tasks:

@@ -42,12 +42,13 @@ def test_a_voice_is_known_by_its_name_or_an_alias_and_others_are_refused_by_name
     run(scenario())
 
 
-def test_what_can_not_be_said_costs_nobody_else_their_voice(tmp_path):
+@pytest.mark.parametrize(("text", "reason"), [("boom", "no such word"), ("drone", "can be sent to another process")])
+def test_what_can_not_be_said_costs_nobody_else_their_voice(tmp_path, text, reason):
     async def scenario():
         async with started(tone_synthesizer(tmp_path)) as mouth:
             pid = mouth.process.pid
-            with pytest.raises(ApiError, match="no such word"):
-                await collect_audio(mouth, "boom")
+            with pytest.raises(ApiError, match=reason):
+                await collect_audio(mouth, text)
             assert len(await collect_audio(mouth, "One two.")) == 2
             assert mouth.process.pid == pid
 

@@ -2,8 +2,10 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from aiohttp import web
 
 
 @contextlib.contextmanager
@@ -31,3 +33,27 @@ def server(status: int, body: bytes) -> Iterator[tuple[str, list[tuple[str, str 
         finally:
             http.shutdown()
             thread.join()
+
+
+@contextlib.asynccontextmanager
+async def websocket_server(path: str, messages: Sequence[str]) -> AsyncIterator[str]:
+    """Sends every client these messages, and closes with code 4000; yields its address."""
+
+    async def talk(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        for message in messages:
+            await socket.send_str(message)
+        await socket.close(code=4000, message=b"Enough.")
+        return socket
+
+    app = web.Application()
+    app.router.add_get(path, talk)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        host, port = runner.addresses[0][:2]
+        yield f"http://{host}:{port}"
+    finally:
+        await runner.cleanup()

@@ -17,7 +17,7 @@ from antiphon.engine_api import events
 from antiphon.engine_api.engine import BuildContext
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.remote.engine import RemoteEngine
-from antiphon.engines.remote.link import StreamLinkTransport
+from antiphon.link import StreamLinkTransport
 from antiphon.runtime.core.engine_types import ENGINES, load_builder
 from antiphon.runtime.speech.service import SpeechService
 from antiphon.runtime.workers.child_engine import embedded_engine

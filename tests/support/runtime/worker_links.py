@@ -7,9 +7,9 @@ import socket
 from antiphon.engine_api import commands, events, history
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.remote.engine import RemoteEngine
-from antiphon.engines.remote.link import StreamLinkTransport
+from antiphon.framing import FrameDecoder
+from antiphon.link import StreamLinkTransport
 from antiphon.runtime.workers.server import ConversationServer
-from antiphon.wire.codec.length_prefix import FrameDecoder
 from antiphon.wire.internal.worker_link import VERSION, Hello, from_worker_decoder, to_worker_decoder
 
 SETTINGS = ConversationSettings(model="m")

@@ -20,16 +20,14 @@ from antiphon.engine_api.options import (
     Voice,
 )
 from antiphon.errors import ClientError, ServerError
-from antiphon.wire.codec.length_prefix import FRAME_LIMIT_BYTES, BadFrame, FrameDecoder
+from antiphon.framing import FRAME_LIMIT_BYTES, BadFrame, FrameDecoder, UnsendableFrame, pack_frame
 from antiphon.wire.internal.worker_link import (
     ConversationClosed,
     EngineCommands,
     EngineEvents,
     Failure,
     OpenConversation,
-    UnsendableFrame,
     from_worker_decoder,
-    pack_frame,
     to_worker_decoder,
 )
 

@@ -119,6 +119,12 @@ def test_todays_fields_in_a_flat_session_are_not_taken_and_not_told_twice():
     assert dict(event.session.extra) == {"wake_word": "hey"}
 
 
+def test_a_field_that_neither_dialect_knows_is_kept():
+    event = said("session.update", session={}, wake_word="hey")
+    assert dict(event.extra) == {"wake_word": "hey"}
+    assert json.loads(encode_client(event))["wake_word"] == "hey"
+
+
 def test_a_mistake_is_told_where_the_beta_has_it():
     with pytest.raises(ClientError) as caught:
         said("session.update", session={"turn_detection": {"type": "server_vad", "threshold": 2}})

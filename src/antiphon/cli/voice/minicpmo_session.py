@@ -58,7 +58,6 @@ class MinicpmoClientSession(ClientSession[MinicpmoEvent]):
         self.session_closed: SessionClosed | None = None
 
     def decode(self, text: bytes) -> MinicpmoEvent:
-        """The event in a frame."""
         return decode_server(text)
 
     async def send(self, event_type: str, **fields: object) -> None:

@@ -11,7 +11,7 @@ from antiphon.cli.common.client import ApiClient
 from antiphon.cli.voice.audio import RATE_HZ
 from antiphon.cli.voice.recording import RECORD_HEADERS
 from antiphon.cli.voice.socket import OPEN_TIMEOUT_S, ClientSession, connect_websocket
-from antiphon.errors import ClientError, UpstreamError
+from antiphon.errors import UpstreamError
 from antiphon.wire.codec.types import Unknown
 from antiphon.wire.realtime.client_events import ClientEvent, SessionUpdate
 from antiphon.wire.realtime.dialects import DIALECTS, DialectName
@@ -62,16 +62,7 @@ class RealtimeClientSession(ClientSession[RealtimeEvent]):
         self._dialect = DIALECTS[dialect]
 
     def decode(self, text: bytes) -> RealtimeEvent:
-        """
-        The event in a frame.
-
-        Raises:
-            UpstreamError: the frame holds no event.
-        """
-        try:
-            return self._dialect.decode_server(text)
-        except ClientError as error:
-            raise UpstreamError(f"The server sent something that is no event: {error.message}") from None
+        return self._dialect.decode_server(text)
 
     async def send(self, event: ClientEvent) -> None:
         """

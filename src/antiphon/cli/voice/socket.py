@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import aiohttp
 
 from antiphon.cli.common.client import ApiClient, ServerUnreachable, unreachable_error
-from antiphon.errors import UpstreamError
+from antiphon.errors import ClientError, UpstreamError
 
 OPEN_TIMEOUT_S = 60
 """A server may have to load its speech models before it opens a session."""
@@ -65,7 +65,7 @@ class ClientSession(abc.ABC, Generic[EventT]):
         The event in a frame.
 
         Raises:
-            UpstreamError: the frame holds no event.
+            ClientError: the frame holds no event.
         """
 
     async def send_text(self, text: str, event_type: str) -> None:
@@ -95,7 +95,10 @@ class ClientSession(abc.ABC, Generic[EventT]):
             return None
         if message.type is not aiohttp.WSMsgType.TEXT:
             raise self._closed_error(message)
-        event = self.decode(message.data.encode())
+        try:
+            event = self.decode(message.data.encode())
+        except ClientError as error:  # the decoders say so of whoever sends
+            raise UpstreamError(f"The server sent something that is no event: {error.message}") from None
         self.event_counts.received[event.type] += 1
         return TimedEvent(event, asyncio.get_running_loop().time())
 

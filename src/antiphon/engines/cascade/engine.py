@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import Literal
+from typing import Literal, cast
 
 from msgspec import structs
 
@@ -69,8 +69,7 @@ class Cascade:
         pass
 
     async def count(self, request: commands.Respond) -> int:
-        inner: CountingEngine = self._inner  # type: ignore[assignment]  # called only where its capabilities say so
-        return await inner.count(request)
+        return await cast(CountingEngine, self._inner).count(request)  # called only where its capabilities say so
 
     @contextlib.asynccontextmanager
     async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
@@ -245,7 +244,7 @@ class _CascadeConversation:
             if speculative.task.done():
                 self._generations.pop(speculative.inner_id, None)
             return
-        if not request.out_of_band:
+        if not request.out_of_band:  # such a response answers no turn (Realtime reference: `conversation: "none"`)
             self._drop_speculative()
         self._begin_generation(request, count_audio_tokens(request.history) if not self._inner_capabilities.hears_speech else 0)
 
@@ -255,6 +254,7 @@ class _CascadeConversation:
         """Begin an answer: a speculative one where `transcript_task` is the transcript of the turn that it answers."""
         self._generation_count += 1
         is_speculative = transcript_task is not None
+        # An id of its own for the inner engine: a speculative answer that was dropped may end after the next has begun.
         inner_id = f"{request.id}.{self._generation_count}" if is_speculative or request.id in self._generations else request.id
         answer = SpokenAnswer(
             request.id, request.voice, self._synthesizer, self.deliver, input_audio_tokens=input_audio_tokens, is_speculative=is_speculative

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from antiphon.audio import duration_ms
+from antiphon.audio import INPUT_MS_PER_TOKEN, audio_tokens, duration_ms
 from antiphon.engine_api import commands, history as engine_history
 from antiphon.engine_api.options import Transcription
 from antiphon.engines.cascade.input import SpeechInput
@@ -26,9 +26,6 @@ What the inner engine reads in place of speech that could not be transcribed, or
 
 MAX_CACHED_TRANSCRIPTS = 256
 """How many transcripts of audio items are kept."""
-
-INPUT_MS_PER_TOKEN = 100
-"""Input audio per token; speech models count about the same."""
 
 
 class TranscriptHistory:
@@ -124,7 +121,7 @@ def message_parts(item: engine_history.HistoryItem) -> tuple[engine_history.Hist
 def count_audio_tokens(history: Sequence[engine_history.HistoryItem]) -> int:
     """The tokens that the audio in a history counts as."""
     speech = [part for item in history for part in message_parts(item) if isinstance(part, engine_history.SpeechPart)]
-    return sum(-(-int(duration_ms(len(part.pcm), part.rate_hz)) // INPUT_MS_PER_TOKEN) for part in speech)
+    return sum(audio_tokens(int(duration_ms(len(part.pcm), part.rate_hz)), INPUT_MS_PER_TOKEN) for part in speech)
 
 
 def _awaits_response(item: engine_history.HistoryItem) -> bool:

@@ -8,11 +8,11 @@ turns, or in none.
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.engine import Deliver
-from antiphon.engine_api.options import Transcription
+from antiphon.engine_api.options import LOOKBACK_MS, Transcription
 from antiphon.engines.cascade.input_audio import ConversationAudio
 from antiphon.engines.cascade.parts import SpeechStack
 from antiphon.engines.cascade.turn import MAX_TURN_MS, TranscriptTask, UserTurn
@@ -22,9 +22,6 @@ from antiphon.speech.turn_detection import endpoint
 from antiphon.speech.turn_detection.smart_turn import CONTEXT_S
 from antiphon.speech.turn_detection.vad import FRAME_MS, VadStream
 
-LOOKBACK_MS = 4_000
-"""Audio kept while nobody speaks: a turn is detected a little after it began, and begins with its padding."""
-
 MAX_VAD_BACKLOG_MS = 15 * 60_000
 """The most audio that may wait for voice activity detection; when there is more, all of it is skipped."""
 
@@ -33,6 +30,8 @@ MAX_KNOWN_TURNS = 512
 
 TRANSCRIBED_TAIL_MS = 160
 """How much of the silence after speech is transcribed with it; less cuts off soft endings."""
+
+T = TypeVar("T")
 
 
 class TurnObserver(Protocol):
@@ -351,7 +350,7 @@ class SpeechInput:
             if isinstance(event, events.SpeechStopped):
                 self._observer.on_turn_stopped(event.id)
 
-    def _start_task(self, coroutine: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+    def _start_task(self, coroutine: Coroutine[None, None, T]) -> asyncio.Task[T]:
         task = self._tasks.create_task(coroutine)
         self._running_tasks.add(task)
         task.add_done_callback(self._running_tasks.discard)

@@ -5,24 +5,20 @@ A speculative answer is held back until the session requests it, or discarded; n
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
-from typing import cast
 
 import msgspec
 
-from antiphon.audio import duration_ms, size_bytes
+from antiphon.audio import OUTPUT_MS_PER_TOKEN, duration_ms, size_bytes
 from antiphon.engine_api import events as engine_events
 from antiphon.engine_api.engine import Deliver
 from antiphon.engine_api.options import Voice
 from antiphon.errors import ApiError
-from antiphon.speech.base import AudioChunk, Synthesizer
+from antiphon.speech.base import Synthesizer
 from antiphon.speech.dsp.resample import Resampler
 from antiphon.speech.text.clauses import ClauseSplitter
 from antiphon.speech.text.speakable import TextNormalizer, synthesize_clause
-
-OUTPUT_MS_PER_TOKEN = 50
-"""Output audio per token; speech models count about the same."""
 
 MAX_CHUNK_MS = 200
 """The most audio in one event, so that an interruption cuts close to where it happens."""
@@ -38,8 +34,6 @@ MAX_QUEUED_ITEMS = 1 << 16
 Clauses and events that wait to be spoken, hours of speech. When there are more the answer ends there, with reason
 `length`.
 """
-
-TerminalEvent = engine_events.ResponseEnded | engine_events.ResponseFailed
 
 _SILENT_EVENTS = (
     engine_events.ReasoningDelta,
@@ -130,7 +124,7 @@ class SpokenAnswer:
 
     def _enqueue(self, item: str | engine_events.EngineEvent) -> None:
         waiting = self._queue.qsize()
-        if waiting < MAX_QUEUED_ITEMS or (isinstance(item, TerminalEvent) and not self._queue.full()):
+        if waiting < MAX_QUEUED_ITEMS or (isinstance(item, engine_events.TerminalEvent) and not self._queue.full()):
             self._queue.put_nowait(item)
         elif waiting == MAX_QUEUED_ITEMS:
             self._queue.put_nowait(engine_events.ResponseEnded(self.id, "length"))
@@ -145,7 +139,7 @@ class SpokenAnswer:
             self._usage = event
             return []
         items: list[str | engine_events.EngineEvent] = [*self._clauses.flush()]
-        if isinstance(event, TerminalEvent) and self._usage is not None:
+        if isinstance(event, engine_events.TerminalEvent) and self._usage is not None:
             items.append(self._usage)
             self._usage = None
         return [*items, event]
@@ -163,14 +157,12 @@ class SpokenAnswer:
         while not self.end_signal.is_set():
             item = await self._queue.get()
             if isinstance(item, str):
-                chunks = cast(
-                    AsyncGenerator[AudioChunk, None],
-                    synthesize_clause(self._synthesizer, item, normalizer, self._voice.name, self._voice.speed),
-                )
-                async with aclosing(chunks):
+                speech = synthesize_clause(self._synthesizer, item, normalizer, self._voice.name, self._voice.speed)
+                async with aclosing(speech) as chunks:
                     async for chunk in chunks:
                         await self._deliver_audio(chunk.text, resampler.process(chunk.pcm))
             else:
+                # What the resampler still holds belongs before the end of the speech, or of this part of it.
                 if isinstance(item, engine_events.ResponseEnded | engine_events.ToolCallStarted | engine_events.ItemBoundary):
                     await self._deliver_audio("", resampler.flush())
                 await self._resume_signal.wait()
@@ -211,7 +203,7 @@ class SpokenAnswer:
     def _emit(self, events: Sequence[engine_events.EngineEvent]) -> None:
         if self.end_signal.is_set() or not events:
             return
-        if isinstance(events[-1], TerminalEvent):
+        if isinstance(events[-1], engine_events.TerminalEvent):
             self.end_signal.set()
         if self._is_speculative:
             self._pending_events += events

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from antiphon.audio import duration_ms
 from antiphon.engine_api.options import Transcription
@@ -20,10 +20,13 @@ TranscriptTask = asyncio.Task[Transcript | ApiError]
 """A transcript in the making; its result is an error if it fails."""
 
 
+T = TypeVar("T")
+
+
 class StartTask(Protocol):
     """Starts a task that is cancelled when the conversation ends."""
 
-    def __call__(self, coroutine: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+    def __call__(self, coroutine: Coroutine[None, None, T]) -> asyncio.Task[T]:
         """The task that runs the coroutine."""
 
 

@@ -19,6 +19,7 @@ from antiphon.engines.chat.request import encode_request, flat_name
 from antiphon.engines.chat.response import ChatResponseReader
 from antiphon.engines.upstream.client import UpstreamClient, UpstreamOptions, parse_capabilities, parse_options
 from antiphon.engines.upstream.engine import UpstreamEngine, UpstreamResponseReader
+from antiphon.offload import offload
 
 DEFAULT_CAPABILITIES = Capabilities(
     images=True,
@@ -113,7 +114,8 @@ class _ChatDialect:
         if request.whole and self._always_stream:
             request = msgspec.structs.replace(request, whole=False)
         tools = {flat_name(tool.name, tool.namespace): tool for tool in request.tools}
-        return encode_request(request, self._model or model, quirks), ChatResponseReader(request.id, tools)
+        body = await offload(request.size_bytes, encode_request, request, self._model or model, quirks)
+        return body, ChatResponseReader(request.id, tools)
 
     async def _resolve_quirks(self) -> Quirks:
         loop = asyncio.get_running_loop()

@@ -19,6 +19,7 @@ from msgspec import structs
 from antiphon.engine_api import commands, history
 from antiphon.engine_api.engine import Fetch
 from antiphon.errors import ClientError
+from antiphon.offload import offload
 
 MAX_BYTES = 20 << 20
 """The largest image or document."""
@@ -54,9 +55,7 @@ async def inline_media(request: commands.Respond, fetch: Fetch, *, pass_image_ur
     Raises:
         ClientError: something can't or may not be fetched, or is no supported image or valid base64.
     """
-    media = [part for part in _parts(request) if isinstance(part, history.ImagePart | history.FilePart)]
-    for part in media:
-        _check_data_url(part)
+    media = await offload(request.size_bytes, _checked_media, request)
     kinds = (history.ImagePart,) * (not pass_image_urls) + (history.FilePart,) * supports_files
     to_fetch = {part.url: part for part in media if part.url is not None and isinstance(part, kinds) and _is_remote(part)}
     if not to_fetch:
@@ -65,6 +64,13 @@ async def inline_media(request: commands.Respond, fetch: Fetch, *, pass_image_ur
         raise ClientError(f"The input names {len(to_fetch)} URLs; at most {MAX_FETCHES} are fetched.", code="invalid_url", param="input")
     data_urls = await _fetch_all(to_fetch, fetch)
     return structs.replace(request, history=tuple(_with_inline_media(item, data_urls) for item in request.history))
+
+
+def _checked_media(request: commands.Respond) -> list[MediaPart]:
+    media = [part for part in _parts(request) if isinstance(part, history.ImagePart | history.FilePart)]
+    for part in media:
+        _check_data_url(part)
+    return media
 
 
 def _is_remote(part: MediaPart) -> bool:

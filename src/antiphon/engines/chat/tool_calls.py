@@ -14,7 +14,7 @@ import msgspec
 
 from antiphon.engine_api import events
 from antiphon.engine_api.options import CustomTool, Tool
-from antiphon.errors import UpstreamError
+from antiphon.errors import invalid_tool_call
 from antiphon.wire.upstream import chat_completions
 
 MAX_CALL_ID_CHARS = 64
@@ -119,7 +119,7 @@ class ToolCallAssembler:
             self._finish_call(call, out)
             call = None
         if call is None and part.index in self._closed_indexes and not part.id and not function.name:
-            raise UpstreamError(f"The model server garbled a tool call: it continued call {part.index} after its end.")
+            raise invalid_tool_call(f"number {part.index} continued after its end")
         self._open_call = call or _Call(part.index)
         return self._open_call
 
@@ -128,7 +128,7 @@ class ToolCallAssembler:
             self._closed_indexes.add(call.index)
         if not call.name:
             if call.argument_pieces and is_complete:
-                raise UpstreamError("The model server garbled a tool call: it has no name.")
+                raise invalid_tool_call("it has no name")
             return  # an empty call
         self._emit_start(call, out)
         if call.input_extractor is not None and (rest := call.input_extractor.end()):

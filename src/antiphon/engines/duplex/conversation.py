@@ -23,7 +23,7 @@ from antiphon.engine_api.options import TurnDetection, Voice
 from antiphon.engines.duplex.echo_canceller import new_echo_canceller
 from antiphon.engines.duplex.history import RecentAudio, append_message
 from antiphon.engines.duplex.options import parse_options
-from antiphon.engines.duplex.playback import PacedAnswer, TerminalEvent
+from antiphon.engines.duplex.playback import PacedAnswer
 from antiphon.engines.duplex.vision import Vision
 
 LEAD_MARGIN_MS = 500
@@ -247,10 +247,10 @@ class DuplexConversation:
     def _on_answer_event(self, event: engine_events.EngineEvent) -> None:
         answer = self._answer
         if answer is not None and event.id == answer.id:
-            if self._image_count and not isinstance(event, TerminalEvent):
+            if self._image_count and not isinstance(event, engine_events.TerminalEvent):
                 answer.append([engine_events.EngineMetrics(answer.id, {"vision_slices": self._image_count})])
                 self._image_count = 0
-            if not answer.append([event]) and not isinstance(event, TerminalEvent):
+            if not answer.append([event]) and not isinstance(event, engine_events.TerminalEvent):
                 self._send(commands.Cancel(answer.id))
         elif not event.id.startswith(RESPONSE_ID_PREFIX):  # else it is an answer that was cut short
             self._outbox.append(event)
@@ -403,6 +403,8 @@ class DuplexConversation:
 
 
 def _turn_detection(capabilities: Capabilities) -> TurnDetection:
+    # `server_vad` takes every pause of 0.6 s for the end of a turn, `semantic_vad` none
+    # (docs/reference/full-duplex.md).
     return TurnDetection("semantic_vad" if "semantic_vad" in capabilities.turn_detection else "server_vad")
 
 

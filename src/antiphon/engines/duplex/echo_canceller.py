@@ -11,15 +11,25 @@ that may be known only after the answer was cut short; then it begins again. If 
 there is no echo, and if what the canceller removes is unlike the playback, there is none any more.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from antiphon.audio import SAMPLE_BYTES, size_bytes
 
-if TYPE_CHECKING:
+try:  # the extra `speech`
+    import numpy as np
     from pywebrtc_audio import EchoCanceller
 
     from antiphon.speech.dsp.resample import Resampler
+except ImportError:
+    _IS_INSTALLED = False
+else:
+    _IS_INSTALLED = True
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_Samples: TypeAlias = "npt.NDArray[np.int16]"
+_Energies: TypeAlias = "npt.NDArray[np.float32]"
 
 RATES_HZ = (16_000, 32_000, 48_000)
 """The rates that the canceller supports."""
@@ -62,6 +72,7 @@ _FULL_SCALE = 32_768
 _HISTORY_MS = 2_000
 _BLOCKS_PER_SECOND = 100
 _MIN_RELATIVE_ENERGY = 0.01
+"""A block with less than this part of the loudest one's energy counts as a pause."""
 _MAX_STRAY_BLOCKS = 5
 """Loud blocks that may be any noise: a key, a chair."""
 
@@ -74,18 +85,7 @@ def new_echo_canceller(rate_hz: int, voice_hz: int) -> "ConversationEchoCancelle
         rate_hz: of the input.
         voice_hz: of the output.
     """
-    if rate_hz not in RATES_HZ:
-        return None
-    try:
-        import numpy  # noqa: PLC0415 - an extra, as all of these
-        import pywebrtc_audio  # noqa: PLC0415
-
-        from antiphon.speech.dsp.resample import Resampler  # noqa: PLC0415
-    except ImportError:
-        return None
-    return ConversationEchoCanceller(
-        numpy, lambda: pywebrtc_audio.EchoCanceller(sample_rate=rate_hz), Resampler(voice_hz, rate_hz, live=True), rate_hz
-    )
+    return ConversationEchoCanceller(rate_hz, voice_hz) if _IS_INSTALLED and rate_hz in RATES_HZ else None
 
 
 class _AudioHistory:
@@ -116,20 +116,18 @@ class ConversationEchoCanceller:
     Times are milliseconds of all input audio.
 
     Args:
-        new_canceller: makes a canceller.
-        resampler: from the rate of the output to that of the input.
+        rate_hz: of the input.
+        voice_hz: of the output.
 
     Attributes:
         has_echo: whether there is an echo, which is removed.
         was_mistaken: whether it turned out just now that `is_echo` took an echo for speech.
     """
 
-    def __init__(self, numpy: Any, new_canceller: "Callable[[], EchoCanceller]", resampler: "Resampler", rate_hz: int) -> None:
+    def __init__(self, rate_hz: int, voice_hz: int) -> None:
         self.has_echo = self.was_mistaken = False
-        self._numpy = numpy
-        self._new_canceller = new_canceller
         self._canceller: EchoCanceller | None = None  # only while it may be needed: it takes 0.4 MB
-        self._resampler = resampler
+        self._resampler = Resampler(voice_hz, rate_hz, live=True)
         self._rate_hz = rate_hz
         self._block_bytes = rate_hz // _BLOCKS_PER_SECOND * SAMPLE_BYTES
         self._remainder = b""  # input that is not a whole block
@@ -150,7 +148,7 @@ class ConversationEchoCanceller:
         if self._input_bytes >= self._echo_ends_at:
             self._is_microphone_quiet, self._audible_blocks = False, 0
             self._loud_blocks.clear()
-            self._canceller = self._canceller or self._new_canceller()
+            self._canceller = self._canceller or EchoCanceller(sample_rate=self._rate_hz)
             for audio in (self._input_history, self._residual_history, self._playback_history):
                 audio.clear()
         missing = size_bytes(at_ms, self._rate_hz) - self._input_bytes - len(self._pending_playback)
@@ -186,7 +184,7 @@ class ConversationEchoCanceller:
         return self._process_blocks(canceller, audio, playback) if canceller is not None and size else audio
 
     def _process_blocks(self, canceller: "EchoCanceller", microphone_pcm: bytes, playback_pcm: bytes) -> bytes:
-        near, far = self._samples(microphone_pcm), self._samples(playback_pcm)
+        near, far = _decode(microphone_pcm), _decode(playback_pcm)
         residual = bytes(canceller.process(near, far).astype("<i2").data)
         for audio, pcm in (
             (self._input_history, microphone_pcm),
@@ -198,14 +196,11 @@ class ConversationEchoCanceller:
         self._recheck_echo()
         return residual if self.has_echo else microphone_pcm
 
-    def _samples(self, pcm: bytes) -> Any:
-        return self._numpy.frombuffer(pcm, "<i2").astype(self._numpy.int16, copy=False)
-
-    def _check_microphone(self, near: Any, far: Any) -> None:
+    def _check_microphone(self, near: _Samples, far: _Samples) -> None:
         """Find out whether the microphone is quiet while something loud is played."""
-        self._audible_blocks += int((self._levels(near) > _energy(QUIET_DBFS)).sum())
+        self._audible_blocks += int((self._energies(near) > _energy(QUIET_DBFS)).sum())
         first = self._input_bytes - len(far) * SAMPLE_BYTES
-        self._loud_blocks += (first + self._numpy.flatnonzero(self._levels(far) > _energy(LOUD_DBFS)) * self._block_bytes).tolist()
+        self._loud_blocks += (first + np.flatnonzero(self._energies(far) > _energy(LOUD_DBFS)) * self._block_bytes).tolist()
         late_bytes = size_bytes(MAX_ECHO_DELAY_MS, self._rate_hz)
         min_blocks = NO_ECHO_AFTER_MS * _BLOCKS_PER_SECOND // 1000
         if (
@@ -218,9 +213,10 @@ class ConversationEchoCanceller:
     def _rule_out_echo(self) -> None:
         self._is_microphone_quiet, self.has_echo, self._canceller, self._recheck = True, False, None, None
 
-    def _levels(self, samples: Any) -> Any:
-        blocks = samples.astype("f4").reshape(-1, self._block_bytes // SAMPLE_BYTES)
-        return (blocks * blocks).mean(axis=1)
+    def _energies(self, samples: _Samples) -> _Energies:
+        blocks = samples.astype(np.float32).reshape(-1, self._block_bytes // SAMPLE_BYTES)
+        energies: _Energies = (blocks * blocks).mean(axis=1)
+        return energies
 
     def is_echo(self, at_ms: float) -> bool:
         """
@@ -262,34 +258,37 @@ class ConversationEchoCanceller:
         """
         since = (self._input_bytes - at) // self._block_bytes * self._block_bytes
         until = max(0, since - size_bytes(ANALYSIS_WINDOW_MS, self._rate_hz))
-        microphone, residual = (self._samples(audio.between(since, until)) for audio in (self._input_history, self._residual_history))
-        before, after = self._levels(microphone), self._levels(residual)
+        microphone, residual = (_decode(audio.between(since, until)) for audio in (self._input_history, self._residual_history))
+        before, after = self._energies(microphone), self._energies(residual)
         if before.max(initial=0.0) < _energy(QUIET_DBFS):
             return 1.0, 0.0
         is_loud = before > _MIN_RELATIVE_ENERGY * before.max()
-        residual_part = self._numpy.sqrt(after[is_loud].sum() / before[is_loud].sum())
+        residual_part = np.sqrt(after[is_loud].sum() / before[is_loud].sum())
         late_bytes = size_bytes(MAX_ECHO_DELAY_MS, self._rate_hz)
-        playback = self._samples(
+        playback = _decode(
             self._playback_history.between(since + late_bytes, until).rjust(len(microphone) * SAMPLE_BYTES + late_bytes, b"\0")
         )
         return float(residual_part), self._similarity(microphone, playback) * (int(is_loud.sum()) / _BLOCKS_PER_SECOND) ** 0.5
 
-    def _similarity(self, microphone: Any, playback: Any) -> float:
+    def _similarity(self, microphone: _Samples, playback: _Samples) -> float:
         """The highest normalized correlation with the playback at any delay, 0 to 1."""
-        numpy = self._numpy
         # Differences of neighbouring samples: else all low voices would be similar.
-        one, other = (numpy.diff(samples.astype("f8"), prepend=samples[:1]) for samples in (microphone, playback))
+        one, other = (np.diff(samples.astype("f8"), prepend=samples[:1]) for samples in (microphone, playback))
         lags = len(other) - len(one) + 1
         size = 1 << (len(one) + len(other)).bit_length()
-        products = numpy.fft.irfft(numpy.fft.rfft(other, size) * numpy.conj(numpy.fft.rfft(one, size)), size)[:lags]
-        sums = numpy.concatenate(([0.0], numpy.cumsum(other * other)))
+        products = np.fft.irfft(np.fft.rfft(other, size) * np.conj(np.fft.rfft(one, size)), size)[:lags]
+        sums = np.concatenate(([0.0], np.cumsum(other * other)))
         energies = (sums[len(one) :] - sums[: -len(one)])[:lags] * float(one @ one)
-        energies = numpy.maximum(energies, 0.01 * energies.max(initial=1.0))
-        similarity = abs(products) / numpy.sqrt(energies)
+        energies = np.maximum(energies, 0.01 * energies.max(initial=1.0))
+        similarity = abs(products) / np.sqrt(energies)
         best = int(similarity.argmax())
         apart = self._rate_hz * MIN_PEAK_DISTANCE_MS // 1000
         elsewhere = max(similarity[: max(0, best - apart)].max(initial=0.0), similarity[best + apart :].max(initial=0.0))
         return float(similarity[best]) if elsewhere < MAX_SECOND_PEAK * similarity[best] else 0.0
+
+
+def _decode(pcm: bytes) -> _Samples:
+    return np.frombuffer(pcm, "<i2").astype(np.int16, copy=False)
 
 
 def _energy(dbfs: float) -> float:

@@ -6,6 +6,7 @@ Full duplex for an engine that listens and takes turns: it seems to hear, see an
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from typing import cast
 
 from msgspec import structs
 
@@ -44,8 +45,7 @@ class DuplexAdapter:
         pass
 
     async def count(self, request: commands.Respond) -> int:
-        inner: CountingEngine = self._inner  # type: ignore[assignment]  # called only where its capabilities say so
-        return await inner.count(request)
+        return await cast(CountingEngine, self._inner).count(request)  # called only where its capabilities say so
 
     @contextlib.asynccontextmanager
     async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:

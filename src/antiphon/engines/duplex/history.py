@@ -6,6 +6,7 @@ from msgspec import structs
 
 from antiphon.audio import SAMPLE_BYTES, duration_ms, size_bytes
 from antiphon.engine_api import history as engine_history
+from antiphon.engine_api.options import LOOKBACK_MS
 
 MAX_ITEMS = 200
 """How many items are kept; the engine drops more if its context is smaller."""
@@ -15,9 +16,6 @@ MAX_AUDIO_MS = 60_000
 
 MAX_IMAGES = 4
 """How many images are kept, the newest."""
-
-LOOKBACK_MS = 4_000
-"""Audio kept while nobody speaks: a turn is detected a little after it began."""
 
 
 def append_message(

@@ -54,8 +54,9 @@ _VALIDATORS: Mapping[str, Callable[[object], bool]] = {
     "tts_enabled": _is_flag,
 }
 """
-The known options and their valid values. `length_penalty` is not among them: in full-duplex models it weighs going on
-against listening, and text servers use it for something else, or refuse it.
+The known options and their valid values; the ranges of `temperature` and `top_p` are those of the Responses reference.
+`length_penalty` is not among them: in full-duplex models it weighs going on against listening, and text servers use it
+for something else, or refuse it.
 """
 
 

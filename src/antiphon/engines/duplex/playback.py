@@ -20,10 +20,9 @@ PLAYBACK_DELAY_MS = 300
 """How long after its last audio could have been played an answer is over: the delay of networks and players. Many
 clients drop audio that they have not played by then."""
 
-TerminalEvent = engine_events.ResponseEnded | engine_events.ResponseFailed
-
-_TEXT_EVENTS = (engine_events.AudioTranscriptDelta, engine_events.TextDelta, engine_events.RefusalDelta)
-_METADATA_EVENTS = (engine_events.Usage, engine_events.EngineMetrics)
+_TextEvent = engine_events.AudioTranscriptDelta | engine_events.TextDelta | engine_events.RefusalDelta
+_PlayableEvent = _TextEvent | engine_events.AudioDelta | engine_events.Usage | engine_events.EngineMetrics | engine_events.TerminalEvent
+"""What full duplex has a place for: no reasoning, and no tool calls."""
 
 
 class PacedAnswer:
@@ -64,10 +63,7 @@ class PacedAnswer:
         for event in events:
             if self._is_complete:
                 break
-            if isinstance(
-                event,
-                (*_TEXT_EVENTS, *_METADATA_EVENTS, engine_events.AudioDelta, engine_events.ResponseEnded, engine_events.ResponseFailed),
-            ):
+            if isinstance(event, _PlayableEvent):
                 self._enqueue(event)
         return not self._is_complete
 
@@ -76,7 +72,7 @@ class PacedAnswer:
             self._pending_bytes += len(event.pcm)
             if duration_ms(self._pending_bytes, self._rate_hz) > MAX_PENDING_AUDIO_MS:
                 event = engine_events.ResponseEnded(self.id, "length")
-        self._is_complete = isinstance(event, TerminalEvent)
+        self._is_complete = isinstance(event, engine_events.TerminalEvent)
         self._pending_events.append(event)
 
     def advance(self, ms: float) -> None:
@@ -88,7 +84,7 @@ class PacedAnswer:
     def pop_due(self, lead_ms: float) -> Iterator[engine_events.EngineEvent]:
         """The events that are due; they count as sent. An answer with no other events has no end either."""
         while self._pending_events and (event := self._pop_next(lead_ms)) is not None:
-            self.is_over = isinstance(event, TerminalEvent)
+            self.is_over = isinstance(event, engine_events.TerminalEvent)
             if self.has_begun or not isinstance(event, engine_events.ResponseEnded):
                 self.has_begun = True
                 yield event
@@ -97,13 +93,13 @@ class PacedAnswer:
         event = self._pending_events[0]
         if isinstance(event, engine_events.AudioDelta):
             return self._pop_audio(event, size_bytes(max(0.0, lead_ms - self.unplayed_ms), self._rate_hz))
-        if isinstance(event, TerminalEvent):
+        if isinstance(event, engine_events.TerminalEvent):
             is_early = self._sent_bytes > 0 and self._silence_ms < PLAYBACK_DELAY_MS
         else:
             is_early = self.unplayed_ms >= lead_ms
         if is_early:
             return None
-        if isinstance(event, _TEXT_EVENTS):
+        if isinstance(event, _TextEvent):
             self._timed_text.append((duration_ms(self._sent_bytes, self._rate_hz), event.text))
         return self._pending_events.popleft()
 

@@ -12,13 +12,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from antiphon.engine_api import commands, history
 from antiphon.engines.duplex.history import MAX_IMAGES
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from rapidocr import RapidOCR
 
 MAX_TEXT_CHARS = 600
 """How much text of an image the engine gets."""
@@ -103,7 +104,7 @@ class OcrReader:
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="reader")
-        self._ocr_engine: Any = None
+        self._ocr_engine: RapidOCR | None = None
 
     def read(self, jpeg: bytes, previous: tuple[bytes, str]) -> "asyncio.Future[tuple[bytes, str]]":
         """
@@ -131,7 +132,7 @@ class OcrReader:
         result = self._load_engine()(image)
         return thumbnail, "\n".join(result.txts or ())[:MAX_TEXT_CHARS]
 
-    def _load_engine(self) -> Any:
+    def _load_engine(self) -> "RapidOCR":
         if self._ocr_engine is None:
             from rapidocr import RapidOCR  # noqa: PLC0415 - it loads a model, and most servers never read an image
 

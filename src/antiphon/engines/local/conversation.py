@@ -10,7 +10,7 @@ from antiphon.engine_api import commands, events
 from antiphon.engine_api.engine import Deliver
 from antiphon.engines.local.generation import response_failed, server_failed_error
 from antiphon.engines.local.prefill import PrefillScheduler
-from antiphon.errors import ApiError, ServerError
+from antiphon.errors import ApiError, shutting_down
 
 
 class Generator(Protocol):
@@ -152,7 +152,7 @@ class LocalConversation:
         # A callback, as a task that is cancelled before its first step runs no `except` of its own.
         self._response_tasks.pop(id, None)
         if task.cancelled() and not self._is_closed:
-            stop_event = response_failed(id, ServerError("The server is shutting down.", status=503))
+            stop_event = response_failed(id, shutting_down())
             self._deliver([stop_event if self._is_stopping else events.ResponseEnded(id, "cancelled")])
 
 

@@ -22,9 +22,10 @@ from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.local import prompt, sampling
 from antiphon.engines.local.conversation import LocalConversation
 from antiphon.engines.local.generation import CompletionReader, constrain_output, server_failed_error
-from antiphon.engines.local.kv_slots import KvSlots
+from antiphon.engines.local.kv_slots import KvSlotLease, KvSlots
 from antiphon.engines.local.llama_server import LlamaServer, LlamaSettings
 from antiphon.engines.local.prefill import PrefillScheduler
+from antiphon.engines.local.prompt_turns import MIN_CHUNK_TOKENS, SHORT_PROMPT_TOKENS, PromptTurns, ResponseSlots, next_chunk_tokens
 from antiphon.engines.local.tool_grammar import TOOL_CALL_OPEN, GrammarTool, callable_tools
 from antiphon.errors import ApiError, ServerError, context_length_exceeded, quote_list
 from antiphon.weights import catalogue, fetch
@@ -105,7 +106,8 @@ class LocalEngine:
         self._defaults = {**sampling.NATIVE_DEFAULTS, **(entry.sampling if entry else {})}
         self._llama: LlamaServer | None = None
         self._slots = KvSlots(options.slots)
-        self._free_slots = asyncio.Semaphore(options.slots)
+        self._response_slots = ResponseSlots(options.slots)
+        self._prompt_turns = PromptTurns()
         self.prefill_scheduler = PrefillScheduler(options.slots)
         self._conversations: set[LocalConversation] = set()
         self.capabilities = Capabilities(
@@ -186,23 +188,49 @@ class LocalEngine:
         parser, constraint = constrain_output(request, tools)
         tokens = await self._fit_prompt(llama, request, tools)
         payload = sampling.request_fields(request.sampling, self._defaults) | constraint | {"prompt": tokens, "stream": True}
-        async with self._free_slots:
+        is_long = len(tokens) - self._slots.cached_tokens(tenant, tokens) > SHORT_PROMPT_TOKENS
+        async with self._response_slots.slot(is_long=is_long):
             lease = self._slots.acquire(tenant, tokens)
-            reader = CompletionReader(request, parser, deliver)
+            reader = CompletionReader(request, parser, deliver, lease.cached_tokens)
             try:
-                await llama.complete(payload | {"id_slot": lease.number, "cache_prompt": lease.can_reuse}, may_read, reader.feed)
+                can_reuse = await self._process_prompt(llama, lease, tokens)
+                fields = payload | {"id_slot": lease.number, "cache_prompt": can_reuse}
+                async with self._prompt_turns.turn() as turn:
+                    await llama.complete(fields, may_read, reader.feed, on_begin=turn.begin_generating)
             finally:
-                self._slots.release(lease, (*tokens, *reader.tokens))
+                # Before the first token, only what was there before is sure to be in the cache.
+                self._slots.release(lease, (*tokens, *reader.tokens) if reader.tokens else tokens[: lease.cached_tokens])
         return reader.end_events()
 
+    async def _process_prompt(self, llama: LlamaServer, lease: KvSlotLease, tokens: Sequence[int]) -> bool:
+        """
+        Process a long prompt up to its last chunk into the slot's cache, by turns with others.
+
+        Returns:
+            Whether the slot's cache may be used for the rest.
+        """
+        clock = asyncio.get_running_loop().time
+        chunk_tokens, end, can_reuse = MIN_CHUNK_TOKENS, lease.cached_tokens, lease.can_reuse
+        while len(tokens) - end > chunk_tokens:
+            end += chunk_tokens
+            chunk = {"prompt": tokens[:end], "stream": True, "n_predict": 0, "id_slot": lease.number, "cache_prompt": can_reuse}
+            async with self._prompt_turns.turn():
+                begun_at = clock()
+                await llama.complete(chunk, _ALWAYS_READING, lambda _chunks: True)
+                chunk_s = clock() - begun_at
+            can_reuse = True
+            chunk_tokens = next_chunk_tokens(chunk_tokens, chunk_s)
+            await self._prompt_turns.give_way(chunk_s)
+        return can_reuse
+
     async def prefill(self, request: commands.Respond, tenant: str) -> None:
-        if self._llama is None or self._free_slots.locked():
+        if self._llama is None or self._response_slots.is_full:
             return
         with contextlib.suppress(ApiError, aiohttp.ClientError, ValueError, OSError):  # the request itself will report it
             tokens = await self._tokenize_prompt(self._llama, request, callable_tools(request), request.history)
-            if len(tokens) > self._llama.context or self._free_slots.locked():
+            if len(tokens) > self._llama.context or self._response_slots.is_full:
                 return
-            async with self._free_slots:
+            async with self._response_slots.slot(is_long=False):
                 lease = self._slots.acquire(tenant, tokens)
                 payload = {"prompt": tokens, "stream": True, "n_predict": 0, "id_slot": lease.number, "cache_prompt": lease.can_reuse}
                 try:

@@ -19,10 +19,11 @@ from antiphon.errors import ApiError, ServerError
 class CompletionReader:
     """Turns the native server's chunks into engine events."""
 
-    def __init__(self, request: commands.Respond, parser: OutputParser, deliver: Deliver) -> None:
+    def __init__(self, request: commands.Respond, parser: OutputParser, deliver: Deliver, cached_tokens: int = 0) -> None:
         self._request = request
         self._parser = parser
         self._deliver = deliver
+        self._cached_tokens = cached_tokens
         self._last_chunk = LlamaChunk()
         self.tokens: list[int] = []
 
@@ -44,7 +45,8 @@ class CompletionReader:
             id=self._request.id,
             input_tokens=last.tokens_evaluated,
             output_tokens=last.tokens_predicted,
-            cached_tokens=last.timings.cache_n if last.timings else 0,
+            # The server also counts what `LocalEngine` had it process of this very prompt before.
+            cached_tokens=min(self._cached_tokens, last.timings.cache_n if last.timings else 0),
         )
         end = events.ResponseEnded(self._request.id, "length" if is_truncated else "stop")
         return [*self._parser.finish(is_truncated), usage, end]

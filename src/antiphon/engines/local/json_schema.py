@@ -12,11 +12,14 @@ from typing import Any
 
 import jsonschema_rs
 
+from antiphon.engines.local.schema_intersection import IntersectionCost
 from antiphon.errors import ClientError
 
 MAX_CHARACTERS = 64_000
 MAX_DEPTH = 40
 MAX_NODES = 4_000
+# With references expanded, and for each combination of choices: takes some 0.3 s with a small model.
+MAX_INTERSECTION = 4_000
 # llguidance expands a count into as many rules: a billion items take all the memory.
 MAX_COUNT = 10_000
 # llguidance gives up at a state with more than 2,000 transitions; an optional property is four of them.
@@ -54,12 +57,14 @@ class OutputSchema:
         try:
             self._validator = _validator(source, jsonschema_rs.RegexOptions())
             _check_counts(source)
+            if IntersectionCost(source, MAX_INTERSECTION).is_over_limit():
+                raise UnusableSchema(f"the parts of an 'allOf' have more than {MAX_INTERSECTION:,} combinations")
             self._enforced_schema = source
         except UnusableSchema:
             if strict:
                 raise
-            # Perhaps it only has patterns with lookaround, or large counts: then the output is checked at its end, but
-            # not constrained.
+            # Perhaps it only has patterns with lookaround, large counts or intersections: then the output is checked at
+            # its end, but not constrained.
             self._validator = _validator(source, jsonschema_rs.FancyRegexOptions())
             self._enforced_schema = {"type": "object"}
         if strict and (problem := next(_unsupported_parts(source), None)):

@@ -21,10 +21,17 @@ class _Slot(Struct):
 
 
 class KvSlotLease(Struct, frozen=True):
-    """A slot for one response; its cache may be used if `can_reuse`."""
+    """
+    A slot for one response.
+
+    Attributes:
+        can_reuse: whether its cache may be used.
+        cached_tokens: how many of the prompt's tokens it has in its cache.
+    """
 
     number: int
     can_reuse: bool
+    cached_tokens: int = 0
 
 
 class KvSlots:
@@ -33,6 +40,10 @@ class KvSlots:
     def __init__(self, count: int) -> None:
         self._slots = [_Slot(number) for number in range(count)]
         self._use_count = 0
+
+    def cached_tokens(self, tenant: str, tokens: Sequence[int]) -> int:
+        """How many of a prompt's tokens the best slot has in its cache."""
+        return max(_common_prefix(slot, tenant, tokens) for slot in self._slots)
 
     def acquire(self, tenant: str, tokens: Sequence[int]) -> KvSlotLease:
         """
@@ -44,9 +55,10 @@ class KvSlots:
         free = [slot for slot in self._slots if not slot.is_busy]
         best = max(free, key=lambda slot: (_common_prefix(slot, tenant, tokens), -slot.used_at))
         can_reuse = best.tenant == tenant
+        cached_tokens = _common_prefix(best, tenant, tokens)
         self._use_count += 1
         best.is_busy, best.tenant, best.tokens, best.used_at = True, tenant, tokens, self._use_count
-        return KvSlotLease(best.number, can_reuse)
+        return KvSlotLease(best.number, can_reuse, cached_tokens)
 
     def release(self, lease: KvSlotLease, tokens: Sequence[int]) -> None:
         """The response is over; `tokens` are what is in the slot's cache now."""

@@ -24,9 +24,10 @@ from antiphon.wire.codec.sse import SseParser
 # A batch can't be interrupted: its size bounds how long a cancelled prompt keeps the processor. Measured with a 1.5B
 # model on two processors: 0.6 s at 64; twice as long at 128, where prompts are processed only 5 % faster.
 BATCH_TOKENS = 64
-# The server sends a comment after `PING_S` of silence, so a longer silence means that it hangs.
+# The server answers when it has processed the prompt, or the chunk of it that it was given. Then it sends a comment after
+# `PING_S` of silence. So a longer silence means that it hangs.
 PING_S = 10
-READ_TIMEOUT_S = 60
+READ_TIMEOUT_S = 300
 CACHED_SEGMENTS = 2048
 CACHED_CHARACTERS = 4_000_000
 
@@ -157,7 +158,8 @@ class LlamaServer:
             native.listening_address,
             headers={"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
             timeout=timeout,
-            connector=aiohttp.TCPConnector(limit=0),
+            # The server closes connections after a completion, which the client may notice only when it sends the next.
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
         )
         llama = cls([native], session)
         llama.context = (await llama._get("/props", _PropsResponse)).default_generation_settings.n_ctx
@@ -183,13 +185,20 @@ class LlamaServer:
         """The prompt from the model's own chat template."""
         return (await self._post("/apply-template", {"messages": messages}, _ApplyTemplateResponse)).prompt
 
-    async def complete(self, payload: dict[str, Any], may_read: asyncio.Event, on_chunks: Callable[[list[LlamaChunk]], bool]) -> None:
+    async def complete(
+        self,
+        payload: dict[str, Any],
+        may_read: asyncio.Event,
+        on_chunks: Callable[[list[LlamaChunk]], bool],
+        on_begin: Callable[[], None] = lambda: None,
+    ) -> None:
         """
         Stream a completion.
 
         Args:
             may_read: output is read only while it is set.
             on_chunks: gets the chunks of one read; returning false ends the completion early.
+            on_begin: called once the prompt is processed: only then the server answers.
 
         Raises:
             ApiError: the server refused it, or failed while generating.
@@ -200,6 +209,7 @@ class LlamaServer:
         async with self._session.post("/completion", data=_json_stream(payload)) as response:
             if response.status != 200:
                 raise _decode_error(await response.read())
+            on_begin()
             while piece := await response.content.readany():
                 chunks = [_chunk_decoder.decode(event) for event in parser.feed(piece)]
                 for chunk in chunks:

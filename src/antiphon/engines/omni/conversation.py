@@ -18,7 +18,7 @@ from antiphon.engine_api.engine import Deliver, EngineOverrun, Fetch
 from antiphon.engines.omni.request import build_chat_input, build_session_payload
 from antiphon.engines.omni.response import EventList, OmniDuplexReader, OmniResponseReader
 from antiphon.engines.omni.session import BackendSession, SessionEnd
-from antiphon.errors import ApiError, UpstreamError
+from antiphon.errors import SHUTTING_DOWN_CODE, ApiError, UpstreamError, shutting_down
 from antiphon.speech.dsp.resample import Resampler
 from antiphon.wire.minicpmo.media import to_floats
 from antiphon.wire.upstream.minicpmo_backend import INPUT_RATE_HZ, BackendEvent, DuplexInput, InputAppend, Mode, SessionPayload
@@ -118,9 +118,8 @@ class OmniConversation:
 
     def abort(self) -> None:
         """Fail every response, because the server stops."""
-        error = UpstreamError("The server is shutting down.", status=503, code="server_is_overloaded")
         self._task.cancel()
-        self._fail(error, "shutdown")
+        self._fail(shutting_down(), SHUTTING_DOWN_CODE)
         if self._session is not None:
             self._session.close()
 

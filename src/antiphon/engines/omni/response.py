@@ -18,7 +18,6 @@ from antiphon.wire.minicpmo.media import FLOAT_BYTES, from_floats
 from antiphon.wire.upstream.minicpmo_backend import OUTPUT_RATE_HZ, BackendEvent, TokenDetails, Usage
 
 EventList = list[events.EngineEvent]
-TerminalEvent = events.ResponseEnded | events.ResponseFailed
 
 
 class OmniOutputReader:
@@ -188,7 +187,7 @@ class OmniResponseReader:
             events.ResponseEnded(self.id, "length" if is_truncated else "stop"),
         ]
 
-    def end(self, final_event: TerminalEvent) -> EventList:
+    def end(self, final_event: events.TerminalEvent) -> EventList:
         """End with this event, unless it is over already."""
         was_over, self.is_over = self.is_over, True
         return [] if was_over else [final_event]

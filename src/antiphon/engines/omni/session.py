@@ -7,11 +7,13 @@ silence, or by a lost connection), its listener hears of it exactly once.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Protocol
 
 import msgspec
 from msgspec import Struct
 
+from antiphon.deadline import Deadline
 from antiphon.engines.upstream.websocket import WebSocketClient
 from antiphon.errors import ApiError, ClientError, UpstreamError, shorten
 from antiphon.wire.upstream.minicpmo_backend import BackendEvent, Mode, SessionInit, SessionPayload, decode_event, encode
@@ -82,9 +84,8 @@ class BackendSession:
         self._note = note
         self._listener: BackendSessionListener | None = None
         self._malformed_count = 0
-        self._waiting_since: float | None = None
         self._is_paused = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = Deadline(self._on_timeout)
 
     @property
     def is_open(self) -> bool:
@@ -115,14 +116,13 @@ class BackendSession:
     def send(self, message: object, *, expects_reply: bool = True) -> None:
         """Send a message; one that expects a reply starts the idle timeout."""
         self.websocket.send(encode(message))
-        if expects_reply and self._waiting_since is None:
-            self._start_idle_timer()
+        if expects_reply and self._deadline.due_at == inf:
+            self._start_timeout()
 
     def detach(self) -> None:
         """Deliver nothing more to the listener."""
         self._listener = None
-        self._waiting_since = None
-        self._cancel_timer()
+        self._deadline.cancel()
 
     def close(self) -> None:
         """Close the connection, without a call of the listener."""
@@ -138,8 +138,8 @@ class BackendSession:
     def resume(self) -> None:
         """Read on."""
         self._is_paused = False
-        if self._waiting_since is not None:
-            self._waiting_since = self._loop.time()
+        if self._deadline.due_at < inf:
+            self._start_timeout()
         self.websocket.resume()
 
     # From the WebSocket
@@ -160,10 +160,10 @@ class BackendSession:
                 self._on_created(event)
             elif event.type in ("response.output.delta", "response.done"):
                 batch.append(event)
-        self._waiting_since = None
+        self._deadline.due_at = inf
         self._notify_listener(batch)
         if self.is_answering and self.is_open:
-            self._start_idle_timer()
+            self._start_timeout()
         if self._malformed_count > MAX_MALFORMED_MESSAGES:
             self._finish(
                 SessionEnd(UpstreamError("The worker sends messages that are not of its protocol.", code="upstream_malformed"), False)
@@ -194,7 +194,7 @@ class BackendSession:
         return UpstreamError(f"The worker ended the session ({shorten(reason, 64)}).", code="backend_error")
 
     def _finish(self, end: SessionEnd) -> None:
-        self._cancel_timer()
+        self._deadline.cancel()
         self._resolve(end)
         listener, self._listener = self._listener, None
         if listener is not None:
@@ -208,24 +208,12 @@ class BackendSession:
 
     # The idle timeout
 
-    def _start_idle_timer(self) -> None:
-        self._waiting_since = self._loop.time()
-        if self._timer is None:
-            self._timer = self._loop.call_later(self._idle_timeout_s, self._check_idle)
+    def _start_timeout(self) -> None:
+        self._deadline.set(self._loop.time() + self._idle_timeout_s)
 
-    def _check_idle(self) -> None:
-        # Messages only store the time: a timer for each would cost more than the message.
-        self._timer = None
-        if self._waiting_since is None:
-            return
-        remaining_s = self._idle_timeout_s if self._is_paused else self._waiting_since + self._idle_timeout_s - self._loop.time()
-        if remaining_s > 0.001:
-            self._timer = self._loop.call_later(remaining_s, self._check_idle)
+    def _on_timeout(self) -> None:
+        if self._is_paused:
+            self._start_timeout()
             return
         error = UpstreamError(f"The worker sent nothing for {self._idle_timeout_s:g} seconds.", status=504, code="upstream_timeout")
         self._finish(SessionEnd(error, is_from_worker=False))
-
-    def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None

@@ -12,8 +12,10 @@ import secrets
 from collections import deque
 from collections.abc import Sequence
 from itertools import count
+from math import inf
 from typing import Protocol
 
+from antiphon.deadline import Deadline
 from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.engine import Deliver, EngineOverrun
 from antiphon.engines.realtime.faults import close_error, error_from_event, to_api_error
@@ -21,7 +23,7 @@ from antiphon.engines.realtime.session import AudioLog, RealtimeUpstreamSession,
 from antiphon.engines.upstream.client import UpstreamClient
 from antiphon.engines.upstream.http_exchange import UpstreamFailure
 from antiphon.engines.upstream.websocket import WebSocketClient, dial
-from antiphon.errors import ApiError, ClientError, UpstreamError
+from antiphon.errors import ApiError, ClientError, UpstreamError, shutting_down
 from antiphon.wire.codec.types import Unknown
 from antiphon.wire.realtime.client_events import ClientEvent
 from antiphon.wire.realtime.dialects import Dialect
@@ -78,7 +80,7 @@ class RealtimeUpstreamConversation:
         self._connection_task: asyncio.Task[ApiError | None] | None = None
         self._pending_commands: deque[commands.EngineCommand] = deque()
         self._pending_bytes = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = Deadline(self._check_timeouts)
         self._backoff_s = 0.0
         self._backoff_until = 0.0
         self._is_aborted = False
@@ -98,7 +100,7 @@ class RealtimeUpstreamConversation:
         elif isinstance(command, commands.Cancel):
             self._cancel_pending(command.id)
         elif self._needs_no_connection(command):
-            self.emit(self._handle_offline(command, _shutdown_error()))
+            self.emit(self._handle_offline(command, shutting_down()))
         else:
             self._queue_command(command)
 
@@ -116,9 +118,8 @@ class RealtimeUpstreamConversation:
     def abort(self) -> None:
         """Fail every response, because the server stops."""
         self._is_aborted = True
-        if self._timer is not None:
-            self._timer.cancel()
-        self._fail(_shutdown_error())
+        self._deadline.cancel()
+        self._fail(shutting_down())
         if self._connection_task is not None:
             self._connection_task.cancel()
 
@@ -256,7 +257,7 @@ class RealtimeUpstreamConversation:
         Deliver events and watch the timeouts; the client may send commands from within, so callers change their state
         before.
         """
-        self._arm_timer()
+        self._deadline.set(inf if self._connection is None else self._connection.session.next_deadline())
         if events:
             self.deliver(events)
 
@@ -285,17 +286,7 @@ class RealtimeUpstreamConversation:
             batch.append(engine_events.EngineError(message=error.message, code=error.code, type=error.type))
         return batch
 
-    # Timeouts
-
-    def _arm_timer(self) -> None:
-        due_at = self._connection.session.next_deadline() if self._connection is not None else None
-        if due_at is not None and (self._timer is None or due_at < self._timer.when()):
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self._loop.call_at(due_at, self._check_timeouts)
-
     def _check_timeouts(self) -> None:
-        self._timer = None
         if self._connection is None:
             return
         now = self._loop.time()
@@ -304,15 +295,12 @@ class RealtimeUpstreamConversation:
         self.emit(self._connection.session.check_timeouts(now))
 
 
-def _shutdown_error() -> ApiError:
-    return UpstreamError("The server is shutting down.", status=503, code="server_is_overloaded")
-
-
 class _Connection:
     """
     A connection, from dialling on.
 
     Attributes:
+        has_begun: whether `session.created` came.
         session: set at `session.created`.
         websocket: the connection.
         session_start: done at `session.created`, with None; else with the error.
@@ -323,6 +311,7 @@ class _Connection:
 
     def __init__(self, conversation: RealtimeUpstreamConversation) -> None:
         loop = asyncio.get_running_loop()
+        self.has_begun = False
         self.websocket = WebSocketClient(self)
         self.session_start: asyncio.Future[ApiError | None] = loop.create_future()
         self.end_of_connection: asyncio.Future[None] = loop.create_future()
@@ -349,9 +338,12 @@ class _Connection:
             except ClientError:
                 self._malformed_count += 1
                 continue
-            if self.session_start.done():
+            if self.has_begun:
                 batch += self.session.handle_event(event, now)
+            elif self.session_start.done():
+                return  # refused, or given up: `_dial` is about to close the connection
             elif isinstance(event, SessionCreated):
+                self.has_begun = True
                 self.session_start.set_result(None)
                 batch += self._conversation.begin_session(self)
             elif isinstance(event, ErrorEvent) or (isinstance(event, Unknown) and event.type == "error"):
@@ -359,11 +351,12 @@ class _Connection:
                 return
         self._conversation.emit(batch)
         if self._malformed_count > MAX_MALFORMED_MESSAGES:
-            error = UpstreamError("The model server sends messages that are not of the Realtime API.", code="upstream_malformed")
-            self._conversation.on_connection_lost(self, error)
+            self._fail(UpstreamError("The model server sends messages that are not of the Realtime API.", code="upstream_malformed"))
 
     def on_close(self, code: int, reason: str) -> None:
-        error = close_error(code, reason)
+        self._fail(close_error(code, reason))
+
+    def _fail(self, error: ApiError) -> None:
         if self.session_start.done():
             self._conversation.on_connection_lost(self, error)
         else:

@@ -9,6 +9,7 @@ A Realtime conversation has one response at a time; further requests get out-of-
 from collections import deque
 from collections.abc import Callable
 from itertools import count
+from math import inf
 from typing import Any
 
 from msgspec import UNSET, Struct
@@ -385,9 +386,9 @@ class RealtimeUpstreamSession:
             batch += self._fail_response(response, UpstreamError(message, status=504, code="upstream_timeout"), now)
         return batch
 
-    def next_deadline(self) -> float | None:
-        """When to call `check_timeouts` next."""
-        return min(map(self._deadline, [*self._pending_responses, *self._active_responses.values()]), default=None)
+    def next_deadline(self) -> float:
+        """When to call `check_timeouts` next; infinite without a response."""
+        return min(map(self._deadline, [*self._pending_responses, *self._active_responses.values()]), default=inf)
 
     def reset_timeouts(self, now: float) -> None:
         """Start the timeouts again, because nothing was read while the client was behind."""

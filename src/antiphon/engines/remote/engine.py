@@ -20,8 +20,18 @@ from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import BuildContext, Deliver, EngineConversation, EngineOverrun
 from antiphon.engine_api.options import ConversationSettings
-from antiphon.engines.remote.link import LinkEndpoint
-from antiphon.errors import ApiError, ClientError, ServerError, UpstreamError, overloaded_error, quote_list
+from antiphon.errors import (
+    SHUTTING_DOWN_CODE,
+    ApiError,
+    ClientError,
+    ServerError,
+    UpstreamError,
+    overloaded_error,
+    quote_list,
+    shutting_down,
+)
+from antiphon.framing import UnsendableFrame
+from antiphon.link import LinkEndpoint
 from antiphon.subprocesses import resolve
 from antiphon.wire.internal.worker_link import (
     ChildNotice,
@@ -42,8 +52,8 @@ from antiphon.wire.internal.worker_link import (
     ProbeRequest,
     RequestAnswered,
     ResumeConversation,
+    ToWorker,
     Undrain,
-    UnsendableFrame,
     WorkerDismissed,
     from_worker_decoder,
 )
@@ -119,7 +129,9 @@ class RemoteEngine:
         notice: Callable[[str], None] = lambda _line: None,
     ) -> None:
         self.capabilities = Capabilities()
-        self.endpoint: LinkEndpoint[FromWorker] = LinkEndpoint(from_worker_decoder, self._on_frame, self._on_lost)
+        self.endpoint: LinkEndpoint[FromWorker, ToWorker] = LinkEndpoint(
+            from_worker_decoder, self._on_frame, self._on_lost, heartbeat=Heartbeat()
+        )
         self._on_gone = on_gone
         self._on_drain = on_drain
         self._notice = notice
@@ -175,7 +187,7 @@ class RemoteEngine:
     async def stop(self) -> None:
         self._is_stopping = True
         for conversation in tuple(self._conversations.values()):
-            conversation.fail(_shutdown_error(), "shutdown")
+            conversation.fail(shutting_down(), SHUTTING_DOWN_CODE)
         self.endpoint.abort("the server is stopping")
 
     @contextlib.asynccontextmanager
@@ -272,10 +284,10 @@ class RemoteEngine:
                 resolve(conversation.leave_future, None)
 
     def _on_lost(self, reason: str) -> None:
-        error = _shutdown_error() if self._is_stopping else _worker_gone_error()
+        error = shutting_down() if self._is_stopping else _worker_gone_error()
         resolve(self._hello_future, error)
         for conversation in tuple(self._conversations.values()):
-            conversation.fail(error, "shutdown" if self._is_stopping else "backend_error")
+            conversation.fail(error, SHUTTING_DOWN_CODE if self._is_stopping else "backend_error")
             resolve(conversation.leave_future, None)
         for future in self._pending_requests.values():
             resolve(future, error)
@@ -291,7 +303,7 @@ class _RemoteConversation:
         leave_future: done when the engine at the other end has closed it.
     """
 
-    def __init__(self, number: int, endpoint: "LinkEndpoint[FromWorker]", deliver: Deliver) -> None:
+    def __init__(self, number: int, endpoint: "LinkEndpoint[FromWorker, ToWorker]", deliver: Deliver) -> None:
         loop = asyncio.get_running_loop()
         self.number = number
         self.open_future: asyncio.Future[None] = loop.create_future()
@@ -409,10 +421,6 @@ def _worker_gone_error() -> ApiError:
     return ServerError(
         "The model's worker is gone. Please try again.", status=503, type="server_error", code="server_error", retry_after_s=2
     )
-
-
-def _shutdown_error() -> ApiError:
-    return ServerError("The server is stopping.", status=503, type="server_error", code="server_is_overloaded")
 
 
 def _unsendable_error(error: UnsendableFrame) -> ApiError:

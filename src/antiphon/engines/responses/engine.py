@@ -19,6 +19,7 @@ from antiphon.engines.responses.request import ResponsesQuirks, encode_request
 from antiphon.engines.responses.response import ResponsesResponseReader
 from antiphon.engines.upstream.client import UpstreamClient, UpstreamOptions, parse_capabilities, parse_options
 from antiphon.engines.upstream.engine import UpstreamEngine, UpstreamResponseReader
+from antiphon.offload import offload
 
 _OPENAI_HOST = "api.openai.com"
 
@@ -80,4 +81,5 @@ class _ResponsesDialect:
     async def prepare_request(self, request: commands.Respond, model: str) -> tuple[bytes, UpstreamResponseReader]:
         request = await inline_media(request, self._fetch, pass_image_urls=self._pass_image_urls, supports_files=True)
         tools = {flat_name(tool.name, tool.namespace): tool for tool in request.tools}
-        return encode_request(request, self._model or model, self._quirks), ResponsesResponseReader(request.id, tools, self._keep_ids)
+        body = await offload(request.size_bytes, encode_request, request, self._model or model, self._quirks)
+        return body, ResponsesResponseReader(request.id, tools, self._keep_ids)

@@ -16,7 +16,7 @@ from antiphon.engines.chat.response import token_count, token_logprob
 from antiphon.engines.chat.tool_calls import CallIds
 from antiphon.engines.responses.item_order import ItemKind, ItemSequencer, UpstreamItem
 from antiphon.engines.upstream.faults import error_from_response, error_from_stream
-from antiphon.errors import ApiError, UpstreamError
+from antiphon.errors import ApiError, UpstreamError, invalid_tool_call
 from antiphon.wire.codec.repair import repair_json
 from antiphon.wire.codec.sse import DONE
 from antiphon.wire.codec.types import JsonDict
@@ -296,7 +296,7 @@ class ResponsesResponseReader:
         self._emit_missing_output(response.output or [], out)
         self._items.flush(out)
         if any(item.early_arguments for item in self._items.items):
-            raise UpstreamError("The model server garbled a tool call: it has no name.")
+            raise invalid_tool_call("it has no name")
         if response.usage is not None:
             out.append(_usage(self._id, response.usage))
         reasons = {"completed": "stop", "cancelled": "cancelled"}

@@ -6,19 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 from msgspec import Struct, structs
 
-from antiphon.audio import duration_ms
+from antiphon.audio import INPUT_MS_PER_TOKEN, OUTPUT_MS_PER_TOKEN, audio_tokens, duration_ms
 from antiphon.engine_api import commands, events, history
 from antiphon.engine_api.options import Voice
 from antiphon.engines.scripted.script import Script, ScriptAnswer, ScriptedUsage, ScriptLine
 from antiphon.engines.scripted.voice import ScriptedRecordings, audio_events, spoken_events, tone
 
 ECHO_ANSWER = ScriptAnswer(say="{input}")
-
-INPUT_TOKEN_MS = 100
-"""Input audio per token; likewise `OUTPUT_TOKEN_MS` of output audio."""
-
-OUTPUT_TOKEN_MS = 50
-
 
 _CountedEvent = events.TextDelta | events.ReasoningDelta | events.RefusalDelta | events.ToolArgumentsDelta | events.AudioTranscriptDelta
 
@@ -58,7 +52,7 @@ class _ScriptedResponse(Struct):
 
     def audio_tokens(self, more_bytes: int = 0) -> int:
         voice = self.request.voice
-        return _audio_tokens(self.audio_bytes + more_bytes, voice.rate_hz, OUTPUT_TOKEN_MS) if voice is not None else 0
+        return audio_tokens(duration_ms(self.audio_bytes + more_bytes, voice.rate_hz), OUTPUT_MS_PER_TOKEN) if voice is not None else 0
 
 
 def response_steps(
@@ -210,18 +204,14 @@ def split_words(text: str, input_text: str = "") -> list[str]:
 
 def count_input_tokens(request: commands.Respond) -> tuple[int, int]:
     """
-    The tokens of the history, one per word and one per `INPUT_TOKEN_MS` of audio, and how many of them are audio
+    The tokens of the history, one per word and one per `INPUT_MS_PER_TOKEN` of audio, and how many of them are audio
     tokens.
     """
     parts = [part for item in request.history for part in _parts(item)]
     words = sum(len(part.text.split()) for part in parts if isinstance(part, history.TextPart | history.RefusalPart))
-    audio = sum(_audio_tokens(len(part.pcm), part.rate_hz, INPUT_TOKEN_MS) for part in parts if isinstance(part, history.SpeechPart))
+    speech = [duration_ms(len(part.pcm), part.rate_hz) for part in parts if isinstance(part, history.SpeechPart)]
+    audio = sum(audio_tokens(ms, INPUT_MS_PER_TOKEN) for ms in speech)
     return words + audio, audio
-
-
-def _audio_tokens(pcm_bytes: int, rate_hz: int, token_ms: int) -> int:
-    """The tokens of audio, rounded up."""
-    return -int(-duration_ms(pcm_bytes, rate_hz) // token_ms)
 
 
 def _usage(response: _ScriptedResponse, usage: ScriptedUsage | None) -> events.Usage:

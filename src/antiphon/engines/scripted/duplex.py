@@ -178,7 +178,7 @@ class ScriptedDuplex:
             self._begin_response()
         if self._playback is not None:
             batch += self._playback.play(duration_ms(len(chunk.audio.pcm), self._settings.rate_hz))
-        if batch and isinstance(batch[-1], engine_events.ResponseEnded | engine_events.ResponseFailed):
+        if batch and isinstance(batch[-1], engine_events.TerminalEvent):
             self._playback = None
         if self._playback is None or not self._playback.has_begun:
             batch.append(engine_events.Listening())

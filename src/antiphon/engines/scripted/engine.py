@@ -3,6 +3,12 @@ An engine that answers from a script, at the script's pace: for tests, benchmark
 
 A script is a list of answers; the first whose `when` matches the last turn is given. Without a script it repeats the
 input. `docs/reference/engine-scripted.md` describes every key.
+
+It listens, speaks and plays full duplex without `engines/cascade` and `engines/duplex`. The cascade needs numpy, soxr
+and onnxruntime, and finds speech by frames of 32 ms; the adapter paces answers for a player. A script sets times to the
+millisecond, and full duplex to the input chunk. It also stands in for an engine that has full duplex of its own: that
+starts late, speaks unasked, or is lost. With `listens` and `audio_out`, or `full_duplex`, taken from its `abilities` it
+is put into either like any other engine.
 """
 
 import asyncio
@@ -67,6 +73,7 @@ class _ScriptedConversation:
 
     MAX_RESPONSES = 64
     MAX_BATCH_EVENTS = 1000
+    """After so many events at once, other tasks have their turn."""
 
     def __init__(self, script: Script, recordings: ScriptedRecordings, deliver: Deliver, tasks: asyncio.TaskGroup) -> None:
         self._script = script

@@ -46,17 +46,6 @@ ALL_CAPABILITIES = Capabilities(
 )
 
 
-class ScriptedFailure(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a scripted answer fails; the fields of `ResponseFailed`."""
-
-    message: str = "The script says so."
-    status: int = 500
-    code: str | None = "server_error"
-    type: str = "server_error"
-    param: str | None = None
-    retry_after_s: float | None = None
-
-
 class ScriptedError(Struct, frozen=True, forbid_unknown_fields=True):
     """An error outside the answers; the fields of `EngineError`."""
 
@@ -65,12 +54,18 @@ class ScriptedError(Struct, frozen=True, forbid_unknown_fields=True):
     type: str = "server_error"
 
 
-class ScriptedTranscriptFailure(Struct, frozen=True, forbid_unknown_fields=True):
+class ScriptedFailure(ScriptedError, frozen=True):
+    """How a scripted answer fails; the fields of `ResponseFailed`."""
+
+    status: int = 500
+    param: str | None = None
+    retry_after_s: float | None = None
+
+
+class ScriptedTranscriptFailure(ScriptedError, frozen=True):
     """How transcribing a turn fails; the fields of `InputTranscriptFailed`."""
 
-    message: str = "The script says so."
     code: str | None = "transcription_failed"
-    type: str = "server_error"
 
 
 class ScriptedUsage(Struct, frozen=True, forbid_unknown_fields=True):

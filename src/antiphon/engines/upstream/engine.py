@@ -18,7 +18,7 @@ from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.upstream.client import UpstreamClient
 from antiphon.engines.upstream.http_exchange import HttpExchange
 from antiphon.engines.upstream.models import UpstreamModels
-from antiphon.errors import ApiError, UpstreamError
+from antiphon.errors import ApiError, shutting_down
 
 
 class UpstreamResponseReader(Protocol):
@@ -122,7 +122,7 @@ class _UpstreamConversation:
     def abort(self) -> None:
         """Fail every response: the engine stops."""
         for request in tuple(self._requests.values()):
-            request.fail(UpstreamError("The server is shutting down.", status=503, code="server_is_overloaded"))
+            request.fail(shutting_down())
             request.cancel()
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from antiphon.deadline import Deadline
 from antiphon.engines.upstream.faults import error_from_response, retry_after_s
 from antiphon.engines.upstream.http_connection import HttpConnection
 from antiphon.errors import ApiError, UpstreamError
@@ -86,6 +87,7 @@ class HttpExchange:
         self.outcome: asyncio.Future[UpstreamFailure | None] = self._loop.create_future()
         self._listener = listener
         self._on_response = on_response
+        self._first_byte_s = first_byte_s
         self._idle_s = idle_s
         self._connection: HttpConnection | None = None
         # How the body is read; None for a stream of events, which nearly every body is.
@@ -98,16 +100,13 @@ class HttpExchange:
         self._has_begun = False
         self._is_paused = False
         self._was_idle = False
-        self._last_read_at = 0.0
-        self._timeout_s = first_byte_s
-        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = Deadline(self._on_timeout)
 
     def start(self, connection: HttpConnection, request: bytes) -> None:
         """Send the request."""
         self._connection = connection
         self._was_idle = connection.has_served
-        self._last_read_at = self._loop.time()
-        self._timer = self._loop.call_later(self._timeout_s, self._check_timeout)
+        self._deadline.set(self._loop.time() + self._first_byte_s)
         connection.send(request, self)
         if self._is_paused and self._connection is not None:
             connection.pause()
@@ -121,7 +120,7 @@ class HttpExchange:
     def resume(self) -> None:
         """Read on."""
         self._is_paused = False
-        self._last_read_at = self._loop.time()
+        self._deadline.due_at = self._loop.time() + self._timeout_s
         if self._connection is not None:
             self._connection.resume()
 
@@ -152,10 +151,12 @@ class HttpExchange:
             self._fail_media_type(media_type)
 
     def on_response_body(self, pieces: list[bytes]) -> None:
-        self._last_read_at = self._loop.time()
-        if not self._has_begun:
+        due_at = self._loop.time() + self._idle_s
+        if self._has_begun:
+            self._deadline.due_at = due_at
+        else:
             self._has_begun = True
-            self._set_timeout(self._idle_s)
+            self._deadline.set(due_at)
         if self._body_reader is not None:
             self._body_reader(pieces)
             return
@@ -253,9 +254,7 @@ class HttpExchange:
 
     def _resolve(self, failure: UpstreamFailure | None, *, abort_connection: bool = False) -> None:
         """End the exchange; with `abort_connection` the rest of the response, perhaps a long one, is not read."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._deadline.cancel()
         connection, self._connection = self._connection, None
         if connection is not None:
             if abort_connection:
@@ -267,17 +266,13 @@ class HttpExchange:
 
     # Time
 
-    def _set_timeout(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = self._loop.call_later(timeout_s, self._check_timeout)
+    @property
+    def _timeout_s(self) -> float:
+        return self._idle_s if self._has_begun else self._first_byte_s
 
-    def _check_timeout(self) -> None:
-        # Reads only store the time: re-arming a timer for each would cost more than the read.
-        remaining_s = self._timeout_s if self._is_paused else self._last_read_at + self._timeout_s - self._loop.time()
-        if remaining_s > 0.001:
-            self._timer = self._loop.call_later(remaining_s, self._check_timeout)
+    def _on_timeout(self) -> None:
+        if self._is_paused:
+            self._deadline.set(self._loop.time() + self._timeout_s)
             return
         if self._has_begun and self._listener.on_stream_end():
             self._resolve(None, abort_connection=True)

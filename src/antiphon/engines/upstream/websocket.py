@@ -26,6 +26,7 @@ from picows import (
     ws_connect,
 )
 
+from antiphon.deadline import Deadline
 from antiphon.engines.upstream.faults import error_from_response, retry_after_s
 from antiphon.engines.upstream.http_exchange import RETRYABLE_STATUSES, UPSTREAM_FAILURE_STATUSES, UpstreamFailure
 from antiphon.errors import UpstreamError
@@ -142,9 +143,8 @@ class WebSocketClient(WSListener):
         self._messages: list[bytes] = []
         self._close_status = (0, "")
         self._is_paused = False
-        self._last_read_at = self._loop.time()
         self._has_pinged = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = Deadline(self._check_liveness)
 
     @property
     def backlog_bytes(self) -> int:
@@ -166,7 +166,7 @@ class WebSocketClient(WSListener):
         """Read on."""
         if self._is_paused and self._transport is not None:
             self._is_paused = False
-            self._last_read_at = self._loop.time()
+            self._deadline.due_at = self._loop.time() + self._ping_after_s
             self._transport.underlying_transport.resume_reading()
 
     def close(self, code: WSCloseCode = WSCloseCode.OK) -> None:
@@ -187,10 +187,10 @@ class WebSocketClient(WSListener):
             return
         self.has_opened = True
         self._transport = transport
-        self._timer = self._loop.call_later(self._ping_after_s, self._check_liveness)
+        self._deadline.set(self._loop.time() + self._ping_after_s)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        self._last_read_at = self._loop.time()
+        self._deadline.due_at = self._loop.time() + self._ping_after_s
         self._has_pinged = False
         match frame.msg_type:
             case WSMsgType.TEXT | WSMsgType.CONTINUATION:
@@ -206,8 +206,7 @@ class WebSocketClient(WSListener):
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._transport = None
-        if self._timer is not None:
-            self._timer.cancel()
+        self._deadline.cancel()
         # After `_deliver_messages`, which is scheduled already.
         self._loop.call_soon(self._notify_closed)
 
@@ -248,16 +247,13 @@ class WebSocketClient(WSListener):
 
     def _check_liveness(self) -> None:
         # A paused connection reads no pong either; it stays until its owner closes it.
-        remaining_s = self._ping_after_s if self._is_paused else self._last_read_at + self._ping_after_s - self._loop.time()
-        if remaining_s <= 0 and self._has_pinged:
+        if self._has_pinged and not self._is_paused:
             self._abort(WSCloseCode.GOING_AWAY)
             return
-        if remaining_s <= 0 and self._transport is not None:
+        if self._transport is not None and not self._is_paused:
             self._has_pinged = True
-            self._last_read_at = self._loop.time()
             self._transport.send_ping()
-            remaining_s = self._ping_after_s
-        self._timer = self._loop.call_later(max(remaining_s, 0.001), self._check_liveness)
+        self._deadline.set(self._loop.time() + self._ping_after_s)
 
 
 async def dial(

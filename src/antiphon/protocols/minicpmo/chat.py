@@ -6,7 +6,6 @@ No question remembers another. One that arrives while another is being answered 
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from msgspec import Struct, field
 
@@ -14,9 +13,11 @@ from antiphon.engine_api import commands, events as engine_events, history
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import Sampling, Voice
 from antiphon.errors import ClientError, unsupported_parameter
+from antiphon.protocols.dispatch import on, table
 from antiphon.protocols.minicpmo.config import MinicpmoSessionConfig
 from antiphon.protocols.minicpmo.outbox import MinicpmoOutbox
 from antiphon.protocols.session import NewId
+from antiphon.wire.codec.types import JsonDict
 from antiphon.wire.minicpmo import server_events as events
 from antiphon.wire.minicpmo.chat import ChatAppend
 from antiphon.wire.minicpmo.client_events import SessionInit
@@ -51,7 +52,7 @@ class _ChatResponse(Struct, kw_only=True):
     received_at: float
     text_chunks: list[str] = field(default_factory=list)
     audio_chunks: list[bytes] = field(default_factory=list)
-    metrics: dict[str, Any] = field(default_factory=dict)
+    metrics: JsonDict = field(default_factory=dict)
 
 
 class MinicpmoChat:
@@ -96,7 +97,7 @@ class MinicpmoChat:
         """Send the client what follows from an engine event."""
         response, handler = self._active_response, _EVENT_HANDLERS.get(type(event))
         if response is not None and handler is not None and event.id == response.request.id:
-            handler(self, response, event)
+            handler(self, event, response)
 
     def stop(self) -> None:
         """Cancel the active response: the session is over."""
@@ -113,6 +114,8 @@ class MinicpmoChat:
         _check_parts(rest, len(event.messages) - len(rest), self._config)
         if not rest:
             raise ClientError("Invalid 'input.messages': expected a message to answer.", code="invalid_payload", param="input.messages")
+        # MiniCPM-o: `messages` is the whole conversation, and its system messages take the place of the prompt of
+        # `session.init`.
         if instructions is None:
             instructions = self._init.instructions if self._init.instructions is not None else self._config.instructions
         id = self._new_id("resp")
@@ -148,7 +151,7 @@ class MinicpmoChat:
     # Responses
 
     def _on_text(
-        self, response: _ChatResponse, event: engine_events.TextDelta | engine_events.AudioTranscriptDelta | engine_events.RefusalDelta
+        self, event: engine_events.TextDelta | engine_events.AudioTranscriptDelta | engine_events.RefusalDelta, response: _ChatResponse
     ) -> None:
         if not event.text:
             return
@@ -156,7 +159,7 @@ class MinicpmoChat:
         if response.is_streamed:
             self._send_delta(response, "text", text=event.text)
 
-    def _on_audio(self, response: _ChatResponse, event: engine_events.AudioDelta) -> None:
+    def _on_audio(self, event: engine_events.AudioDelta, response: _ChatResponse) -> None:
         if not event.pcm:
             return
         if response.is_streamed:
@@ -164,19 +167,20 @@ class MinicpmoChat:
         else:
             response.audio_chunks.append(event.pcm)
 
-    def _on_metrics(self, response: _ChatResponse, event: engine_events.EngineMetrics) -> None:
+    def _on_metrics(self, event: engine_events.EngineMetrics, response: _ChatResponse) -> None:
         response.metrics.update(event.metrics)
         self._outbox.add_metrics(event.metrics)
 
-    def _on_usage(self, _response: _ChatResponse, event: engine_events.Usage) -> None:
+    def _on_usage(self, event: engine_events.Usage, _response: _ChatResponse) -> None:
         self._outbox.token_totals.update(event)
 
-    def _on_ended(self, response: _ChatResponse, event: engine_events.ResponseEnded) -> None:
+    def _on_ended(self, event: engine_events.ResponseEnded, response: _ChatResponse) -> None:
         self._finish(response, _END_REASONS.get(event.reason, event.reason))
 
-    def _on_failed(self, response: _ChatResponse, event: engine_events.ResponseFailed) -> None:
+    def _on_failed(self, event: engine_events.ResponseFailed, response: _ChatResponse) -> None:
         param = event.param if event.status < 500 else None
         self._outbox.send_error(ClientError(event.message, code=event.code or "inference_failed", type=event.type, param=param))
+        # A failed question does not end a chat: `response.done` follows the `error`, and the next question is answered.
         self._finish(response, "error")
 
     def _finish(self, response: _ChatResponse, reason: str) -> None:
@@ -189,6 +193,7 @@ class MinicpmoChat:
             response_id=response.id,
             input_id=response.input_id,
             text="".join(response.text_chunks),
+            # MiniCPM-o: the text is whole here even if it was streamed; audio is only here if it was not.
             audio=to_floats(b"".join(response.audio_chunks)) if response.audio_chunks else None,
             reason=reason,
             metrics=out.take_metrics({"wall_clock_ms": round((out.at - response.received_at) * 1000, 1)}),
@@ -197,20 +202,20 @@ class MinicpmoChat:
         self._active_response = None
         self._start_next()
 
-    def _send_delta(self, response: _ChatResponse, kind: str, **fields: Any) -> None:
+    def _send_delta(self, response: _ChatResponse, kind: str, **fields: object) -> None:
         self._outbox.send_delta(kind, response.id, response.input_id, **fields)
 
 
-_EVENT_HANDLERS: dict[type, Callable[[MinicpmoChat, _ChatResponse, Any], None]] = {
-    engine_events.TextDelta: MinicpmoChat._on_text,
-    engine_events.AudioTranscriptDelta: MinicpmoChat._on_text,
-    engine_events.RefusalDelta: MinicpmoChat._on_text,
-    engine_events.AudioDelta: MinicpmoChat._on_audio,
-    engine_events.EngineMetrics: MinicpmoChat._on_metrics,
-    engine_events.Usage: MinicpmoChat._on_usage,
-    engine_events.ResponseEnded: MinicpmoChat._on_ended,
-    engine_events.ResponseFailed: MinicpmoChat._on_failed,
-}
+_EVENT_HANDLERS = table(
+    on(engine_events.TextDelta, MinicpmoChat._on_text),
+    on(engine_events.AudioTranscriptDelta, MinicpmoChat._on_text),
+    on(engine_events.RefusalDelta, MinicpmoChat._on_text),
+    on(engine_events.AudioDelta, MinicpmoChat._on_audio),
+    on(engine_events.EngineMetrics, MinicpmoChat._on_metrics),
+    on(engine_events.Usage, MinicpmoChat._on_usage),
+    on(engine_events.ResponseEnded, MinicpmoChat._on_ended),
+    on(engine_events.ResponseFailed, MinicpmoChat._on_failed),
+)
 """What each engine event does; this protocol has no form for the others."""
 
 
@@ -262,12 +267,12 @@ def _with_detail(message: history.Message, slices: int | None) -> history.Messag
     return history.Message(message.role, parts)
 
 
-def _extra(event: ChatAppend, capabilities: Capabilities) -> dict[str, Any]:
+def _extra(event: ChatAppend, capabilities: Capabilities) -> JsonDict:
     """
     Options that only this protocol's own engines know. Defaults are left out, as other engines may refuse unknown
     options.
     """
-    extra: dict[str, Any] = {}
+    extra: JsonDict = {}
     if event.length_penalty is not None and event.length_penalty != LENGTH_PENALTY_DEFAULT:
         extra["length_penalty"] = event.length_penalty
     if event.slices is not None and event.slices > 1:

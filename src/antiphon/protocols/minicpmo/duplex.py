@@ -6,13 +6,11 @@ Responses are not requested: the engine decides when to speak. A response is wha
 `listen` event whose `end_of_turn` is true.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 from msgspec import UNSET
 
 from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.options import Voice
+from antiphon.protocols.dispatch import HandlerTable, on, table
 from antiphon.protocols.minicpmo.config import MinicpmoSessionConfig
 from antiphon.protocols.minicpmo.outbox import MinicpmoOutbox
 from antiphon.protocols.session import NewId
@@ -81,6 +79,7 @@ class MinicpmoDuplex:
             self._next_response_id = event.response_id
         if event.frames:
             self._append_frames(event.frames)
+        # MiniCPM-o: this is how a client interrupts; there is no event for it.
         if event.force_listen:
             self._outbox.send_to_engine(commands.ForceListen())
         if event.pcm:
@@ -88,6 +87,7 @@ class MinicpmoDuplex:
 
     def _append_frames(self, frames: tuple[Frame, ...]) -> None:
         if self._config.mode == "audio" or not self._config.capabilities.sees:
+            # A note, not an `error`: the audio beside the pictures is good, and some clients end at any error.
             self._outbox.add_note(_AUDIO_MODE_NOTE if self._config.mode == "audio" else _NO_VISION_NOTE)
             return
         for frame in frames:
@@ -110,9 +110,9 @@ class MinicpmoDuplex:
 
     def _on_audio(self, event: engine_events.AudioDelta) -> None:
         if event.pcm:
-            self._send_delta(
-                "audio", self._client_response_id(event.id), audio=to_floats(event.pcm), usage=self._outbox.token_totals.wire_usage()
-            )
+            # openbmb-realtime reads `usage` in a delta only if that has audio.
+            usage = self._outbox.token_totals.wire_usage()
+            self._send_delta("audio", self._client_response_id(event.id), audio=to_floats(event.pcm), usage=usage)
 
     def _on_listening(self, event: engine_events.Listening) -> None:
         # An engine that ends a response may also report that it listens again, before or after that end: the client
@@ -120,10 +120,12 @@ class MinicpmoDuplex:
         if self._has_just_ended or event.id in self._open_responses:
             self._has_just_ended = False
         else:
+            # The original sends a `listen` without a `text`, and openbmb-realtime drops such a one.
             self._send_delta("listen", self._next_response_id, text="")
 
     def _on_ended(self, event: engine_events.ResponseEnded) -> None:
         self._failures = 0
+        # MiniCPM-o has one `listen` for both ends; `interrupted` tells a client to drop what it has not played yet.
         self._finish(event.id, interrupted=True if event.reason == "cancelled" else UNSET)
 
     def _on_failed(self, event: engine_events.ResponseFailed) -> None:
@@ -131,10 +133,11 @@ class MinicpmoDuplex:
         if self._failures >= FAILURES_LIMIT:
             self.failure_message = event.message
         self._client_response_id(event.id)
+        # No `error`: openbmb-realtime would take it for the end of the session.
         self._outbox.add_metrics({"failure": {"code": event.code, "message": event.message}})
         self._finish(event.id)
 
-    def _finish(self, id: str, **fields: Any) -> None:
+    def _finish(self, id: str, **fields: object) -> None:
         self._outbox.token_totals.finish(id)
         response_id = self._open_responses.pop(id, None)
         if response_id is not None:
@@ -149,21 +152,21 @@ class MinicpmoDuplex:
             self._next_response_id = self._new_id("resp")
         return response_id
 
-    def _send_delta(self, kind: str, response_id: str, **fields: Any) -> None:
+    def _send_delta(self, kind: str, response_id: str, **fields: object) -> None:
         self._has_just_ended = False
         self._outbox.send_delta(kind, response_id, self._input_id, **fields)
 
 
-_EVENT_HANDLERS: dict[type, Callable[[MinicpmoDuplex, Any], None]] = {
-    engine_events.TextDelta: MinicpmoDuplex._on_text,
-    engine_events.AudioTranscriptDelta: MinicpmoDuplex._on_text,
-    engine_events.RefusalDelta: MinicpmoDuplex._on_text,
-    engine_events.AudioDelta: MinicpmoDuplex._on_audio,
-    engine_events.Listening: MinicpmoDuplex._on_listening,
-    engine_events.ResponseEnded: MinicpmoDuplex._on_ended,
-    engine_events.ResponseFailed: MinicpmoDuplex._on_failed,
-    engine_events.Usage: lambda duplex, event: duplex._outbox.token_totals.update(event),
-    engine_events.EngineMetrics: lambda duplex, event: duplex._outbox.add_metrics(event.metrics),
-    engine_events.EngineError: lambda duplex, event: duplex._outbox.add_note(event.message),
-}
+_EVENT_HANDLERS: HandlerTable[MinicpmoDuplex, None] = table(
+    on(engine_events.TextDelta, MinicpmoDuplex._on_text),
+    on(engine_events.AudioTranscriptDelta, MinicpmoDuplex._on_text),
+    on(engine_events.RefusalDelta, MinicpmoDuplex._on_text),
+    on(engine_events.AudioDelta, MinicpmoDuplex._on_audio),
+    on(engine_events.Listening, MinicpmoDuplex._on_listening),
+    on(engine_events.ResponseEnded, MinicpmoDuplex._on_ended),
+    on(engine_events.ResponseFailed, MinicpmoDuplex._on_failed),
+    on(engine_events.Usage, lambda duplex, event: duplex._outbox.token_totals.update(event)),
+    on(engine_events.EngineMetrics, lambda duplex, event: duplex._outbox.add_metrics(event.metrics)),
+    on(engine_events.EngineError, lambda duplex, event: duplex._outbox.add_note(event.message)),
+)
 """What each engine event does; this protocol has no form for the others."""

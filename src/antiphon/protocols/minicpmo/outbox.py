@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 from msgspec import UNSET
 
 from antiphon.engine_api import events as engine_events
 from antiphon.errors import ApiError
 from antiphon.protocols.outbox import Outbox
-from antiphon.wire.codec.types import Opt
+from antiphon.wire.codec.types import JsonDict, Opt
 from antiphon.wire.minicpmo import server_events as events
 
 
@@ -31,6 +30,7 @@ class TokenTotals:
 
     def wire_usage(self) -> Opt[events.Usage]:
         """The total as the wire has it; `UNSET` if nothing was counted."""
+        # MiniCPM-o: `usage` is the sum of the session so far and never shrinks; openbmb-realtime takes it as such.
         total = self._finished_usage
         for usage in self._open_usage.values():
             total = _add_usage(total, usage)
@@ -59,7 +59,7 @@ def _add_usage(one: engine_events.Usage, other: engine_events.Usage) -> engine_e
     )
 
 
-class MinicpmoOutbox(Outbox):
+class MinicpmoOutbox(Outbox[events.ServerEvent]):
     """
     The effects of a MiniCPM-o session, and what its events carry beside their own fields.
 
@@ -79,14 +79,15 @@ class MinicpmoOutbox(Outbox):
         self.ends_at: float | None = None
         self.shows_remaining_at: float | None = None
         self.token_totals = TokenTotals()
-        self._pending_metrics: dict[str, Any] = {}
+        self._pending_metrics: JsonDict = {}
         self._pending_notes: list[str] = []
         self._all_notes: set[str] = set()
 
-    def _time_stamp(self) -> dict[str, Any]:
+    def _time_stamp(self) -> dict[str, object]:
+        # MiniCPM-o: events of the queue have no time, all later ones do.
         return {"server_send_ts": self.at if self.has_begun else UNSET}
 
-    def send_delta(self, kind: str, response_id: str, input_id: Opt[str], **fields: Any) -> None:
+    def send_delta(self, kind: str, response_id: str, input_id: Opt[str], **fields: object) -> None:
         """Send a piece of a response, with the metrics that wait."""
         self.send(
             events.OutputDelta,
@@ -106,7 +107,7 @@ class MinicpmoOutbox(Outbox):
 
     # Metrics and notes
 
-    def add_metrics(self, metrics: dict[str, Any]) -> None:
+    def add_metrics(self, metrics: JsonDict) -> None:
         """Attach metrics to the next event that can carry them."""
         self._pending_metrics.update(metrics)
 
@@ -116,7 +117,7 @@ class MinicpmoOutbox(Outbox):
             self._all_notes.add(text)
             self._pending_notes.append(text)
 
-    def take_metrics(self, extra: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    def take_metrics(self, extra: Mapping[str, object] = MappingProxyType({})) -> JsonDict:
         """The waiting metrics and notes with `extra`, and the remaining time once the end is near."""
         metrics, self._pending_metrics = {**self._pending_metrics, **extra}, {}
         if self._pending_notes:

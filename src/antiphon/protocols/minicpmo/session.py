@@ -9,20 +9,21 @@ Source: OpenBMB's documentation of the Realtime API of MiniCPM-o 4.5, and what i
 """
 
 import re
-from collections.abc import Callable
 from enum import Enum
 from operator import itemgetter
-from typing import Any
+from typing import TypeAlias
 
 from msgspec import UNSET, Struct
 
 from antiphon.engine_api import events as engine_events
-from antiphon.errors import ApiError, ClientError, ServerError, UpstreamError, unsupported_value
+from antiphon.errors import SHUTTING_DOWN_CODE, ApiError, ClientError, ServerError, UpstreamError, unsupported_value
+from antiphon.protocols.dispatch import on, table
 from antiphon.protocols.minicpmo.chat import MinicpmoChat
 from antiphon.protocols.minicpmo.config import MinicpmoSessionConfig as MinicpmoSessionConfig
 from antiphon.protocols.minicpmo.duplex import MinicpmoDuplex, start_duplex_command
 from antiphon.protocols.minicpmo.outbox import MinicpmoOutbox
 from antiphon.protocols.session import Close, Effect, Event, FromClient, FromEngine, Hangup, NewId, Shutdown, Tick, WakeAt
+from antiphon.wire.codec.types import JsonDict
 from antiphon.wire.minicpmo import server_events as events
 from antiphon.wire.minicpmo.client_events import ChatAppend, DuplexAppend, SessionClose, SessionInit
 
@@ -39,7 +40,7 @@ CLOSE_CODES: dict[str, int] = {
     "queue_full": 1013,
     "worker_busy": 1013,
     "service_unavailable": 1012,
-    "server_shutting_down": 1012,
+    SHUTTING_DOWN_CODE: 1012,
     "unsupported_value": 1008,
     "too_many_errors": 1008,
     "rate_limit_exceeded": 1013,
@@ -49,10 +50,7 @@ WebSocket close codes (RFC 6455 7.4) by the code of the `Close` effect's error: 
 other.
 """
 
-_SHUTDOWN_CODES = frozenset({"shutdown", "server_shutting_down"})
-"""Codes of `EngineLost` that mean that the server is stopping."""
-
-_START_ERROR_CODES: dict[str, str] = {"backend_error": "session_failed"} | dict.fromkeys(_SHUTDOWN_CODES, "service_unavailable")
+_START_ERROR_CODES: dict[str, str] = {"backend_error": "session_failed", SHUTTING_DOWN_CODE: "service_unavailable"}
 """The error codes for an `EngineLost` before the session was created, where they differ from its own."""
 
 _CLOSE_REASON = re.compile(r"[a-z][a-z0-9_]{0,63}")
@@ -88,8 +86,11 @@ class MinicpmoState(Enum):
     CLOSED = "closed"
 
 
-_Deferrable = SessionInit | DuplexAppend | ChatAppend
-_FromClient = _Deferrable | SessionClose | MinicpmoSessionConfig | UnreadableMinicpmoEvent | ConnectionResumed | ClientThrottled
+_Deferrable: TypeAlias = SessionInit | DuplexAppend | ChatAppend
+MinicpmoMessage: TypeAlias = (
+    _Deferrable | SessionClose | MinicpmoSessionConfig | UnreadableMinicpmoEvent | ConnectionResumed | ClientThrottled
+)
+"""What the client of a session, or its connection, can send it."""
 
 
 class MinicpmoSession:
@@ -117,7 +118,7 @@ class MinicpmoSession:
         self._wakes_at: float | None = None
         self._has_warned = False
 
-    def handle(self, event: Event) -> list[Effect]:
+    def handle(self, event: Event[MinicpmoMessage]) -> list[Effect[events.ServerEvent]]:
         if self.state is MinicpmoState.CLOSED:
             return []
         self._outbox.at = event.at
@@ -131,18 +132,18 @@ class MinicpmoSession:
         self._schedule_wake()
         return self._outbox.drain()
 
-    def _handle_control_event(self, event: Event) -> None:
+    def _handle_control_event(self, event: Event[MinicpmoMessage]) -> None:
         match event:
             case Tick(at):
                 self._wake(at)
             case Hangup():
                 self._end("client_left", None)
             case Shutdown(error):
-                self._close_session("shutdown" if error.code == "server_shutting_down" else "unauthorized", error, error.message)
+                self._close_session("shutdown" if error.code == SHUTTING_DOWN_CODE else "unauthorized", error, error.message)
             case _:
                 pass
 
-    def _handle_client_event(self, message: _FromClient) -> None:
+    def _handle_client_event(self, message: MinicpmoMessage) -> None:
         handler = _ANY_STATE_HANDLERS.get(type(message)) or _CLIENT_HANDLERS[self.state].get(type(message))
         if handler is None:
             return
@@ -150,6 +151,8 @@ class MinicpmoSession:
             handler(self, message)
         except ApiError as error:
             self._outbox.send_error(error)
+            # openbmb-realtime takes any `error` for the end of the session. It sends nothing that leads to one; other
+            # clients may go on.
             self._client_errors += 1
             if self._client_errors >= CLIENT_ERRORS_LIMIT:
                 text = "Too many invalid events in a row."
@@ -196,13 +199,17 @@ class MinicpmoSession:
 
     def _on_worker_assigned(self, _event: engine_events.WorkerAssigned | None) -> None:
         self.state = MinicpmoState.ASSIGNED
+        # MiniCPM-o: `session.queue_done` comes always, also without a queue: clients send `session.init` when they get
+        # it.
         self._outbox.send(events.SessionQueueDone)
+        # As the original's gateway does it, the time in the queue doesn't count.
         self._outbox.ends_at = self._outbox.at + self._config.max_duration_s
         self._init_due_at = self._outbox.at + self._config.init_timeout_s
         self._handle_pending_events()
 
     def _defer_event(self, message: _Deferrable) -> None:
         """Keep an event until a worker is assigned and its engine is ready."""
+        # MiniCPM-o: a client is to be silent until `session.created`, but not every client is.
         size_bytes = _size_bytes(message)
         if len(self._pending_events) >= PENDING_EVENTS_LIMIT or self._pending_bytes + size_bytes > PENDING_EVENTS_LIMIT_BYTES:
             raise ClientError("The session has not started: wait for 'session.created'. This event was dropped.", code="not_ready")
@@ -215,11 +222,12 @@ class MinicpmoSession:
             self._handle_client_event(message)
 
     def _on_engine_lost(self, event: engine_events.EngineLost) -> None:
-        is_stopping = event.code in _SHUTDOWN_CODES
         if self.state is MinicpmoState.LIVE:
-            code = "server_shutting_down" if is_stopping else "backend_error"
+            is_stopping = event.code == SHUTTING_DOWN_CODE
+            code = SHUTTING_DOWN_CODE if is_stopping else "backend_error"
             self._close_session("shutdown" if is_stopping else "backend_error", UpstreamError(event.message, code=code), event.message)
         else:
+            # MiniCPM-o: before `session.created` a failure is an `error`, after it `session.closed` says so.
             error = ServerError(event.message, code=_START_ERROR_CODES.get(event.code, event.code))
             self._outbox.send_error(error)
             self._end("lost", error)
@@ -240,12 +248,13 @@ class MinicpmoSession:
         self._handle_client_event(message)
 
     def _reject_second_init(self, _init: SessionInit) -> None:
+        # The original closes a session for this; here only the event is lost.
         raise ClientError("The session has started: send 'session.init' only once.", code="unexpected_event", param="type")
 
     def _on_ready(self, event: engine_events.DuplexStarted) -> None:
         self._create_session(event.metrics)
 
-    def _create_session(self, metrics: dict[str, Any]) -> None:
+    def _create_session(self, metrics: JsonDict) -> None:
         out, config = self._outbox, self._config
         self.state = MinicpmoState.LIVE
         self._idle_since = out.at
@@ -256,6 +265,7 @@ class MinicpmoSession:
         out.send(
             events.SessionCreated,
             session_id=config.session_id,
+            # MiniCPM-o: the two kinds of session have other names here than in the address.
             mode="turn_based" if config.mode == "chat" else "full_duplex",
             metrics=out.take_metrics({**metrics, "remaining_s": out.remaining_s}),
             resume_token=config.resume_token if config.resume_token is not None else UNSET,
@@ -280,6 +290,7 @@ class MinicpmoSession:
     # Ending
 
     def _close_for_client(self, message: SessionClose) -> None:
+        # MiniCPM-o: the client's own reason comes back, `user_stop` for example.
         reason = message.reason or ""
         self._close_session(reason if _CLOSE_REASON.fullmatch(reason) and reason not in _SERVER_CLOSE_REASONS else "client_closed", None)
 
@@ -289,6 +300,7 @@ class MinicpmoSession:
     def _close_session(self, reason: str, error: ApiError | None, message: str | None = None) -> None:
         self._outbox.send(
             events.SessionClosed,
+            # MiniCPM-o: null if the session was never created.
             session_id=self._config.session_id if self._outbox.has_begun else None,
             reason=reason,
             diagnostic=events.Diagnostic(message=message) if message else UNSET,
@@ -328,6 +340,7 @@ class MinicpmoSession:
             return None
         deadlines = [(out.ends_at, "timeout")]
         if self.state is MinicpmoState.ASSIGNED:
+            # The original has neither this limit nor the next: a silent client kept its worker for ever.
             deadlines.append((self._init_due_at, "init_timeout"))
         if self._mode_session is not None and self._mode_session.is_idle:
             deadlines.append((self._idle_since + config.idle_timeout_s, "idle_timeout"))
@@ -366,56 +379,56 @@ def _size_bytes(message: _Deferrable) -> int:
 
 # The handlers of each event, by the state of the session
 
-_ANY_STATE_HANDLERS: dict[type, Callable[[MinicpmoSession, Any], None]] = {
-    MinicpmoSessionConfig: MinicpmoSession._open,
-    UnreadableMinicpmoEvent: MinicpmoSession._reject_event,
-    ConnectionResumed: MinicpmoSession._on_connection_resumed,
-    ClientThrottled: MinicpmoSession._on_client_throttled,
-}
+_ANY_STATE_HANDLERS = table(
+    on(MinicpmoSessionConfig, MinicpmoSession._open),
+    on(UnreadableMinicpmoEvent, MinicpmoSession._reject_event),
+    on(ConnectionResumed, MinicpmoSession._on_connection_resumed),
+    on(ClientThrottled, MinicpmoSession._on_client_throttled),
+)
 
-_CLIENT_HANDLERS: dict[MinicpmoState, dict[type, Callable[[MinicpmoSession, Any], None]]] = {
-    MinicpmoState.WAITING: {
-        SessionInit: MinicpmoSession._defer_event,
-        DuplexAppend: MinicpmoSession._defer_event,
-        ChatAppend: MinicpmoSession._defer_event,
-        SessionClose: MinicpmoSession._close_for_client,
-    },
-    MinicpmoState.ASSIGNED: {
-        SessionInit: MinicpmoSession._begin,
-        DuplexAppend: MinicpmoSession._begin_with_defaults,
-        ChatAppend: MinicpmoSession._begin_with_defaults,
-        SessionClose: MinicpmoSession._close_for_client,
-    },
-    MinicpmoState.PREPARING: {
-        SessionInit: MinicpmoSession._reject_second_init,
-        DuplexAppend: MinicpmoSession._defer_event,
-        ChatAppend: MinicpmoSession._defer_event,
-        SessionClose: MinicpmoSession._close_for_client,
-    },
-    MinicpmoState.LIVE: {
-        SessionInit: MinicpmoSession._reject_second_init,
-        DuplexAppend: MinicpmoSession._append,
-        ChatAppend: MinicpmoSession._append,
-        SessionClose: MinicpmoSession._close_for_client,
-    },
+_CLIENT_HANDLERS = {
+    MinicpmoState.WAITING: table(
+        on(SessionInit, MinicpmoSession._defer_event),
+        on(DuplexAppend, MinicpmoSession._defer_event),
+        on(ChatAppend, MinicpmoSession._defer_event),
+        on(SessionClose, MinicpmoSession._close_for_client),
+    ),
+    MinicpmoState.ASSIGNED: table(
+        on(SessionInit, MinicpmoSession._begin),
+        on(DuplexAppend, MinicpmoSession._begin_with_defaults),
+        on(ChatAppend, MinicpmoSession._begin_with_defaults),
+        on(SessionClose, MinicpmoSession._close_for_client),
+    ),
+    MinicpmoState.PREPARING: table(
+        on(SessionInit, MinicpmoSession._reject_second_init),
+        on(DuplexAppend, MinicpmoSession._defer_event),
+        on(ChatAppend, MinicpmoSession._defer_event),
+        on(SessionClose, MinicpmoSession._close_for_client),
+    ),
+    MinicpmoState.LIVE: table(
+        on(SessionInit, MinicpmoSession._reject_second_init),
+        on(DuplexAppend, MinicpmoSession._append),
+        on(ChatAppend, MinicpmoSession._append),
+        on(SessionClose, MinicpmoSession._close_for_client),
+    ),
     MinicpmoState.CLOSED: {},
 }
 """Client events."""
 
-_ENGINE_HANDLERS: dict[MinicpmoState, dict[type, Callable[[MinicpmoSession, Any], None]]] = {
-    MinicpmoState.WAITING: {
-        engine_events.QueueUpdate: MinicpmoSession._on_queue_update,
-        engine_events.WorkerAssigned: MinicpmoSession._on_worker_assigned,
-        engine_events.EngineLost: MinicpmoSession._on_engine_lost,
-    },
-    MinicpmoState.ASSIGNED: {engine_events.EngineLost: MinicpmoSession._on_engine_lost},
-    MinicpmoState.PREPARING: {
-        engine_events.DuplexStarted: MinicpmoSession._on_ready,
-        engine_events.ResponseFailed: MinicpmoSession._on_start_failed,
-        engine_events.EngineError: MinicpmoSession._on_start_failed,
-        engine_events.EngineLost: MinicpmoSession._on_engine_lost,
-    },
-    MinicpmoState.LIVE: {engine_events.EngineLost: MinicpmoSession._on_engine_lost},
+_ENGINE_HANDLERS = {
+    MinicpmoState.WAITING: table(
+        on(engine_events.QueueUpdate, MinicpmoSession._on_queue_update),
+        on(engine_events.WorkerAssigned, MinicpmoSession._on_worker_assigned),
+        on(engine_events.EngineLost, MinicpmoSession._on_engine_lost),
+    ),
+    MinicpmoState.ASSIGNED: table(on(engine_events.EngineLost, MinicpmoSession._on_engine_lost)),
+    MinicpmoState.PREPARING: table(
+        on(engine_events.DuplexStarted, MinicpmoSession._on_ready),
+        on(engine_events.ResponseFailed, MinicpmoSession._on_start_failed),
+        on(engine_events.EngineError, MinicpmoSession._on_start_failed),
+        on(engine_events.EngineLost, MinicpmoSession._on_engine_lost),
+    ),
+    MinicpmoState.LIVE: table(on(engine_events.EngineLost, MinicpmoSession._on_engine_lost)),
     MinicpmoState.CLOSED: {},
 }
 """Engine events about the session; the tables of `chat` and `duplex` handle those of responses."""

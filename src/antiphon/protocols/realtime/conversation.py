@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec import UNSET, Struct, field, structs
 
@@ -115,13 +115,13 @@ class ConversationEntry(Struct):
     An item of the conversation.
 
     Attributes:
-        item: as the client saw it last; replaced, never changed in place.
+        item: as the client saw it last, with its id; replaced, never changed in place.
         audio_by_part: by the index of the content part.
         is_open: whether it is still being produced; it is then left out of the history.
         history_cache: what it was converted to last.
     """
 
-    item: Any
+    item: Item
     audio_by_part: dict[int, ItemAudio] = field(default_factory=dict)
     is_open: bool = False
     history_cache: HistoryCache | None = None
@@ -166,6 +166,7 @@ class ConversationItems:
         """
         entry = self._entries.get(item_id)
         if entry is None:
+            # The original's codes: pipecat goes on after the one for `retrieve`, and stops reading after most others.
             raise ClientError(
                 f"Error {_ACTION_GERUNDS[action]} item: the item with id '{shorten(item_id)}' does not exist.",
                 code=f"item_{action}_invalid_item_id",
@@ -185,7 +186,8 @@ class ConversationItems:
         """
         if item_id in self._entries:
             raise ClientError(
-                f"Error adding item: an item with id '{shorten(item_id)}' already exists.", code="item_create_duplicate_item_id"
+                f"Error adding item: an item with id '{shorten(item_id)}' already exists.",
+                code="item_create_duplicate_item_id",  # livekit looks for it
             )
         if previous_id not in (None, ROOT_ITEM_ID) and previous_id not in self._entries:
             raise ClientError(
@@ -203,8 +205,9 @@ class ConversationItems:
         Raises:
             ClientError: as `check_position`.
         """
-        item_id = entry.item.id
+        item_id = str(entry.item.id)
         self.check_position(item_id, previous_id)
+        # Realtime: null or absent is the end, `root` the beginning.
         position = len(self._order) if previous_id is None else 0 if previous_id == ROOT_ITEM_ID else self._order.index(previous_id) + 1
         self._entries[item_id] = entry
         self._order.insert(position, item_id)
@@ -301,7 +304,7 @@ def _with_results(history_items: list[history.HistoryItem]) -> Iterator[history.
 
 
 def _convert_entry(entry: ConversationEntry, *, with_audio: bool) -> list[history.HistoryItem]:
-    item: Item = entry.item
+    item = entry.item
     match item:
         case MessageItem():
             role: history.Role = item.role

@@ -4,14 +4,12 @@ The input audio of a Realtime session: the buffer, the turns, their items and th
 The engine says where turns start and end; here every turn becomes one item, and no audio is in two items.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 from msgspec import UNSET
 
 from antiphon.audio import size_bytes
 from antiphon.engine_api import commands, events as engine_events
 from antiphon.errors import ClientError
+from antiphon.protocols.dispatch import on, table
 from antiphon.protocols.outbox import Outbox
 from antiphon.protocols.realtime.conversation import ConversationEntry, ConversationItems, ItemAudio
 from antiphon.protocols.realtime.input_buffer import PCM_CODEC, InputBuffer
@@ -56,7 +54,12 @@ class InputAudioStream:
     """
 
     def __init__(
-        self, config: RealtimeSessionConfig, session: AnySession, outbox: Outbox, new_id: NewId, conversation: ConversationItems
+        self,
+        config: RealtimeSessionConfig,
+        session: AnySession,
+        outbox: Outbox[events.ServerEvent],
+        new_id: NewId,
+        conversation: ConversationItems,
     ) -> None:
         self.buffer = InputBuffer(PCM_CODEC)
         self.turn = SpeechTurn()
@@ -112,6 +115,7 @@ class InputAudioStream:
                 code="invalid_value",
                 param="audio",
             )
+        # Realtime: an append has no answer.
         pcm = self.buffer.append(event.audio)
         if self._detects_turns and not self.turn.is_open:
             self.buffer.trim()
@@ -129,6 +133,7 @@ class InputAudioStream:
         was_open = self.turn.is_open
         if TurnAction.SEND_SPEECH_STOPPED in self.turn.apply(TurnEvent.AUDIO_COMMITTED):
             self._send_speech_stopped(self.buffer.now_ms)
+        # Realtime: a client may commit while the user speaks. The item then has the id that `speech_started` gave it.
         turn_id = self.turn.id if was_open else self._new_id("turn")
         item_id = self.turn.item_id if was_open else self._new_id("item")
         if self._engine_listens:
@@ -152,8 +157,10 @@ class InputAudioStream:
             return False
         turn = self.turn
         turn.id, turn.item_id = event.id, self._new_id("item")
+        # Realtime: `audio_start_ms` counts all audio of the session, and includes the padding before the speech.
         turn.start_ms = min(max(0, event.at_ms), self.buffer.now_ms)
         self._remember(event.id, turn.item_id)
+        # Realtime: names the item that the speech will become.
         self._outbox.send(events.InputAudioBufferSpeechStarted, audio_start_ms=turn.start_ms, item_id=turn.item_id)
         return True
 
@@ -180,6 +187,7 @@ class InputAudioStream:
         self.buffer.clear()
         if self._engine_listens:
             self._outbox.send_to_engine(commands.ClearAudio())
+        # Realtime: `timeout_triggered` is followed by an empty audio item, and by a response to it.
         self._add_item(item_id, None, b"")
 
     def handle_transcript(
@@ -188,6 +196,7 @@ class InputAudioStream:
         session: AnySession,
     ) -> None:
         """Store a transcript with its item, and send it to the client if the session transcribes."""
+        # Realtime: a transcript comes in its own time, maybe after the response, or after that of a later item.
         item_id = self._item_ids_by_turn.get(event.id)
         is_over = isinstance(event, engine_events.InputTranscriptDone | engine_events.InputTranscriptFailed)
         if is_over:
@@ -199,7 +208,7 @@ class InputAudioStream:
         if entry is not None and isinstance(event, engine_events.InputTranscriptDone):
             _set_transcript(entry, event.transcript)
         if audio_input(session).transcription:
-            _TRANSCRIPT_SENDERS[type(event)](self._outbox, {"item_id": item_id, "content_index": 0}, event)
+            _TRANSCRIPT_SENDERS[type(event)](self, event, item_id)
 
     # From turns to items
 
@@ -210,9 +219,13 @@ class InputAudioStream:
         if turn_id is not None:
             self._remember(turn_id, item_id)
         recording = ItemAudio(self.buffer.rate_hz, pcm, max(len(pcm), length_bytes), turn_id if self._engine_listens else None)
+        # Realtime: the transcript is null until there is one; the audio itself is only in
+        # `conversation.item.retrieved`.
         content: list[Part] = [InputAudio(transcript=None)]
         item = MessageItem(id=item_id, object="realtime.item", status="completed", role="user", content=content)
         previous_id = self._conversation.last_id
+        # Realtime: `committed` comes for every item of audio, also for turns that the server found; clients that wait
+        # for it hang otherwise.
         self._outbox.send(events.InputAudioBufferCommitted, previous_item_id=previous_id, item_id=item_id)
         self._conversation.add(ConversationEntry(item, {0: recording}))
         self._outbox.send(events.ConversationItemAdded, previous_item_id=previous_id, item=item)
@@ -237,7 +250,32 @@ class InputAudioStream:
             code="unsupported_parameter",
             type="invalid_request_error",
         )
-        _send_transcript_failed(self._outbox, {"item_id": item_id, "content_index": 0}, failure)
+        self._send_transcript_failed(failure, item_id)
+
+    # Transcript events for the client
+
+    def _send_transcript_delta(self, event: engine_events.InputTranscriptDelta, item_id: str) -> None:
+        self._outbox.send(
+            events.InputAudioTranscriptionDelta, item_id=item_id, content_index=0, delta=event.text, logprobs=_wire_logprobs(event.logprobs)
+        )
+
+    def _send_transcript_segment(self, event: engine_events.InputTranscriptSegment, item_id: str) -> None:
+        fields = {"text": event.text, "id": f"seg_{item_id}_{event.start_s:.3f}", "speaker": event.speaker}
+        self._outbox.send(
+            events.InputAudioTranscriptionSegment, item_id=item_id, content_index=0, **fields, start=event.start_s, end=event.end_s
+        )
+
+    def _send_transcript_done(self, event: engine_events.InputTranscriptDone, item_id: str) -> None:
+        # Realtime GA: `usage` is required; openai-agents loses the transcript without it.
+        usage = events.DurationUsage(seconds=event.seconds) if event.seconds is not None else _token_usage(event)
+        languages = [events.Language(code=code) for code in event.languages] if event.languages else UNSET
+        fields = {"transcript": event.transcript, "usage": usage, "languages": languages, "logprobs": _wire_logprobs(event.logprobs)}
+        self._outbox.send(events.InputAudioTranscriptionCompleted, item_id=item_id, content_index=0, **fields)
+
+    def _send_transcript_failed(self, event: engine_events.InputTranscriptFailed, item_id: str) -> None:
+        type = "transcription_error" if event.type == "server_error" else event.type
+        error = events.TranscriptionError(type=type, code=event.code or UNSET, message=event.message)  # clients reject a null code
+        self._outbox.send(events.InputAudioTranscriptionFailed, item_id=item_id, content_index=0, error=error)
 
 
 def audio_unsupported(model: str) -> ClientError:
@@ -269,22 +307,6 @@ def _wire_logprobs(logprobs: tuple[engine_events.TokenLogprob, ...]) -> Opt[list
     ]
 
 
-def _send_transcript_delta(outbox: Outbox, position: dict[str, Any], event: engine_events.InputTranscriptDelta) -> None:
-    outbox.send(events.InputAudioTranscriptionDelta, **position, delta=event.text, logprobs=_wire_logprobs(event.logprobs))
-
-
-def _send_transcript_segment(outbox: Outbox, position: dict[str, Any], event: engine_events.InputTranscriptSegment) -> None:
-    fields = {"text": event.text, "id": f"seg_{position['item_id']}_{event.start_s:.3f}", "speaker": event.speaker}
-    outbox.send(events.InputAudioTranscriptionSegment, **position, **fields, start=event.start_s, end=event.end_s)
-
-
-def _send_transcript_done(outbox: Outbox, position: dict[str, Any], event: engine_events.InputTranscriptDone) -> None:
-    usage = events.DurationUsage(seconds=event.seconds) if event.seconds is not None else _token_usage(event)
-    languages = [events.Language(code=code) for code in event.languages] if event.languages else UNSET
-    fields = {"transcript": event.transcript, "usage": usage, "languages": languages, "logprobs": _wire_logprobs(event.logprobs)}
-    outbox.send(events.InputAudioTranscriptionCompleted, **position, **fields)
-
-
 def _token_usage(event: engine_events.InputTranscriptDone) -> events.TokensUsage:
     return events.TokensUsage(
         total_tokens=event.input_tokens + event.output_tokens,
@@ -296,15 +318,9 @@ def _token_usage(event: engine_events.InputTranscriptDone) -> events.TokensUsage
     )
 
 
-def _send_transcript_failed(outbox: Outbox, position: dict[str, Any], event: engine_events.InputTranscriptFailed) -> None:
-    type = "transcription_error" if event.type == "server_error" else event.type
-    error = events.TranscriptionError(type=type, code=event.code or UNSET, message=event.message)  # clients reject a null code
-    outbox.send(events.InputAudioTranscriptionFailed, **position, error=error)
-
-
-_TRANSCRIPT_SENDERS: dict[type, Callable[[Outbox, dict[str, Any], Any], None]] = {
-    engine_events.InputTranscriptDelta: _send_transcript_delta,
-    engine_events.InputTranscriptSegment: _send_transcript_segment,
-    engine_events.InputTranscriptDone: _send_transcript_done,
-    engine_events.InputTranscriptFailed: _send_transcript_failed,
-}
+_TRANSCRIPT_SENDERS = table(
+    on(engine_events.InputTranscriptDelta, InputAudioStream._send_transcript_delta),
+    on(engine_events.InputTranscriptSegment, InputAudioStream._send_transcript_segment),
+    on(engine_events.InputTranscriptDone, InputAudioStream._send_transcript_done),
+    on(engine_events.InputTranscriptFailed, InputAudioStream._send_transcript_failed),
+)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from antiphon.audio import SampleAligner, decode_alaw, decode_ulaw, duration_ms, size_bytes
+from antiphon.engine_api.options import LOOKBACK_MS
 from antiphon.errors import ClientError
 
 MIN_COMMIT_MS = 100
@@ -16,12 +17,6 @@ MIN_COMMIT_MS = 100
 
 BUFFER_LIMIT_BYTES = 64 << 20
 """How much audio the buffer holds: some 23 minutes at 24 kHz."""
-
-LOOKBACK_MS = 4_000
-"""
-How much silence stays buffered while turns are detected: engines report speech late, and a turn starts with padding
-before it.
-"""
 
 
 class AudioCodec(NamedTuple):
@@ -36,6 +31,7 @@ class AudioCodec(NamedTuple):
     decode: Callable[[bytes], bytes] | None = None
 
 
+# Realtime reference: PCM at 24 kHz and no other rate. G.711 has 8 kHz (RFC 3551, table 4).
 PCM_CODEC = AudioCodec(24_000)
 AUDIO_CODECS: dict[str, AudioCodec] = {
     "audio/pcm": PCM_CODEC,
@@ -133,6 +129,8 @@ class InputBuffer:
         rest stays.
         """
         buffer_start_ms = self.buffer_start_ms
+        # The clock counts received audio, not time of day, so audio that comes faster than it was spoken has the same
+        # turns.
         self._clear(min(len(self._buffer), size_bytes(max(0, start_ms - buffer_start_ms), self.rate_hz)))
         return self._commit(min(len(self._buffer), size_bytes(max(0, end_ms - max(start_ms, buffer_start_ms)), self.rate_hz)))
 

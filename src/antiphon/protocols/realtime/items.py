@@ -1,7 +1,5 @@
 """What a client does to the items of a Realtime conversation: create, retrieve, truncate, delete."""
 
-from typing import Any
-
 from msgspec import UNSET, structs
 
 from antiphon.audio import SampleAligner
@@ -44,7 +42,9 @@ from antiphon.wire.realtime.session import Format
 class ItemCommands:
     """The client events that change or show items of the conversation."""
 
-    def __init__(self, config: RealtimeSessionConfig, outbox: Outbox, new_id: NewId, conversation: ConversationItems) -> None:
+    def __init__(
+        self, config: RealtimeSessionConfig, outbox: Outbox[events.ServerEvent], new_id: NewId, conversation: ConversationItems
+    ) -> None:
         self._config = config
         self._outbox = outbox
         self._new_id = new_id
@@ -66,6 +66,7 @@ class ItemCommands:
         item = without_large_images(entry.item)
         check_event_size(item, "item")
         previous_id = self._conversation.add(entry, previous_id)
+        # Realtime GA: both events acknowledge the item; livekit waits five seconds for the first.
         self._outbox.send(events.ConversationItemAdded, previous_item_id=previous_id, item=item)
         self._outbox.send(events.ConversationItemDone, previous_item_id=previous_id, item=item)
 
@@ -99,6 +100,7 @@ class ItemCommands:
         entry = self._conversation.get(event.item_id, "truncate")
         recording = entry.audio_by_part.get(event.content_index)
         if recording is None or not recording.length_bytes or getattr(entry.item, "role", None) != "assistant":
+            # This error and the next have the original's code and text.
             raise ClientError("Only model output audio messages can be truncated", code="unsupported_content_type")
         if event.audio_end_ms > recording.full_length_ms:
             raise ClientError(
@@ -121,6 +123,8 @@ class ItemCommands:
         recording = entry.audio_by_part[content_index]
         # At an interruption both client and server may truncate the same audio: the earlier position holds.
         recording.truncate(min(at_ms, recording.length_ms))
+        # Realtime: a client may truncate while the response still runs; the item then loses its transcript when it is
+        # done.
         if not entry.is_open:
             entry.item = without_truncated_transcripts(entry.item, entry)
         self._outbox.send(
@@ -145,6 +149,7 @@ class ItemCommands:
             ClientError: one of the items is invalid.
         """
         with_audio = has_audio_input(self._config.capabilities)
+        # Realtime: `response.input` takes the place of the conversation, and an empty list is an empty one.
         if input_items is None:
             return engine_history(self._conversation, with_audio=with_audio)
         call_ids = {item.call_id for item in input_items if isinstance(item, FunctionCallItem)}
@@ -165,7 +170,8 @@ class ItemCommands:
 
     def _create_entry(self, item: Item, codec: AudioCodec, path: str) -> ConversationEntry:
         """A client's item as the conversation stores it: with an id, and its audio beside it."""
-        changes: dict[str, Any] = {}
+        changes: dict[str, object] = {}
+        # Realtime: clients may choose ids, as livekit and pipecat do, and find their items by them.
         if item.id is UNSET or not item.id:
             changes["id"] = self._new_id("item")
         if "status" in item.__struct_fields__:
@@ -185,6 +191,7 @@ class ItemCommands:
     def _item_audio(self, part: Part, codec: AudioCodec, path: str) -> ItemAudio | None:
         capabilities: Capabilities = self._config.capabilities
         match part:
+            # Realtime reference: `conversation.item.create` can't create audio of the assistant.
             case OutputAudio():
                 raise ClientError(
                     "Assistant audio can't be created by clients. Send the transcript as 'output_text'.",

@@ -134,6 +134,8 @@ class OutputBuffer:
     def _heard_ms(self, part: BufferedPart, at: float) -> int:
         if part is not self._parts[0]:
             return 0
+        # As far as the server has sent it: the player differs by a packet of 20 ms, and by what the client holds back
+        # (docs/decisions/0017).
         return int(max(0.0, part.length_ms - max(0.0, part.ends_at - at) * 1000))
 
     def _start(self, at: float) -> None:
@@ -145,6 +147,7 @@ class OutputBuffer:
             self._send(events.OutputAudioBufferStarted, response_id=first.response_id)
 
     def _stop(self, response_id: str) -> None:
+        # Realtime: `stopped` comes after `response.done`, once all of the audio was played.
         has_more = response_id in self._open_responses or any(part.response_id == response_id for part in self._parts)
         if response_id in self._started_responses and not has_more:
             self._started_responses.remove(response_id)

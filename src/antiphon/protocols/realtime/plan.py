@@ -1,7 +1,7 @@
 """The plan of a Realtime response: `response.create` and the session, resolved into one request to the engine."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -19,7 +19,7 @@ from antiphon.protocols.realtime.settings import (
     voice_name,
 )
 from antiphon.wire.codec.fields import is_set, value_or
-from antiphon.wire.codec.types import Opt
+from antiphon.wire.codec.types import Maybe, Opt
 from antiphon.wire.realtime.response import ResponseParams
 from antiphon.wire.realtime.session import (
     Format,
@@ -34,6 +34,8 @@ from antiphon.wire.realtime.session import (
     VoiceId,
 )
 from antiphon.wire.responses.tools import FunctionChoice, McpChoice
+
+T = TypeVar("T")
 
 
 class ResponsePlan(Struct, frozen=True, kw_only=True):
@@ -74,25 +76,27 @@ def plan_response(
     """
     if is_set(params.prompt):
         raise unsupported_parameter("response.prompt", config.model)
-    modalities = _effective(params.output_modalities, session.output_modalities)
+    modalities = _setting(params.output_modalities, session.output_modalities)
     check_modalities(modalities, config, "response.output_modalities")
-    reasoning = _effective(params.reasoning, session.reasoning)
+    reasoning = _optional_setting(params.reasoning, session.reasoning)
     check_effort(reasoning, config, "response.reasoning.effort")
     output = getattr(value_or(params.audio, None), "output", None)
-    voice = _effective(getattr(output, "voice", None), audio_output(session).voice)
+    voice = _setting(getattr(output, "voice", None), audio_output(session).voice)
     check_voice(voice, config, "response.audio.output.voice")
-    format = _effective(None if config.has_output_buffer else getattr(output, "format", None), audio_output(session).format)
-    tools = _effective(params.tools, session.tools)
-    max_output_tokens = _effective(params.max_output_tokens, session.max_output_tokens)
-    temperature = _effective(params.temperature, session.temperature)
+    # In a call the server plays the audio, so a client's format has no effect.
+    format = _setting(None if config.has_output_buffer else getattr(output, "format", None), audio_output(session).format)
+    # Realtime: a response's own tools take the place of the session's.
+    tools = _optional_setting(params.tools, session.tools)
+    max_output_tokens: MaxOutputTokens = _setting(params.max_output_tokens, session.max_output_tokens)
+    temperature = _optional_setting(params.temperature, session.temperature)
     effort = getattr(reasoning, "effort", None)
     respond = commands.Respond(
         id=id,
         history=history,
-        instructions=_effective(params.instructions, session.instructions) or None,
+        instructions=_optional_setting(params.instructions, session.instructions) or None,
         tools=_tools(tools, config, _param_path(params, "tools")),
-        tool_choice=_tool_choice(_effective(params.tool_choice, session.tool_choice), tools, _param_path(params, "tool_choice")),
-        parallel_tool_calls=_effective(params.parallel_tool_calls, session.parallel_tool_calls) is not False,
+        tool_choice=_tool_choice(_optional_setting(params.tool_choice, session.tool_choice), tools, _param_path(params, "tool_choice")),
+        parallel_tool_calls=_optional_setting(params.parallel_tool_calls, session.parallel_tool_calls) is not False,
         sampling=Sampling(temperature=temperature, max_tokens=max_output_tokens if isinstance(max_output_tokens, int) else None),
         truncate=session.truncation != "disabled" and config.capabilities.truncation,
         reasoning_effort=effort if isinstance(effort, str) else None,
@@ -114,7 +118,14 @@ def plan_response(
     )
 
 
-def _effective(value: Any, session_value: Any) -> Any:
+def _setting(value: Maybe[T], session_value: Maybe[T]) -> T:
+    """The response's own setting, or the session's, where a whole session always has one."""
+    setting = _optional_setting(value, session_value)
+    assert setting is not None
+    return setting
+
+
+def _optional_setting(value: Maybe[T], session_value: Maybe[T]) -> T | None:
     """The response's own setting, or the session's; None if neither is set."""
     return value_or(value, value_or(session_value, None))
 
@@ -135,6 +146,7 @@ def _tool_choice(choice: WireToolChoice | None, tools: Sequence[WireTool] | None
     match choice:
         case FunctionChoice(name=name):
             if name not in [tool.name for tool in function_tools(tools)]:
+                # Realtime: `tool_choice` names a function of this response, so a session's choice may miss its tool.
                 raise _choice_not_found(name, path)
             return ToolChoice("required", (name,))
         case McpChoice(server_label=label):
@@ -159,6 +171,7 @@ def _voice(voice: str | VoiceId, format: Format, session: Session) -> Voice:
 def _retention(truncation: Opt[str | RetentionRatio]) -> Retention | None:
     if not isinstance(truncation, RetentionRatio):
         return None
+    # Realtime reference: `post_instructions` is the limit of the conversation, without the instructions.
     limits = truncation.token_limits
     max_tokens = limits.post_instructions if isinstance(limits, TokenLimits) else None
     return Retention(truncation.retention_ratio, max_tokens if isinstance(max_tokens, int) else None)

@@ -3,7 +3,7 @@ One response of a Realtime session: its events, from `response.created` to `resp
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET
@@ -11,6 +11,7 @@ from msgspec import UNSET
 from antiphon.audio import duration_ms, encode_alaw, encode_ulaw, size_bytes
 from antiphon.engine_api import commands, events as engine_events
 from antiphon.protocols import output as steps, output_table
+from antiphon.protocols.dispatch import convert, on, table
 from antiphon.protocols.outbox import Outbox
 from antiphon.protocols.output_table import OutputKind
 from antiphon.protocols.realtime.conversation import ConversationEntry, ConversationItems, ItemAudio, text_token_counts
@@ -72,7 +73,7 @@ class RealtimeResponse:
     def __init__(
         self,
         plan: ResponsePlan,
-        outbox: Outbox,
+        outbox: Outbox[events.ServerEvent],
         new_id: NewId,
         conversation: ConversationItems | None,
         output_buffer: OutputBuffer | None = None,
@@ -87,11 +88,11 @@ class RealtimeResponse:
         self._is_spoken = list(plan.modalities) == ["audio"]
         self._output_machine = steps.OutputMachine(lambda _prefix: new_id("item"), is_spoken=self._is_spoken, requires_item=False)
         self._output: list[MessageItem | FunctionCallItem] = []
-        self._entry = ConversationEntry(None)
+        self._entry: ConversationEntry
         self._rate_hz = codec_of(plan.format).rate_hz
         self._encode = AUDIO_ENCODERS[getattr(plan.format, "type", "audio/pcm")]
         self._max_delta_bytes = size_bytes(MAX_DELTA_MS, self._rate_hz)
-        self._position: dict[str, Any] = {}
+        self._position: dict[str, object] = {}
         self._sent_bytes = 0
         self._deferred_step: steps.OutputStep | None = None
 
@@ -167,13 +168,18 @@ class RealtimeResponse:
         item = self._wire_item(step.item, "in_progress")
         self._position = {"response_id": self.plan.id, "item_id": step.item.id, "output_index": step.item.index}
         self._entry = ConversationEntry(item, is_open=True)
+        # This order (output item, conversation item, part, deltas) is what the beta's reference client insists on;
+        # livekit needs the item before its deltas.
         self._outbox.send(events.ResponseOutputItemAdded, response_id=self.plan.id, output_index=step.item.index, item=item)
         if self._conversation is not None:
+            # Realtime: an out-of-band response adds no items.
             previous_id = self._conversation.add(self._entry)
             self._outbox.send(events.ConversationItemAdded, previous_item_id=previous_id, item=item)
 
     def _on_part_added(self, step: steps.PartAdded, _at: float) -> None:
         self._sent_bytes += ITEM_OVERHEAD_BYTES
+        # Realtime GA: in `response.content_part.*` a part is of type `text` or `audio`, in its item `output_text` or
+        # `output_audio`.
         part: AudioContent | TextContent = TextContent(text="")
         if step.part.kind is OutputKind.AUDIO:
             self._entry.audio_by_part[step.part.index] = ItemAudio(self._rate_hz)
@@ -182,10 +188,12 @@ class RealtimeResponse:
 
     def _on_text_appended(self, step: steps.TextAppended, _at: float) -> None:
         index = step.part.index
-        kind: type[events.PartEvent] = events.ResponseOutputTextDelta
+        kind: type[events.ResponseOutputTextDelta | events.ResponseOutputAudioTranscriptDelta] = events.ResponseOutputTextDelta
         if step.part.kind is OutputKind.AUDIO:
             kind = events.ResponseOutputAudioTranscriptDelta
             recording = self._entry.audio_by_part[index]
+            # Words come before the audio in which they are heard, so the offset tells which were heard
+            # (docs/decisions/0015).
             recording.transcript_chunks.append((recording.length_bytes, step.text))
         for start in range(0, len(step.text), MAX_DELTA_CHARACTERS):
             self._outbox.send(kind, **self._position, content_index=index, delta=step.text[start : start + MAX_DELTA_CHARACTERS])
@@ -197,7 +205,8 @@ class RealtimeResponse:
         length_ms = duration_ms(len(step.pcm), self._rate_hz)
         self.audio_ms += length_ms
         buffer = self._output_buffer
-        if buffer is not None and not buffer.append_audio(self.plan.id, self._position["item_id"], step.part.index, length_ms, at):
+        # In a call, audio of a response that was interrupted is not played; it still counts as generated.
+        if buffer is not None and not buffer.append_audio(self.plan.id, step.item.id, step.part.index, length_ms, at):
             return
         for pcm in _chunks(step.pcm, self._max_delta_bytes):
             self._outbox.send(events.ResponseOutputAudioDelta, **self._position, content_index=step.part.index, delta=self._encode(pcm))
@@ -205,6 +214,7 @@ class RealtimeResponse:
     def _on_arguments_appended(self, step: steps.ArgumentsAppended, _at: float) -> None:
         assert step.item.call is not None
         for start in range(0, len(step.text), MAX_DELTA_CHARACTERS):
+            # Realtime: a call has no content parts, so its deltas have no `content_index`.
             delta = step.text[start : start + MAX_DELTA_CHARACTERS]
             self._outbox.send(events.ResponseFunctionCallArgumentsDelta, **self._position, call_id=step.item.call.call_id, delta=delta)
 
@@ -214,7 +224,8 @@ class RealtimeResponse:
         part: AudioContent | TextContent
         if step.part.kind is OutputKind.AUDIO:
             if self._output_buffer is not None:
-                self._output_buffer.close_part(self._position["item_id"], step.part.index, at)
+                self._output_buffer.close_part(step.item.id, step.part.index, at)
+            # Realtime: the `done` events come for a response that was interrupted as well.
             self._outbox.send(events.ResponseOutputAudioDone, **position)
             self._outbox.send(events.ResponseOutputAudioTranscriptDone, **position, transcript=text)
             part = AudioContent(transcript=text)
@@ -226,20 +237,24 @@ class RealtimeResponse:
     def _on_item_done(self, step: steps.ItemDone, _at: float) -> None:
         item = self._wire_item(step.item, step.item.status)
         if isinstance(item, FunctionCallItem):
+            # Realtime GA: `name` is required here; openai-agents reports an error without it.
             call = {"call_id": item.call_id, "name": item.name, "arguments": item.arguments}
             self._outbox.send(events.ResponseFunctionCallArgumentsDone, **self._position, **call)
         self._output.append(item)
         entry, conversation = self._entry, self._conversation
         entry.is_open = False
         entry.item = without_truncated_transcripts(item, entry)
+        # The client may have deleted the item meanwhile.
         if conversation is not None and conversation.find(step.item.id) is entry:
             self._outbox.send(events.ConversationItemDone, previous_item_id=conversation.previous_id(step.item.id), item=item)
+        # Realtime: `conversation.item.done` comes before `response.output_item.done`.
         self._outbox.send(events.ResponseOutputItemDone, response_id=self.plan.id, output_index=step.item.index, item=item)
 
     def _on_output_finished(self, step: steps.OutputFinished, cancelled_by: str | None) -> None:
         details: StatusDetails | None = None
         match step.outcome:
             case "cancelled":
+                # Realtime: `turn_detected` if the user spoke, `client_cancelled` after `response.cancel`.
                 details = StatusDetails(type="cancelled", reason=cancelled_by or "client_cancelled")
             case "incomplete":
                 details = StatusDetails(type="incomplete", reason=step.reason or UNSET)
@@ -254,6 +269,8 @@ class RealtimeResponse:
     # Wire objects
 
     def _response_object(self, status: ResponseStatus, details: StatusDetails | None) -> Response:
+        # Realtime: fields that are null are sent as well; pipecat 1.7 failed without them. livekit finds its
+        # response by the `metadata` that it sent, and gives up without it.
         plan = self.plan
         return Response(
             object="realtime.response",
@@ -282,6 +299,7 @@ class RealtimeResponse:
             )
         content: list[Part] = [
             OutputAudio(transcript=part.text) if part.kind is OutputKind.AUDIO else OutputText(text=part.text)
+            # Realtime: an item is announced empty, and its audio is never in it.
             for part in (item.parts if status != "in_progress" else ())
         ]
         return MessageItem(id=item.id, object="realtime.item", status=status, role="assistant", content=content)
@@ -328,20 +346,29 @@ def _usage(usage: engine_events.Usage | None) -> Usage | None:
     )
 
 
-_STEP_HANDLERS: dict[type, Callable[[RealtimeResponse, Any, float], None]] = {
-    steps.ItemAdded: RealtimeResponse._on_item_added,
-    steps.PartAdded: RealtimeResponse._on_part_added,
-    steps.TextAppended: RealtimeResponse._on_text_appended,
-    steps.AudioAppended: RealtimeResponse._on_audio_appended,
-    steps.ArgumentsAppended: RealtimeResponse._on_arguments_appended,
-    steps.PartDone: RealtimeResponse._on_part_done,
-    steps.ItemDone: RealtimeResponse._on_item_done,
-}
+_STEP_HANDLERS = table(
+    on(steps.ItemAdded, RealtimeResponse._on_item_added),
+    on(steps.PartAdded, RealtimeResponse._on_part_added),
+    on(steps.TextAppended, RealtimeResponse._on_text_appended),
+    on(steps.AudioAppended, RealtimeResponse._on_audio_appended),
+    on(steps.ArgumentsAppended, RealtimeResponse._on_arguments_appended),
+    on(steps.PartDone, RealtimeResponse._on_part_done),
+    on(steps.ItemDone, RealtimeResponse._on_item_done),
+)
 
-_EVENT_SUBSTITUTES: dict[type, Callable[[Any], engine_events.EngineEvent]] = {
-    engine_events.RefusalDelta: lambda event: engine_events.TextDelta(event.id, event.text),
-    engine_events.ItemBoundary: lambda event: engine_events.ItemBoundary(event.id),
-}
+
+def _refusal_as_text(event: engine_events.RefusalDelta) -> engine_events.EngineEvent:
+    return engine_events.TextDelta(event.id, event.text)
+
+
+def _boundary_without_id(event: engine_events.ItemBoundary) -> engine_events.EngineEvent:
+    return engine_events.ItemBoundary(event.id)
+
+
+_EVENT_SUBSTITUTES = table(
+    convert(engine_events.RefusalDelta, _refusal_as_text),
+    convert(engine_events.ItemBoundary, _boundary_without_id),
+)
 """
 A refusal has no form of its own here, so it is text; an engine's item ids are dropped, as they may not be new in the
 conversation.

@@ -8,14 +8,15 @@ availability (GA); the beta is translated in `wire.realtime.beta_events`.
 Source: OpenAI's Realtime API reference and guide, and captures of what its server does.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TypeAlias
 
 from msgspec import UNSET, Struct, structs
 
 from antiphon.engine_api import commands, events as engine_events, history as engine_history
 from antiphon.errors import ApiError, ClientError, ServerError
+from antiphon.protocols.dispatch import HandlerTable, on, table
 from antiphon.protocols.outbox import Outbox
 from antiphon.protocols.realtime.conversation import ConversationEntry, ConversationItems
 from antiphon.protocols.realtime.input_audio import InputAudioStream, InputTranscriptEvent
@@ -52,6 +53,10 @@ class UnreadableRealtimeEvent(Struct, frozen=True):
     event_id: str | None = None
 
 
+RealtimeMessage: TypeAlias = client.ClientEvent | RealtimeSessionConfig | UnreadableRealtimeEvent
+"""What the client of a session can send it."""
+
+
 class RealtimeSession:
     """
     The machine of one session. The first `FromClient` carries its `RealtimeSessionConfig`, which starts it.
@@ -64,7 +69,7 @@ class RealtimeSession:
         self.end_reason: str | None = None
         self._config = config
         self._new_id = new_id
-        self._outbox = Outbox(lambda: {"event_id": new_id("event")})
+        self._outbox: Outbox[events.ServerEvent] = Outbox(lambda: {"event_id": new_id("event")})
         self._conversation = ConversationItems()
         self._item_commands = ItemCommands(config, self._outbox, new_id, self._conversation)
         self._session: AnySession
@@ -83,7 +88,7 @@ class RealtimeSession:
         self._listed_servers: set[str] = set()
         self._next_response_id: str | None = None
 
-    def handle(self, event: Event) -> list[Effect]:
+    def handle(self, event: Event[RealtimeMessage]) -> list[Effect[events.ServerEvent]]:
         if self.end_reason is not None:
             return []
         self._now = event.at
@@ -100,7 +105,7 @@ class RealtimeSession:
         self._schedule_wake()
         return self._outbox.drain()
 
-    def _handle_control_event(self, event: Event) -> None:
+    def _handle_control_event(self, event: Event[RealtimeMessage]) -> None:
         match event:
             case Tick(at):
                 self._wake(at)
@@ -114,7 +119,7 @@ class RealtimeSession:
 
     # Client events and errors
 
-    def _handle_client_event(self, message: client.ClientEvent | RealtimeSessionConfig | UnreadableRealtimeEvent) -> None:
+    def _handle_client_event(self, message: RealtimeMessage) -> None:
         try:
             _CLIENT_HANDLERS[type(message)](self, message)
         except ApiError as error:
@@ -122,6 +127,8 @@ class RealtimeSession:
             self._send_error(error, event_id if isinstance(event_id, str) else None)
 
     def _send_error(self, error: ApiError, event_id: str | None = None) -> None:
+        # Realtime: most errors leave the session open. The inner `event_id` is the client's, and null if its event had
+        # none.
         wire_error = events.RealtimeError(type=error.type, code=error.code, message=error.message, param=error.param, event_id=event_id)
         self._outbox.send(events.ErrorEvent, error=wire_error)
 
@@ -135,8 +142,10 @@ class RealtimeSession:
             self._end("refused", error)
             return
         self._input_audio = InputAudioStream(config, self._session, self._outbox, self._new_id, self._conversation)
+        # Realtime: `session.created` comes first; pipecat sends nothing before it.
         self._outbox.send(events.SessionCreated, session=self._session)
         if config.dialect == "beta":
+            # The beta goes on with `conversation.created`; the GA server does not send it any more.
             conversation = events.Conversation(id=self._conversation_id, object="realtime.conversation")
             self._outbox.send(events.ConversationCreated, conversation=conversation)
         self._send_mcp_tool_lists()
@@ -153,6 +162,8 @@ class RealtimeSession:
     def _wake(self, at: float) -> None:
         self._wakes_at = None
         if at >= self._ends_at:
+            # Realtime: at the end of its time a session gets the error `session_expired`, and the socket is closed with
+            # 1001.
             error = _session_expired_error(self._config.max_duration_s)
             self._fail_all(engine_events.ResponseFailed.from_error("", error))
             self._send_error(error)
@@ -177,10 +188,13 @@ class RealtimeSession:
     def _update_session(self, event: client.SessionUpdate) -> None:
         session = apply_patch(self._session, event.session, self._config, has_spoken=self._has_audio_output)
         check_event_size(session, "session")
+        # The last step that can refuse: an update that is refused changes nothing.
         self._input_audio.configure(session)
         self._session = session
         if self._idle_timeout_ms() is None:
             self._idle_at = None
+        # Realtime: shows the whole session, not only what has changed. pipecat waits for it before it sends anything
+        # else, and openai-agents reads in it whether the server interrupts a response by itself.
         self._outbox.send(events.SessionUpdated, session=session)
         self._send_mcp_tool_lists()
         self._prepare_response()
@@ -197,6 +211,7 @@ class RealtimeSession:
                 item = McpListToolsItem(id=self._new_id("mcpl"), server_label=tool.server_label, tools=[])
                 fields = {"previous_item_id": self._conversation.add(ConversationEntry(item)), "item": item}
                 self._outbox.send(events.ConversationItemAdded, **fields)
+                # Realtime: a list is in progress before it completes or fails.
                 self._outbox.send(events.McpListToolsInProgress, item_id=item.id)
                 self._outbox.send(events.McpListToolsFailed, item_id=item.id)
                 self._outbox.send(events.ConversationItemDone, **fields)
@@ -207,6 +222,7 @@ class RealtimeSession:
         self._input_audio.append(event)
 
     def _commit_audio(self, _event: client.InputAudioBufferCommit) -> None:
+        # Realtime: a commit creates no response; the client sends `response.create`.
         self._input_audio.commit()
         self._input_audio.report_missing_transcription(self._session)
 
@@ -239,6 +255,8 @@ class RealtimeSession:
     def _interrupt(self) -> None:
         """The user speaks: stop the playback, then the response."""
         if self._output_buffer is not None:
+            # Realtime: over a WebSocket the client plays the audio, so it truncates what was not heard; in a call, the
+            # server does.
             self._truncate_unheard(self._output_buffer.drop(self._now))
         if self._active_response is not None:
             self._cancel(self._active_response, "turn_detected")
@@ -253,6 +271,7 @@ class RealtimeSession:
         self._input_audio.handle_transcript(event, self._session)
 
     def _has_detection_option(self, name: str) -> bool:
+        # Realtime reference: both options are on unless they are set to false; without turn detection there is neither.
         return getattr(audio_input(self._session).turn_detection, name, False) is not False
 
     def _idle_timeout_ms(self) -> int | None:
@@ -288,6 +307,8 @@ class RealtimeSession:
         if isinstance(self._session, Session):
             try:
                 self._respond(ResponseParams())
+            # With `interrupt_response` off, a response may still be active: then this one is refused as a client's
+            # would be.
             except ApiError as error:  # no client event asked for it, so there is no event id to name
                 self._send_error(error)
 
@@ -314,6 +335,8 @@ class RealtimeSession:
         session = self._session
         if not isinstance(session, Session):
             raise ClientError("Responses are not available in transcription sessions.", code="invalid_value", param="type")
+        # Realtime: a response with `conversation: "none"` adds nothing to the conversation and may run beside the
+        # active one.
         is_out_of_band = params.conversation == "none"
         self._check_active_responses(is_out_of_band=is_out_of_band)
         input_items = params.input if isinstance(params.input, list) else None
@@ -321,12 +344,14 @@ class RealtimeSession:
         conversation_id = None if is_out_of_band else self._conversation_id
         response_id = (None if is_out_of_band else self._next_response_id) or self._new_id("resp")
         plan = plan_response(response_id, params, session, self._config, history, conversation_id)
+        # Realtime: the voice can't change once the model has spoken; a client that repeats it changes nothing.
         self._check_voice(plan.voice, session)
         response = RealtimeResponse(plan, self._outbox, self._new_id, None if is_out_of_band else self._conversation, self._output_buffer)
         self._responses[plan.id] = response
         if not is_out_of_band:
             self._active_response, self._next_response_id = response, None
             self._idle_at = None
+        # Realtime: a response that the limits forbid is no `error`: it is created, and its `response.done` has failed.
         failure = self._rate_limit_failure(plan.id)
         if failure is None:
             response.begin()
@@ -353,6 +378,8 @@ class RealtimeSession:
         )
 
     def _check_active_responses(self, *, is_out_of_band: bool) -> None:
+        # Realtime: the conversation has one response at a time. One that is refused has neither `response.created` nor
+        # `response.done`; pipecat goes on after this error, by its code.
         if not is_out_of_band and self._active_response is not None:
             raise ClientError(
                 f"Conversation already has an active response in progress: {self._active_response.plan.id}. "
@@ -377,6 +404,8 @@ class RealtimeSession:
     def _cancel_response(self, event: client.ResponseCancel) -> None:
         response = self._active_response if event.response_id in (UNSET, None) else self._responses.get(str(event.response_id))
         if response is None:
+            # A cancel may come just after the end. livekit passes over this error by how its message begins, pipecat by
+            # its code.
             raise ClientError("Cancellation failed: no active response found", code="response_cancel_not_active")
         self._cancel(response, "client_cancelled")
 
@@ -386,6 +415,7 @@ class RealtimeSession:
 
     def _fail_all(self, failure: engine_events.ResponseFailed) -> None:
         for response in tuple(self._responses.values()):
+            # Realtime: every `response.created` has its `response.done`, also when the server ends the session.
             self._outbox.send_to_engine(commands.Cancel(response.plan.id))
             response.handle_event(failure, self._now)
             self._count_tokens(response)
@@ -398,6 +428,8 @@ class RealtimeSession:
         if response is self._active_response:
             self._active_response = None
             self._start_idle_timer(response)
+        # Captures of the GA server have `rate_limits.updated` after `response.done`, those of the beta after
+        # `response.created`.
         if self._config.dialect == "ga":
             self._send_rate_limits()
 
@@ -408,6 +440,7 @@ class RealtimeSession:
 
     def _start_idle_timer(self, response: RealtimeResponse) -> None:
         idle_ms = self._idle_timeout_ms()
+        # Realtime reference: `idle_timeout_ms` counts from `response.done` and the end of playback.
         if idle_ms is not None and not self._input_audio.turn.is_open:
             # Audio is generated faster than it plays: the client's silence begins when the last of it was played.
             unplayed_s = max(0.0, response.audio_started_at + response.audio_ms / 1000 - self._now) if response.has_audio else 0.0
@@ -451,30 +484,30 @@ def _session_expired_error(max_duration_s: float) -> ApiError:
     return ClientError(f"Your session hit the maximum duration of {minutes}.", code="session_expired")
 
 
-_CLIENT_HANDLERS: dict[type, Callable[[RealtimeSession, Any], None]] = {
-    RealtimeSessionConfig: RealtimeSession._begin,
-    UnreadableRealtimeEvent: lambda session, event: session._send_error(event.error, event.event_id),
-    client.SessionUpdate: RealtimeSession._update_session,
-    client.InputAudioBufferAppend: RealtimeSession._append_audio,
-    client.InputAudioBufferCommit: RealtimeSession._commit_audio,
-    client.InputAudioBufferClear: RealtimeSession._clear_audio,
-    client.OutputAudioBufferClear: RealtimeSession._clear_output,
-    client.ConversationItemCreate: RealtimeSession._create_item,
-    client.ConversationItemRetrieve: RealtimeSession._retrieve_item,
-    client.ConversationItemTruncate: RealtimeSession._truncate_item,
-    client.ConversationItemDelete: RealtimeSession._delete_item,
-    client.ResponseCreate: RealtimeSession._create_response,
-    client.ResponseCancel: RealtimeSession._cancel_response,
-}
+_CLIENT_HANDLERS: HandlerTable[RealtimeSession, None] = table(
+    on(RealtimeSessionConfig, RealtimeSession._begin),
+    on(UnreadableRealtimeEvent, lambda session, event: session._send_error(event.error, event.event_id)),
+    on(client.SessionUpdate, RealtimeSession._update_session),
+    on(client.InputAudioBufferAppend, RealtimeSession._append_audio),
+    on(client.InputAudioBufferCommit, RealtimeSession._commit_audio),
+    on(client.InputAudioBufferClear, RealtimeSession._clear_audio),
+    on(client.OutputAudioBufferClear, RealtimeSession._clear_output),
+    on(client.ConversationItemCreate, RealtimeSession._create_item),
+    on(client.ConversationItemRetrieve, RealtimeSession._retrieve_item),
+    on(client.ConversationItemTruncate, RealtimeSession._truncate_item),
+    on(client.ConversationItemDelete, RealtimeSession._delete_item),
+    on(client.ResponseCreate, RealtimeSession._create_response),
+    on(client.ResponseCancel, RealtimeSession._cancel_response),
+)
 """What each client event does. A test fails for one that is missing."""
 
-_ENGINE_HANDLERS: dict[type, Callable[[RealtimeSession, Any], None]] = {
-    engine_events.SpeechStarted: RealtimeSession._on_speech_started,
-    engine_events.SpeechStopped: RealtimeSession._on_speech_stopped,
-    engine_events.InputTranscriptDelta: RealtimeSession._on_input_transcript,
-    engine_events.InputTranscriptSegment: RealtimeSession._on_input_transcript,
-    engine_events.InputTranscriptDone: RealtimeSession._on_input_transcript,
-    engine_events.InputTranscriptFailed: RealtimeSession._on_input_transcript,
-    engine_events.EngineError: RealtimeSession._on_engine_error,
-}
+_ENGINE_HANDLERS = table(
+    on(engine_events.SpeechStarted, RealtimeSession._on_speech_started),
+    on(engine_events.SpeechStopped, RealtimeSession._on_speech_stopped),
+    on(engine_events.InputTranscriptDelta, RealtimeSession._on_input_transcript),
+    on(engine_events.InputTranscriptSegment, RealtimeSession._on_input_transcript),
+    on(engine_events.InputTranscriptDone, RealtimeSession._on_input_transcript),
+    on(engine_events.InputTranscriptFailed, RealtimeSession._on_input_transcript),
+    on(engine_events.EngineError, RealtimeSession._on_engine_error),
+)
 """What each engine event about the client's audio does; the others belong to a response."""

@@ -6,7 +6,7 @@ field it resets to what it was at the start of the session.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from msgspec import UNSET, Struct, structs
 
@@ -110,6 +110,7 @@ def apply_patch(current: AnySession, patch: AnySession, config: RealtimeSessionC
     Raises:
         ClientError: the change is impossible.
     """
+    # Realtime: the type of a session can't change; these are the original's words.
     if type(patch) is not type(current):
         names = ("transcription", "realtime") if isinstance(patch, TranscriptionSession) else ("realtime", "transcription")
         message = "Passing a {} session update event to a {} session is not allowed.".format(*names)
@@ -139,6 +140,7 @@ def _default_session(config: RealtimeSessionConfig, session_id: str, expires_at:
     capabilities = config.capabilities
     can_detect = bool(capabilities.turn_detection) or not has_audio_input(capabilities)
     audio_in = AudioInput(
+        # Realtime reference: the only rate of PCM. pipecat ends its session if `session.created` shows another.
         format=PcmFormat(rate=24_000),
         noise_reduction=None,
         transcription=Transcription() if config.is_transcription and capabilities.transcribes else None,
@@ -158,6 +160,7 @@ def _default_session(config: RealtimeSessionConfig, session_id: str, expires_at:
         object="realtime.session",
         model=config.model,
         expires_at=expires_at,
+        # Realtime GA: one modality or the other; audio always comes with its transcript.
         output_modalities=["audio"] if capabilities.audio_out else ["text"],
         instructions=config.instructions or "",
         audio=Audio(input=audio_in, output=AudioOutput(format=PcmFormat(rate=24_000), voice=voice, speed=1.0)),
@@ -165,6 +168,7 @@ def _default_session(config: RealtimeSessionConfig, session_id: str, expires_at:
         tool_choice="auto",
         parallel_tool_calls=True,
         max_output_tokens="inf",
+        # Only the beta has a temperature.
         temperature=BETA_TEMPERATURE_DEFAULT if config.dialect == "beta" and capabilities.temperature else UNSET,
         tracing=None,
         truncation="auto",
@@ -189,7 +193,7 @@ def default_vad() -> ServerVad:
 
 
 def _merge(current: T, patch: Wire, default: Wire) -> T:
-    changes: dict[str, Any] = {}
+    changes: dict[str, object] = {}
     for name in patch.__struct_fields__:
         value = getattr(patch, name)
         if value is UNSET:
@@ -214,7 +218,7 @@ def _as_pcm(session: AnySession) -> AnySession:
     return structs.replace(session, audio=audio)
 
 
-_DEFAULT_VALUES: dict[type, Callable[[], Any]] = {
+_DEFAULT_VALUES: dict[type, Callable[[], Wire]] = {
     ServerVad: default_vad,
     SemanticVad: lambda: SemanticVad(eagerness="auto", create_response=True, interrupt_response=True),
     PcmFormat: lambda: PcmFormat(rate=24_000),
@@ -223,14 +227,14 @@ _DEFAULT_VALUES: dict[type, Callable[[], Any]] = {
 """Defaults for objects whose fields a client may leave out: the session shows the values in effect."""
 
 
-def _fill_in(value: Any, previous: Any) -> Any:
+def _fill_in(value: object, previous: object) -> object:
     """
     The value with its absent fields filled in: from the previous value of the same type, or else from the defaults.
     """
     default = _DEFAULT_VALUES.get(type(value))
-    if default is None:
+    if default is None or not isinstance(value, Wire):
         return value
-    base = previous if type(previous) is type(value) else default()
+    base = previous if isinstance(previous, type(value)) else default()
     changes = {name: each for name in value.__struct_fields__ if (each := getattr(value, name)) is not UNSET}
     return structs.replace(base, **changes)
 
@@ -239,6 +243,8 @@ def _fill_in(value: Any, previous: Any) -> Any:
 
 
 def _check_model(patch: Session, config: RealtimeSessionConfig) -> None:
+    # Clients send their built-in default with every update, whatever model they connected to, so only a name that this
+    # server has is taken for a wish to change (docs/decisions/0015).
     if isinstance(patch.model, str) and patch.model != config.model and config.has_model(patch.model):
         raise ClientError(
             f"Cannot update a conversation's model: it is '{config.model}'. Open a new session for '{shorten(patch.model)}'.",
@@ -265,6 +271,7 @@ def _check_input(session: AnySession, config: RealtimeSessionConfig) -> None:
 def _check_transcription(transcription: Transcription, config: RealtimeSessionConfig) -> None:
     path, capabilities = "session.audio.input.transcription", config.capabilities
     for language in expected_languages(transcription):
+        # ISO 639-1, maybe with a region (`en-GB`), of which models know nothing.
         if capabilities.languages and language.partition("-")[0].lower() not in capabilities.languages:
             raise unsupported_value(f"{path}.language", language, config.model, capabilities.languages)
     if transcription.keywords and not capabilities.takes_prompt:

@@ -47,6 +47,7 @@ TURN_TRANSITIONS: dict[TurnState, dict[TurnEvent, tuple[TurnState, tuple[TurnAct
     TurnState.SPEAKING: {
         TurnEvent.SPEECH_STARTED: (TurnState.SPEAKING, _NO_ACTIONS),
         TurnEvent.SPEECH_STOPPED: (TurnState.SILENT, (TurnAction.SEND_SPEECH_STOPPED, TurnAction.COMMIT_TURN)),
+        # Realtime: a commit is allowed while turns are detected.
         # The client committed in the middle of speech: the turn ends here, with the ids that it was announced under.
         TurnEvent.AUDIO_COMMITTED: (TurnState.SILENT, (TurnAction.SEND_SPEECH_STOPPED, TurnAction.COMMIT_TURN)),
         TurnEvent.AUDIO_CLEARED: (TurnState.SILENT, (TurnAction.SEND_SPEECH_STOPPED,)),

@@ -1,11 +1,11 @@
 """The conversation so far: from the Responses API's items to a history that any engine understands."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from antiphon.engine_api import history as engine_history
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.errors import ClientError, unsupported_value
+from antiphon.protocols.dispatch import convert, table
 from antiphon.protocols.responses.history_tools import hosted_history_item, plain_history_items, shell_call_ids
 from antiphon.protocols.responses.tools import TranslationContext
 from antiphon.wire.responses import items, parts
@@ -69,14 +69,14 @@ def _tool_result(item: items.FunctionCallOutput | items.CustomToolCallOutput, co
     return engine_history.ToolResult(item.call_id or "", convert_parts(item.output, "output"))
 
 
-_ITEM_CONVERTERS: dict[type, Callable[[Any, ConvertParts], engine_history.HistoryItem]] = {
-    items.Message: _message,
-    items.Reasoning: _reasoning,
-    items.FunctionCall: _function_call,
-    items.FunctionCallOutput: _tool_result,
-    items.CustomToolCall: _custom_call,
-    items.CustomToolCallOutput: _tool_result,
-}
+_ITEM_CONVERTERS = table(
+    convert(items.Message, _message),
+    convert(items.Reasoning, _reasoning),
+    convert(items.FunctionCall, _function_call),
+    convert(items.FunctionCallOutput, _tool_result),
+    convert(items.CustomToolCall, _custom_call),
+    convert(items.CustomToolCallOutput, _tool_result),
+)
 """The items that every engine understands. Others belong to tools that this server doesn't run."""
 
 _UNSUPPORTED_ITEMS = (items.Compaction, items.CompactionTrigger, items.ConfigurationUpdate)
@@ -97,35 +97,41 @@ SILENT_RECORDING_TEXT = "(A recording in which nothing is said.)"
 def _part(part: AnyPart, path: str, capabilities: Capabilities, model: str) -> engine_history.HistoryPart:
     if type(part) is parts.InputAudio and isinstance(part.transcript, str) and not capabilities.audio_in:
         return engine_history.TextPart(part.transcript or SILENT_RECORDING_TEXT)
-    capability, convert = _PART_CONVERTERS[type(part)]
+    capability = _REQUIRED_CAPABILITIES.get(type(part))
     if capability is not None and not getattr(capabilities, capability):
         raise ClientError(
             f"Unsupported parameter: '{path}' is not supported with the '{model}' model, which takes no {part.type}.",
             code="unsupported_parameter",
             param=path,
         )
-    return convert(part)
+    return _PART_CONVERTERS[type(part)](part)
 
 
-_PART_CONVERTERS: dict[type, tuple[str | None, Callable[[Any], engine_history.HistoryPart]]] = {
-    parts.InputText: (None, lambda part: engine_history.TextPart(part.text)),
-    parts.OutputText: (None, lambda part: engine_history.TextPart(part.text)),
-    parts.Refusal: (None, lambda part: engine_history.RefusalPart(part.refusal)),
-    parts.InputImage: (
-        "images",
-        lambda part: engine_history.ImagePart(part.image_url or None, part.file_id or None, part.detail or "auto"),
-    ),
-    parts.OutputImage: (
-        "images",
-        lambda part: engine_history.ImagePart(part.image_url or None, part.file_id or None, part.detail or "auto"),
-    ),
-    parts.InputFile: (
-        "files",
-        lambda part: engine_history.FilePart(part.file_url or None, part.file_id or None, part.file_data or None, part.filename or None),
-    ),
-    parts.InputAudio: ("audio_in", lambda part: engine_history.AudioPart(part.input_audio.data, part.input_audio.format)),
+def _image(part: parts.InputImage | parts.OutputImage) -> engine_history.HistoryPart:
+    return engine_history.ImagePart(part.image_url or None, part.file_id or None, part.detail or "auto")
+
+
+def _file(part: parts.InputFile) -> engine_history.HistoryPart:
+    return engine_history.FilePart(part.file_url or None, part.file_id or None, part.file_data or None, part.filename or None)
+
+
+_PART_CONVERTERS: dict[type, Callable[[AnyPart], engine_history.HistoryPart]] = table(
+    convert(parts.InputText, lambda part: engine_history.TextPart(part.text)),
+    convert(parts.OutputText, lambda part: engine_history.TextPart(part.text)),
+    convert(parts.Refusal, lambda part: engine_history.RefusalPart(part.refusal)),
+    convert(parts.InputImage, _image),
+    convert(parts.OutputImage, _image),
+    convert(parts.InputFile, _file),
+    convert(parts.InputAudio, lambda part: engine_history.AudioPart(part.input_audio.data, part.input_audio.format)),
+)
+
+_REQUIRED_CAPABILITIES = {
+    parts.InputImage: "images",
+    parts.OutputImage: "images",
+    parts.InputFile: "files",
+    parts.InputAudio: "audio_in",
 }
-"""For each content part the capability that it needs, and its conversion."""
+"""The capability that a content part needs."""
 
 
 def _match_results_to_calls(history: list[engine_history.HistoryItem], shell_calls: Mapping[str, str]) -> None:
@@ -141,6 +147,7 @@ def _match_results_to_calls(history: list[engine_history.HistoryItem], shell_cal
                 call_ids.add(call_id)
                 open_calls[call_id] = None
             case engine_history.ToolResult(call_id, parts) if call_id not in call_ids:
+                # A local shell's output may name its call by the id of the call's item.
                 shell_call_id = shell_calls.get(call_id, "")
                 if shell_call_id not in call_ids:
                     raise ClientError(f"No tool call found for function call output with call_id {call_id}.", param="input")
@@ -152,5 +159,6 @@ def _match_results_to_calls(history: list[engine_history.HistoryItem], shell_cal
                 call_ids.add(call_id)
             case _:
                 pass
+    # The original's rule. A model that sees half of a round trip makes up the rest (docs/decisions/0004).
     for call_id in open_calls:
         raise ClientError(f"No tool output found for function call {call_id}.", param="input")

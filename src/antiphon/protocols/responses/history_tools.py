@@ -13,6 +13,7 @@ import msgspec
 
 from antiphon.engine_api import history
 from antiphon.engine_api.capabilities import Capabilities
+from antiphon.protocols.dispatch import convert, table
 from antiphon.wire.codec.types import Tagged, Wire, encode
 from antiphon.wire.responses import hosted_calls as calls, items
 
@@ -39,7 +40,7 @@ def shell_call_ids(conversation: Sequence[tuple[str, items.Item]]) -> Mapping[st
     return {item.id: item.call_id for _, item in conversation if isinstance(item, calls.LocalShellCall)}
 
 
-def _call(call_id: str, name: str, arguments: Any, namespace: str | None = None) -> history.ToolCall:
+def _call(call_id: str, name: str, arguments: object, namespace: str | None = None) -> history.ToolCall:
     text = arguments if isinstance(arguments, str) else encode(arguments).decode()
     return history.ToolCall(call_id, name, text, namespace=namespace)
 
@@ -76,6 +77,7 @@ def _tool_search_output(item: calls.ToolSearchOutput) -> HistoryItems:
 
 
 def _mcp_call(item: calls.McpCall) -> HistoryItems:
+    # Responses: the item of a call that a server ran holds its result too, so both get the item's id.
     outcome = encode(item.error).decode() if isinstance(item.error, Wire) else item.output or ""
     return (_call(item.id, item.name, item.arguments, item.server_label), _result(item.id, outcome))
 
@@ -86,26 +88,27 @@ def _code_interpreter_call(item: calls.CodeInterpreterCall) -> HistoryItems:
 
 
 def _file_search_call(item: calls.FileSearchCall) -> HistoryItems:
+    # Responses: results are in the item only if the request asked for them with `include`.
     if not item.results:
         return ()
     results = encode(item.results).decode()
     return (_call(item.id, "file_search", {"queries": item.queries}), _result(item.id, results))
 
 
-_CONVERTERS: dict[type, Callable[[Any, Capabilities], HistoryItems]] = {
-    calls.LocalShellCall: lambda item, _: (_call(item.call_id, "local_shell", item.action),),
-    calls.LocalShellCallOutput: lambda item, _: (_result(item.call_id or item.id or "", item.output),),
-    calls.ShellCall: lambda item, _: (_call(item.call_id, "shell", item.action),),
-    calls.ShellCallOutput: lambda item, _: (_shell_output(item),),
-    calls.ApplyPatchCall: lambda item, _: (_call(item.call_id, "apply_patch", item.operation),),
-    calls.ApplyPatchCallOutput: lambda item, _: (_patch_output(item),),
-    calls.ComputerCall: lambda item, _: (_computer_call(item),),
-    calls.ComputerCallOutput: _computer_output,
-    calls.ToolSearchCall: lambda item, _: _tool_search_call(item),
-    calls.ToolSearchOutput: lambda item, _: _tool_search_output(item),
-    calls.McpCall: lambda item, _: _mcp_call(item),
-    calls.CodeInterpreterCall: lambda item, _: _code_interpreter_call(item),
-    calls.FileSearchCall: lambda item, _: _file_search_call(item),
-    calls.Program: lambda item, _: (_call(item.call_id, "program", {"code": item.code}),),
-    calls.ProgramOutput: lambda item, _: (_result(item.call_id, item.result),),
-}
+_CONVERTERS: dict[type, Callable[[Any, Capabilities], HistoryItems]] = table(
+    convert(calls.LocalShellCall, lambda item, _: (_call(item.call_id, "local_shell", item.action),)),
+    convert(calls.LocalShellCallOutput, lambda item, _: (_result(item.call_id or item.id or "", item.output),)),
+    convert(calls.ShellCall, lambda item, _: (_call(item.call_id, "shell", item.action),)),
+    convert(calls.ShellCallOutput, lambda item, _: (_shell_output(item),)),
+    convert(calls.ApplyPatchCall, lambda item, _: (_call(item.call_id, "apply_patch", item.operation),)),
+    convert(calls.ApplyPatchCallOutput, lambda item, _: (_patch_output(item),)),
+    convert(calls.ComputerCall, lambda item, _: (_computer_call(item),)),
+    convert(calls.ComputerCallOutput, _computer_output),
+    convert(calls.ToolSearchCall, lambda item, _: _tool_search_call(item)),
+    convert(calls.ToolSearchOutput, lambda item, _: _tool_search_output(item)),
+    convert(calls.McpCall, lambda item, _: _mcp_call(item)),
+    convert(calls.CodeInterpreterCall, lambda item, _: _code_interpreter_call(item)),
+    convert(calls.FileSearchCall, lambda item, _: _file_search_call(item)),
+    convert(calls.Program, lambda item, _: (_call(item.call_id, "program", {"code": item.code}),)),
+    convert(calls.ProgramOutput, lambda item, _: (_result(item.call_id, item.result),)),
+)

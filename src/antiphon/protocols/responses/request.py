@@ -38,6 +38,7 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
         created_at: in Unix seconds.
         input_items: the items in this request.
         previous_items: the items of the conversation before it, oldest first.
+        size_bytes: of the JSON of the request and of the items before it.
         omit_unsupported: whether unsupported tools and items are left out (see `Omissions`) rather than refused.
     """
 
@@ -49,11 +50,13 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
     capabilities: Capabilities
     input_items: tuple[items.Item, ...]
     previous_items: tuple[items.Item, ...] = ()
+    size_bytes: int = 0
     omit_unsupported: bool = True
 
     @property
     def is_stored(self) -> bool:
         """Whether the response is to be stored."""
+        # Responses: a response is stored unless the client says no.
         return self.request.store is not False
 
     @property
@@ -93,6 +96,7 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
     instructions, prelude = _instructions(request)
     items_with_paths: list[ItemWithPath] = [
         *prelude,
+        # Responses: `previous_response_id` brings the items of earlier responses, but not their instructions.
         *(("previous_response_id", item) for item in resolved_request.previous_items),
         *((f"input[{index}]", item) for index, item in enumerate(resolved_request.input_items)),
     ]
@@ -108,6 +112,7 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
     engine_tools = build_engine_tools(tuple(requested_tools(request, items_with_paths)), context)
     respond = commands.Respond(
         id=resolved_request.id,
+        size_bytes=resolved_request.size_bytes,
         whole=request.stream is not True,
         history=history,
         instructions=instructions,
@@ -118,6 +123,7 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
         parallel_tool_calls=request.parallel_tool_calls is not False,
         sampling=_sampling(request),
         format=_engine_format(text.format or None) if text else None,
+        # Responses: `disabled`, the default, fails where the input is too long; `auto` drops the oldest of it.
         truncate=request.truncation == "auto",
         reasoning_effort=(reasoning.effort or None) if reasoning else None,
         reasoning_summary=_requested_summary(request) if capabilities.summaries else None,
@@ -189,6 +195,7 @@ def _check_text(request: CreateRequest, capabilities: Capabilities, model: str) 
     if not request.text:
         return
     verbosity = request.text.verbosity
+    # Responses: `medium` is the default, so it asks for nothing.
     if verbosity and verbosity not in (capabilities.verbosities or ("medium",)):
         raise unsupported_value("text.verbosity", verbosity, model, capabilities.verbosities or ("medium",))
     kind = request.text.format.type if request.text.format else "text"

@@ -14,7 +14,7 @@ from antiphon.protocols.responses.request import ResolvedRequest
 from antiphon.protocols.session import NewId
 from antiphon.records import Direction, ItemRecord
 from antiphon.wire.codec.fields import is_set, value_or
-from antiphon.wire.codec.types import Extra, Unknown, encode
+from antiphon.wire.codec.types import Extra, JsonDict, Unknown, encode
 from antiphon.wire.responses import items, parts, response as wire, tools
 from antiphon.wire.responses.request import TextOptions
 
@@ -29,7 +29,9 @@ class ResponseBuilder:
 
     def __init__(self, resolved_request: ResolvedRequest, new_id: NewId) -> None:
         self.output: list[items.Item] = []
-        self._input_items = [complete_input_item(item, new_id) for item in resolved_request.input_items]
+        # Once, and before the session begins: many items take long to encode.
+        input_items = resolved_request.input_items if resolved_request.is_stored else ()
+        self._input_records = tuple(_item_records((complete_input_item(item, new_id) for item in input_items), "input"))
         self._template = _response_template(resolved_request)
 
     def build(self, status: str) -> wire.Response:
@@ -40,6 +42,7 @@ class ResponseBuilder:
         """Set the fields that are known at the end of the response."""
         self._template = msgspec.structs.replace(
             self._template,
+            # Responses: only a response that completed has this time.
             completed_at=int(at) if step.outcome == "completed" else None,
             incomplete_details=wire.IncompleteDetails(reason=step.reason) if step.reason else None,  # type: ignore[arg-type]
             error=response_error(step.failure) if step.failure else None,
@@ -48,7 +51,7 @@ class ResponseBuilder:
 
     def item_records(self) -> tuple[ItemRecord, ...]:
         """The items that this response adds to its conversation, for the store."""
-        return (*_item_records(self._input_items, "input"), *_item_records(self.output, "output"))
+        return (*self._input_records, *_item_records(self.output, "output"))
 
 
 def _item_records(wire_items: Iterable[items.Item], direction: Direction) -> Iterable[ItemRecord]:
@@ -59,6 +62,7 @@ def _item_records(wire_items: Iterable[items.Item], direction: Direction) -> Ite
 def _response_template(resolved_request: ResolvedRequest) -> wire.Response:
     request, capabilities = resolved_request.request, resolved_request.capabilities
     text = request.text or TextOptions()
+    # Open Responses requires every key, null or not, and strict clients (in Rust, say) do too.
     return wire.Response(
         id=resolved_request.id,
         created_at=resolved_request.created_at,
@@ -78,7 +82,10 @@ def _response_template(resolved_request: ResolvedRequest) -> wire.Response:
         prompt_cache_key=value_or(request.prompt_cache_key, None),
         reasoning=_response_reasoning(resolved_request),
         safety_identifier=value_or(request.safety_identifier, None),
+        # The tier that was used, not the one that was asked for: there is only one.
         service_tier="default",
+        # Open Responses requires this and the penalties below; OpenAI's types lack them, and its SDKs keep what they
+        # don't know (docs/decisions/0004).
         store=resolved_request.is_stored,
         temperature=value_or(request.temperature, capabilities.temperature_default),
         text=msgspec.structs.replace(
@@ -163,14 +170,15 @@ def wire_item(item: OutputItem) -> items.Item:
             id=item.id,
             summary=[parts.SummaryText(text=part.text) for part in item.summaries],
             content=[parts.ReasoningText(text=part.text) for part in item.parts] or UNSET,
+            # Responses: complete in `output_item.done` only; a client that does not store sends it back.
             encrypted_content=item.encrypted_content if item.encrypted_content is not None else UNSET,
             status=item.status,
         )
-    content: list[Any] = [wire_part(part) for part in item.parts]
+    content: list[parts.MessagePart] = [_message_part(part) for part in item.parts]
     return items.Message(id=item.id, status=item.status, role="assistant", content=content, phase=item.phase or UNSET)
 
 
-def _wire_hosted_item(item: OutputItem, fields: dict[str, Any]) -> items.Item:
+def _wire_hosted_item(item: OutputItem, fields: JsonDict) -> items.Item:
     status = {"status": item.status} if item.status == "incomplete" and "status" in fields else {}
     return Unknown(extra=Extra({**fields, "id": item.id, **status}))
 
@@ -188,17 +196,18 @@ def _wire_tool_call(item: OutputItem, call: events.ToolCallStarted) -> items.Ite
 
 def wire_part(part: ContentPart) -> parts.StreamedPart:
     """The part of a message or of reasoning text with its content so far."""
-    match part.kind:
-        case OutputKind.REFUSAL:
-            return parts.Refusal(refusal=part.text)
-        case OutputKind.REASONING_TEXT:
-            return parts.ReasoningText(text=part.text)
-        case _:
-            return parts.OutputText(text=part.text, annotations=_annotations(part), logprobs=wire_logprobs(part.logprobs))
+    return parts.ReasoningText(text=part.text) if part.kind is OutputKind.REASONING_TEXT else _message_part(part)
+
+
+def _message_part(part: ContentPart) -> parts.OutputText | parts.Refusal:
+    if part.kind is OutputKind.REFUSAL:
+        return parts.Refusal(refusal=part.text)
+    return parts.OutputText(text=part.text, annotations=_annotations(part), logprobs=wire_logprobs(part.logprobs))
 
 
 def _annotations(part: ContentPart) -> list[Any]:
-    return list(part.annotations)  # a copy: the open part still grows
+    # Plain JSON from the engine, which encodes as the wire's own type would; a copy, as the open part still grows.
+    return list(part.annotations)
 
 
 def wire_logprobs(tokens: Iterable[events.TokenLogprob]) -> list[parts.Logprob]:
@@ -248,7 +257,7 @@ def _with_detail(part: parts.ToolOutputPart) -> parts.ToolOutputPart:
     return msgspec.structs.replace(part, detail=part.detail or "auto") if isinstance(part, parts.OutputImage) else part
 
 
-def _message_content(message: items.Message) -> list[Any]:
+def _message_content(message: items.Message) -> list[parts.MessagePart]:
     if not isinstance(message.content, str):
         return list(message.content)
     if message.role == "assistant":
@@ -256,6 +265,7 @@ def _message_content(message: items.Message) -> list[Any]:
     return [parts.InputText(text=message.content)]
 
 
+# The original's prefixes, which it checks in ids that clients send back.
 ID_PREFIXES: dict[type, str] = {
     items.Message: "msg",
     items.Reasoning: "rs",

@@ -16,6 +16,7 @@ from antiphon.audio import streaming_wav_header
 from antiphon.engine_api import commands, events as engine_events
 from antiphon.errors import ApiError, UpstreamError
 from antiphon.protocols import output as steps, output_table
+from antiphon.protocols.dispatch import on, table
 from antiphon.protocols.output import ContentPart, OutputItem
 from antiphon.protocols.output_table import OutputKind
 from antiphon.protocols.responses.request import AUDIO_RATE_HZ, ResolvedRequest, engine_request
@@ -94,12 +95,12 @@ class ResponsesSession:
         """Input and output tokens; estimated if the engine did not report them."""
         return response_tokens(self._output, self._respond, AUDIO_RATE_HZ)
 
-    def handle(self, event: Event) -> list[Effect]:
+    def handle(self, event: Event[ResolvedRequest]) -> list[Effect[StreamEvent]]:
         if not isinstance(event, FromEngine):
             return self._handle_control_event(event)
         if self._is_closed:
             return []
-        effects: list[Effect] = []
+        effects: list[Effect[StreamEvent]] = []
         output, paddings = self._output, self._paddings
         for engine_event in event.events:
             # The path of nearly every token, inline to save the calls.
@@ -127,7 +128,9 @@ class ResponsesSession:
                 _STEP_HANDLERS[type(step)](self, step, event.at, effects)
         return effects
 
-    def _handle_control_event(self, event: FromClient | Hangup | PersistFailed | Shutdown | Tick) -> list[Effect]:
+    def _handle_control_event(
+        self, event: FromClient[ResolvedRequest] | Hangup | PersistFailed | Shutdown | Tick
+    ) -> list[Effect[StreamEvent]]:
         if self._is_closed and not isinstance(event, PersistFailed):
             return []
         match event:
@@ -145,21 +148,22 @@ class ResponsesSession:
 
     # The response object
 
-    def _begin(self) -> list[Effect]:
+    def _begin(self) -> list[Effect[StreamEvent]]:
         if self._has_begun:
             return []
         self._has_begun = True
-        effects: list[Effect] = [SendToEngine(self._respond)]
+        effects: list[Effect[StreamEvent]] = [SendToEngine(self._respond)]
         if self._resolved_request.is_stored and self._resolved_request.request.stream:
             # A streaming client sees the id at once and may ask for it at any time, so it is stored first. Others see
             # it at the end only.
             effects.append(Persist(self._record("in_progress")))
         response = self._builder.build("in_progress")
+        # Responses: these two begin every stream. openai-python's stream helper raises if another event is first.
         effects.append(Send(events.ResponseCreated(sequence_number=self._next_sequence_number(), response=response)))
         effects.append(Send(events.ResponseInProgress(sequence_number=self._next_sequence_number(), response=response)))
         return effects
 
-    def _on_output_finished(self, step: steps.OutputFinished, at: float, effects: list[Effect]) -> None:
+    def _on_output_finished(self, step: steps.OutputFinished, at: float, effects: list[Effect[StreamEvent]]) -> None:
         if step.outcome == "cancelled" and not self._has_client_left:
             # The engine cancelled on its own, and the client still waits for the response: that is a failure.
             step = steps.OutputFinished(
@@ -167,22 +171,25 @@ class ResponsesSession:
                 failure=engine_events.ResponseFailed(id=self._resolved_request.id, message="The model was stopped before it had finished."),
             )
         self._builder.finish(step, self._output.usage, at)
+        # Stored before the client is told: `completed` must be true after a crash as well (docs/decisions/0005).
         if self._resolved_request.is_stored:
             effects.append(Persist(self._record(step.outcome)))
         self._terminal_sequence_number = self._sequence_number
         error = None
         if step.failure is not None:
+            # The SDKs raise at `error`, Codex heeds only `response.failed`: both are sent (docs/decisions/0004).
             error = to_api_error(step.failure)
             effects.append(Send(self._error_event(error)))
+        # Only a client that leaves cancels a response, so nobody would read a terminal event.
         if step.outcome != "cancelled":
             terminal = _TERMINAL_EVENTS[step.outcome]
             effects.append(Send(terminal(sequence_number=self._next_sequence_number(), response=self._builder.build(step.outcome))))
         self._is_closed = True
         effects.append(Close(error))
 
-    def _abandon(self, at: float) -> list[Effect]:
+    def _abandon(self, at: float) -> list[Effect[StreamEvent]]:
         self._has_client_left = True
-        effects: list[Effect] = [SendToEngine(commands.Cancel(self._resolved_request.id))]
+        effects: list[Effect[StreamEvent]] = [SendToEngine(commands.Cancel(self._resolved_request.id))]
         for step in self._output.cancel():
             if isinstance(step, steps.OutputFinished):
                 self._on_output_finished(step, at, effects)
@@ -190,7 +197,7 @@ class ResponsesSession:
                 self._builder.output.append(wire_item(step.item))
         return effects
 
-    def _on_persist_failed(self, record: ResponseRecord, error: ApiError, at: float) -> list[Effect]:
+    def _on_persist_failed(self, record: ResponseRecord, error: ApiError, at: float) -> list[Effect[StreamEvent]]:
         """The store failed: don't promise the client a response that it can't retrieve."""
         if record.status == "in_progress":  # the client has got nothing yet, whatever the engine has sent since
             self._is_closed = True
@@ -199,7 +206,7 @@ class ResponsesSession:
         self._sequence_number = self._terminal_sequence_number
         failure = engine_events.ResponseFailed(id=self._resolved_request.id, message=error.message)
         self._builder.finish(steps.OutputFinished("failed", failure=failure), self._output.usage, at)
-        effects: list[Effect] = []
+        effects: list[Effect[StreamEvent]] = []
         effects.append(Send(self._error_event(error)))
         effects.append(Send(events.ResponseFailed(sequence_number=self._next_sequence_number(), response=self._builder.build("failed"))))
         return [*effects, Close(error)]
@@ -230,105 +237,89 @@ class ResponsesSession:
 
     # Steps of the output machine
 
-    def _on_item_added(self, step: steps.ItemAdded, _at: float, effects: list[Effect]) -> None:
-        effects.append(
-            Send(
-                events.OutputItemAdded(
-                    sequence_number=self._next_sequence_number(), output_index=step.item.index, item=empty_wire_item(step.item)
-                )
-            )
+    def _on_item_added(self, step: steps.ItemAdded, _at: float, effects: list[Effect[StreamEvent]]) -> None:
+        item_added = events.OutputItemAdded(
+            sequence_number=self._next_sequence_number(), output_index=step.item.index, item=empty_wire_item(step.item)
         )
+        effects.append(Send(item_added))
 
-    def _on_part_added(self, step: steps.PartAdded, _at: float, effects: list[Effect]) -> None:
+    def _on_part_added(self, step: steps.PartAdded, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         item, part = step.item, step.part
         if part.kind is OutputKind.REASONING_SUMMARY:
-            effects.append(
-                Send(
-                    events.ReasoningSummaryPartAdded(
-                        sequence_number=self._next_sequence_number(),
-                        item_id=item.id,
-                        output_index=item.index,
-                        summary_index=part.index,
-                        part=parts.SummaryText(text=""),
-                    )
-                )
+            summary_part_added = events.ReasoningSummaryPartAdded(
+                sequence_number=self._next_sequence_number(),
+                item_id=item.id,
+                output_index=item.index,
+                summary_index=part.index,
+                part=parts.SummaryText(text=""),
             )
+            effects.append(Send(summary_part_added))
             return
-        effects.append(
-            Send(
-                events.ContentPartAdded(
-                    sequence_number=self._next_sequence_number(),
-                    item_id=item.id,
-                    output_index=item.index,
-                    content_index=part.index,
-                    part=empty_wire_part(part),
-                )
-            )
+        part_added = events.ContentPartAdded(
+            sequence_number=self._next_sequence_number(),
+            item_id=item.id,
+            output_index=item.index,
+            content_index=part.index,
+            part=empty_wire_part(part),
         )
+        effects.append(Send(part_added))
 
-    def _on_text_appended(self, step: steps.TextAppended, _at: float, effects: list[Effect]) -> None:
+    def _on_text_appended(self, step: steps.TextAppended, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         number = self._sequence_number
         self._sequence_number = number + 1
         effects.append(Send(_DELTA_EVENTS[step.part.kind](number, step.item, step.part, step, self._padding_for(step.text))))
         if step.part.kind is OutputKind.AUDIO:
-            effects.append(
-                Send(
-                    events.AudioTranscriptDelta(
-                        sequence_number=self._next_sequence_number(), response_id=self._resolved_request.id, delta=step.text
-                    )
-                )
+            transcript = events.AudioTranscriptDelta(
+                sequence_number=self._next_sequence_number(), response_id=self._resolved_request.id, delta=step.text
             )
+            effects.append(Send(transcript))
 
-    def _on_audio_appended(self, step: steps.AudioAppended, _at: float, effects: list[Effect]) -> None:
+    def _on_audio_appended(self, step: steps.AudioAppended, _at: float, effects: list[Effect[StreamEvent]]) -> None:
+        # The header stands once, before the first audio.
         delta = b64encode(self._wav_header + step.pcm).decode()
         self._wav_header = b""
-        effects.append(
-            Send(events.AudioDelta(sequence_number=self._next_sequence_number(), response_id=self._resolved_request.id, delta=delta))
-        )
+        event = events.AudioDelta(sequence_number=self._next_sequence_number(), response_id=self._resolved_request.id, delta=delta)
+        effects.append(Send(event))
 
-    def _on_arguments_appended(self, step: steps.ArgumentsAppended, _at: float, effects: list[Effect]) -> None:
+    def _on_arguments_appended(self, step: steps.ArgumentsAppended, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         item = step.item
         kind = events.CustomToolCallInputDelta if _is_custom(item) else events.FunctionCallArgumentsDelta
-        effects.append(
-            Send(
-                kind(
-                    sequence_number=self._next_sequence_number(),
-                    item_id=item.id,
-                    output_index=item.index,
-                    delta=step.text,
-                    obfuscation=self._padding_for(step.text),
-                )
-            )
+        delta = kind(
+            sequence_number=self._next_sequence_number(),
+            item_id=item.id,
+            output_index=item.index,
+            delta=step.text,
+            obfuscation=self._padding_for(step.text),
         )
+        effects.append(Send(delta))
 
-    def _on_hosted_tool_progressed(self, step: steps.HostedToolProgressed, _at: float, effects: list[Effect]) -> None:
-        fields: dict[str, Any] = {"sequence_number": self._next_sequence_number(), "output_index": step.item.index}
+    def _on_hosted_tool_progressed(self, step: steps.HostedToolProgressed, _at: float, effects: list[Effect[StreamEvent]]) -> None:
+        # An upstream's event: its numbers and ids are not those of this stream.
+        fields: dict[str, object] = {"sequence_number": self._next_sequence_number(), "output_index": step.item.index}
         if "item_id" in step.event:
             fields["item_id"] = step.item.id
         effects.append(Send(Unknown(extra=Extra({**step.event, **fields}))))
 
-    def _on_annotation_appended(self, step: steps.AnnotationAppended, _at: float, effects: list[Effect]) -> None:
-        annotation: Any = step.annotation
-        effects.append(
-            Send(
-                events.AnnotationAdded(
-                    sequence_number=self._next_sequence_number(),
-                    item_id=step.item.id,
-                    output_index=step.item.index,
-                    content_index=step.part.index,
-                    annotation_index=step.index,
-                    annotation=annotation,
-                )
-            )
+    def _on_annotation_appended(self, step: steps.AnnotationAppended, _at: float, effects: list[Effect[StreamEvent]]) -> None:
+        annotation: Any = step.annotation  # plain JSON from the engine, which encodes as the wire's own type would
+        annotation_added = events.AnnotationAdded(
+            sequence_number=self._next_sequence_number(),
+            item_id=step.item.id,
+            output_index=step.item.index,
+            content_index=step.part.index,
+            annotation_index=step.index,
+            annotation=annotation,
         )
+        effects.append(Send(annotation_added))
 
-    def _on_part_done(self, step: steps.PartDone, _at: float, effects: list[Effect]) -> None:
+    def _on_part_done(self, step: steps.PartDone, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         item, part = step.item, step.part
         if part.kind is OutputKind.AUDIO:
             for kind in (events.AudioDone, events.AudioTranscriptDone):
                 effects.append(Send(kind(sequence_number=self._next_sequence_number(), response_id=self._resolved_request.id)))
         effects.append(Send(_DONE_EVENTS[part.kind](self._next_sequence_number(), item, part)))
         if part.kind is OutputKind.REASONING_SUMMARY:
+            # Responses: parts of a summary have events and an index of their own.
             event: events.ReasoningSummaryPartDone | events.ContentPartDone = events.ReasoningSummaryPartDone(
                 sequence_number=self._next_sequence_number(),
                 item_id=item.id,
@@ -346,29 +337,31 @@ class ResponsesSession:
             )
         effects.append(Send(event))
 
-    def _on_item_done(self, step: steps.ItemDone, _at: float, effects: list[Effect]) -> None:
+    def _on_item_done(self, step: steps.ItemDone, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         item = step.item
         if item.call is not None:
             effects.append(Send(_tool_call_done_event(self._next_sequence_number(), item)))
+        # Responses: `output[i]` of the response is the item of `output_index` i, with the id that it was added with;
+        # stream helpers check both.
         done_item = wire_item(item)
         self._builder.output.append(done_item)
         effects.append(Send(events.OutputItemDone(sequence_number=self._next_sequence_number(), output_index=item.index, item=done_item)))
 
 
-_STEP_HANDLERS: dict[type, Callable[[ResponsesSession, Any, float, list[Effect]], None]] = {
-    steps.TextAppended: ResponsesSession._on_text_appended,
-    steps.AudioAppended: ResponsesSession._on_audio_appended,
-    steps.ArgumentsAppended: ResponsesSession._on_arguments_appended,
-    steps.HostedToolProgressed: ResponsesSession._on_hosted_tool_progressed,
-    steps.ItemAdded: ResponsesSession._on_item_added,
-    steps.PartAdded: ResponsesSession._on_part_added,
-    steps.AnnotationAppended: ResponsesSession._on_annotation_appended,
-    steps.PartDone: ResponsesSession._on_part_done,
-    steps.ItemDone: ResponsesSession._on_item_done,
-    steps.OutputFinished: ResponsesSession._on_output_finished,
-}
+_STEP_HANDLERS = table(
+    on(steps.TextAppended, ResponsesSession._on_text_appended),
+    on(steps.AudioAppended, ResponsesSession._on_audio_appended),
+    on(steps.ArgumentsAppended, ResponsesSession._on_arguments_appended),
+    on(steps.HostedToolProgressed, ResponsesSession._on_hosted_tool_progressed),
+    on(steps.ItemAdded, ResponsesSession._on_item_added),
+    on(steps.PartAdded, ResponsesSession._on_part_added),
+    on(steps.AnnotationAppended, ResponsesSession._on_annotation_appended),
+    on(steps.PartDone, ResponsesSession._on_part_done),
+    on(steps.ItemDone, ResponsesSession._on_item_done),
+    on(steps.OutputFinished, ResponsesSession._on_output_finished),
+)
 
-_TERMINAL_EVENTS: dict[output_table.Outcome, type[events.ResponseEvent]] = {
+_TERMINAL_EVENTS: dict[output_table.Outcome, type[events.ResponseCompleted | events.ResponseIncomplete | events.ResponseFailed]] = {
     "completed": events.ResponseCompleted,
     "incomplete": events.ResponseIncomplete,
     "failed": events.ResponseFailed,

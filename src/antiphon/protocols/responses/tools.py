@@ -7,7 +7,6 @@ can't do is either omitted (the response lists it, the model doesn't get it, `Om
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any
 
 import msgspec
 from msgspec import Struct, UnsetType, field
@@ -16,7 +15,7 @@ from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import CustomTool, FunctionTool, HostedTool, Tool, ToolChoice
 from antiphon.errors import ClientError, unsupported_parameter
 from antiphon.wire.codec.fields import value_or
-from antiphon.wire.codec.types import Tagged, encode
+from antiphon.wire.codec.types import JsonDict, Tagged, encode
 from antiphon.wire.responses import items, tools
 from antiphon.wire.responses.hosted_calls import ToolSearchOutput
 from antiphon.wire.responses.request import CreateRequest
@@ -72,6 +71,8 @@ def build_engine_tools(tools_with_paths: Sequence[tuple[str, tools.Tool]], conte
     """
     engine_tools = EngineTools()
     for path, tool in tools_with_paths:
+        # Codex sends the tools of MCP servers as namespaces; for a model without them each is flattened to its members
+        # (docs/decisions/0010).
         if isinstance(tool, tools.NamespaceTool) and tool.type not in context.capabilities.hosted:
             engine_tools.namespaces[tool.name] = tool.description
             for index, member in enumerate(tool.tools):
@@ -98,6 +99,7 @@ def _add_tool(tool: tools.Tool, path: str, namespace: str | None, context: Trans
             engine_tools.tools.append(_custom_tool(tool, path, namespace, context))
         case _ if tool.type in context.capabilities.hosted:
             engine_tools.hosted_tools.append(HostedTool(tool.type, msgspec.json.decode(tools.encode_tool(tool))))
+        # A client that sends functions relies on them, so these are never omitted (docs/decisions/0010).
         case _ if context.omit_unsupported and not isinstance(tool, tools.FunctionTool):
             context.omissions.tools.append(tool.type)
         case _:
@@ -136,6 +138,7 @@ def tool_choice(request: CreateRequest, engine_tools: EngineTools) -> ToolChoice
             if not engine_tools.tools and not engine_tools.hosted_tools:
                 raise _choice_not_found("required")
             return ToolChoice("required")
+        # Open Responses: a hard limit, which the server has to enforce.
         case tools.AllowedToolsChoice(mode=mode, tools=choices):
             return ToolChoice(mode, _selected_tool_keys(choices, engine_tools))
         case None | UnsetType():
@@ -144,14 +147,14 @@ def tool_choice(request: CreateRequest, engine_tools: EngineTools) -> ToolChoice
             return ToolChoice("required", _selected_tool_keys([_to_dict(choice)], engine_tools))
 
 
-def _to_dict(choice: Tagged) -> dict[str, Any]:
-    fields: dict[str, Any] = msgspec.json.decode(encode(choice))
+def _to_dict(choice: Tagged) -> JsonDict:
+    fields: JsonDict = msgspec.json.decode(encode(choice))
     return fields
 
 
-def _selected_tool_keys(choices: Iterable[Mapping[str, Any]], engine_tools: EngineTools) -> tuple[str, ...]:
+def _selected_tool_keys(choices: Iterable[Mapping[str, object]], engine_tools: EngineTools) -> tuple[str, ...]:
     """The keys of the chosen tools, each once. One pass over the tools, as there may be thousands of both."""
-    keys_by_choice: dict[tuple[str | None, ...], dict[str, None]] = {(tool.type,): {tool.type: None} for tool in engine_tools.hosted_tools}
+    keys_by_choice: dict[tuple[object, ...], dict[str, None]] = {(tool.type,): {tool.type: None} for tool in engine_tools.hosted_tools}
     for tool in engine_tools.tools:
         for name, namespace in product((tool.name, tool.key), (None, tool.namespace)):
             keys_by_choice.setdefault((name, namespace), {})[tool.key] = None
@@ -163,7 +166,7 @@ def _selected_tool_keys(choices: Iterable[Mapping[str, Any]], engine_tools: Engi
     return tuple(keys)
 
 
-def _choice_key(choice: Mapping[str, Any]) -> tuple[str | None, ...]:
+def _choice_key(choice: Mapping[str, object]) -> tuple[object, ...]:
     """What a choice selects: a `name`, in any namespace or in its own; without a name, a `type`."""
     kind, name, namespace = choice.get("type"), choice.get("name"), choice.get("namespace")
     key = (kind,) if name is None or kind == "mcp" else (name, namespace)

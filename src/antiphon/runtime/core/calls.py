@@ -7,17 +7,21 @@ The first client is the caller. Sideband clients join later, over a WebSocket; t
 import asyncio
 import contextlib
 from collections.abc import Coroutine, Iterator
-from typing import Any
+from typing import TypeAlias
 
 from antiphon.errors import ApiError, ClientError, shorten
+from antiphon.protocols.realtime.session import RealtimeMessage
 from antiphon.runtime.core.driver import Driver, SessionClient
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.core.taps import Tap
-from antiphon.wire.realtime.server_events import ResponseOutputAudioDelta, SessionCreated, SessionUpdated
+from antiphon.wire.realtime.server_events import ResponseOutputAudioDelta, ServerEvent, SessionCreated, SessionUpdated
 from antiphon.wire.realtime.session import Session, TranscriptionSession
 
 MAX_SIDEBAND_CLIENTS = 8
 """Sideband clients of one call at the same time."""
+
+RealtimeDriver: TypeAlias = Driver[RealtimeMessage, ServerEvent]
+"""The driver of a Realtime session."""
 
 
 class Call:
@@ -34,16 +38,16 @@ class Call:
         driver: of the session; None until that begins.
     """
 
-    def __init__(self, id: str, tenant: str, caller: SessionClient, tap: Tap) -> None:
+    def __init__(self, id: str, tenant: str, caller: SessionClient[ServerEvent], tap: Tap) -> None:
         self.id = id
         self.tenant = tenant
         self.tap = tap
-        self.driver: Driver | None = None
+        self.driver: RealtimeDriver | None = None
         self._caller = caller
-        self._sideband_clients: list[SessionClient] = []
+        self._sideband_clients: list[SessionClient[ServerEvent]] = []
         self._session: Session | TranscriptionSession | None = None
 
-    def send(self, event: Any) -> None:
+    def send(self, event: ServerEvent) -> None:
         # Audio goes to the caller alone, who plays it; sideband clients only follow and control the session.
         self._caller.send(event)
         if type(event) is SessionCreated or type(event) is SessionUpdated:
@@ -63,7 +67,7 @@ class Call:
             client.close(error)
 
     @contextlib.contextmanager
-    def attach(self, client: SessionClient) -> Iterator[None]:
+    def attach(self, client: SessionClient[ServerEvent]) -> Iterator[None]:
         """
         Add a sideband client; it first gets `session.created` with the present session.
 
@@ -91,7 +95,7 @@ class ActiveCalls:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
+    def start(self, coroutine: Coroutine[object, object, None], name: str) -> None:
         """Run a call in a task of its own."""
         # It lives longer than the request that begins it; `close` waits for it.
         task = asyncio.create_task(coroutine, name=name)  # noqa: TID251

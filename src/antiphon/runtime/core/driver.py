@@ -10,13 +10,14 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import Generic, Protocol, TypeVar
 
 from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.engine import Engine, EngineConversation, EngineOverrun, overrun_event
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.errors import ApiError, ServerError
 from antiphon.protocols.session import (
+    ClientEventT,
     Close,
     CountTokens,
     Effect,
@@ -28,6 +29,7 @@ from antiphon.protocols.session import (
     PersistFailed,
     Send,
     SendToEngine,
+    ServerEventT,
     Session,
     Shutdown,
     Tick,
@@ -46,10 +48,13 @@ The engine is paused above this number of unhandled events, as by a slow client:
 """
 
 
-class SessionClient(Protocol):
+ServerEventT_contra = TypeVar("ServerEventT_contra", contravariant=True)
+
+
+class SessionClient(Protocol[ServerEventT_contra]):
     """The driver's side of a client."""
 
-    def send(self, event: Any) -> None:
+    def send(self, event: ServerEventT_contra) -> None:
         """Send a wire event; it may be buffered until `flush`."""
 
     def flush(self) -> None:
@@ -59,7 +64,7 @@ class SessionClient(Protocol):
         """End the connection; `error` is why, None for a normal end."""
 
 
-class Driver:
+class Driver(Generic[ClientEventT, ServerEventT]):
     """
     Drives one session between its client, its engine and the store, from `run` until the session closes.
 
@@ -69,8 +74,8 @@ class Driver:
 
     def __init__(
         self,
-        session: Session,
-        client: SessionClient,
+        session: Session[ClientEventT, ServerEventT],
+        client: SessionClient[ServerEventT],
         store: Store,
         clock: Callable[[], float] = time.time,
         metrics: Metrics | None = None,
@@ -86,9 +91,9 @@ class Driver:
         self._tasks: asyncio.TaskGroup | None = None
         self._pending_persist: Persist | None = None
         self._is_stored = False
-        self._pending_effects: deque[Effect] = deque()
+        self._pending_effects: deque[Effect[ServerEventT]] = deque()
         self._pending_events: deque[engine_events.EngineEvent] = deque()
-        self._deferred_events: deque[Event] = deque()
+        self._deferred_events: deque[Event[ClientEventT]] = deque()
         self._is_performing = False
         self._is_behind = False
         self._is_engine_paused = False
@@ -98,7 +103,11 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(
-        self, engine: Engine, settings: ConversationSettings, opening: Any, meanwhile: Callable[[], Awaitable[None]] | None = None
+        self,
+        engine: Engine,
+        settings: ConversationSettings,
+        opening: ClientEventT,
+        meanwhile: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """
         Run the whole session, which begins with the client's `opening` message; returns when it has closed and all is
@@ -124,7 +133,7 @@ class Driver:
             finally:
                 self._wake_at(None)
 
-    def receive_from_client(self, message: Any) -> None:
+    def receive_from_client(self, message: ClientEventT) -> None:
         """Handle another message from the client."""
         self.receive(FromClient(message, self._clock()))
 
@@ -190,7 +199,7 @@ class Driver:
         else:
             self._conversation.resume()
 
-    def receive(self, event: Event) -> None:
+    def receive(self, event: Event[ClientEventT]) -> None:
         """
         Give the session an event and perform its effects.
 
@@ -202,10 +211,12 @@ class Driver:
         else:
             self._perform(self._session.handle(event))
 
-    def _perform(self, effects: Sequence[Effect]) -> None:
+    def _perform(self, effects: Sequence[Effect[ServerEventT]]) -> None:
         self._is_performing = True
         try:
             while True:
+                # Every token comes this way, so a `Send` takes no call more than it needs (docs/decisions/0013).
+                # Commands wait for no record: the engine works while it is written (docs/decisions/0005).
                 for effect in effects:
                     if type(effect) is Send and self._pending_persist is None:
                         self._client.send(effect.event)
@@ -218,9 +229,11 @@ class Driver:
                 effects = self._session.handle(self._deferred_events.popleft())
         finally:
             self._is_performing = False
+        # One write for all that came together: waking the reader costs more than what is written
+        # (docs/decisions/0013).
         self._client.flush()
 
-    def _perform_one(self, effect: Effect) -> None:
+    def _perform_one(self, effect: Effect[ServerEventT]) -> None:
         match effect:
             case Send(event):
                 self._client.send(event)

@@ -28,6 +28,7 @@ def home_lock(home: Path) -> Iterator[int]:
         raise ServerError(f"The folder {home} can't be used: {error.strerror}. Choose another with ANTIPHON_HOME.") from None
     with lock:
         try:
+            # flock(2): the lock belongs to the open file, so a child process that inherits the descriptor holds it too.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise ServerError(

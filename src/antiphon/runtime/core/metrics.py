@@ -93,7 +93,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     def without_gauges(self) -> "Snapshot":
         """Only what stays when the process has ended: counters, no gauges."""
         gauges = ("minicpmo_sessions", "upstreams", "queue_waiting", "queue_serving", "workers")
-        none: dict[str, Mapping[Any, int]] = {name: {} for name in gauges}
+        none: dict[str, object] = {name: {} for name in gauges}
         return structs.replace(self, active=0, connections=0, sessions=0, recordings_waiting_bytes=0, **none)
 
 

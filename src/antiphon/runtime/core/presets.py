@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.audio import SAMPLE_BYTES, wav_file
-from antiphon.errors import ClientError, ServerError
+from antiphon.errors import ClientError, ServerError, not_found
 
 RATE_HZ = 16_000
 VOICES = "voices"
@@ -201,11 +201,6 @@ class PresetFolder:
         for suffix in ("json", "wav"):
             (self._path / VOICES / f"{voice_id}.{suffix}").unlink(missing_ok=True)
         return voice
-
-
-def not_found(what: str) -> ClientError:
-    """A 404 for `what`, which begins the sentence."""
-    return ClientError(f"{what} does not exist.", status=404, code="not_found")
 
 
 def _list_files(folder: Path) -> list[Path]:

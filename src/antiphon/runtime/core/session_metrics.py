@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 from msgspec import UNSET
 
+from antiphon.protocols.dispatch import on, table
 from antiphon.runtime.core.metrics import Metrics
 from antiphon.wire.minicpmo import server_events as minicpmo
 from antiphon.wire.minicpmo.client_events import DuplexAppend
@@ -15,6 +15,7 @@ from antiphon.wire.realtime.client_events import InputAudioBufferAppend
 from antiphon.wire.realtime.response import Usage
 from antiphon.wire.realtime.session import PcmFormat
 
+# s16le at 24 kHz; one byte a sample at 8 kHz (RFC 3551, table 4).
 PCM_BYTES_PER_S, G711_BYTES_PER_S = 48_000, 8_000
 
 MINICPMO_IN_BYTES_PER_S, MINICPMO_OUT_BYTES_PER_S = 2 * RATE_IN_HZ, FLOAT_BYTES * RATE_OUT_HZ
@@ -37,11 +38,11 @@ class SessionMetrics:
         self._metrics = metrics
         self._model = model
 
-    def on_client_event(self, _event: Any) -> None:
+    def on_client_event(self, _event: object) -> None:
         self.events_in += 1
         self._metrics.session_events["in"] += 1
 
-    def on_server_event(self, _event: Any) -> None:
+    def on_server_event(self, _event: object) -> None:
         self.events_out += 1
         self._metrics.session_events["out"] += 1
 
@@ -66,24 +67,16 @@ class RealtimeSessionMetrics(SessionMetrics):
         self._clock = clock
         self._speech_end_at_s: float | None = None
         self._in_bytes_per_s = self._out_bytes_per_s = PCM_BYTES_PER_S
-        self._observers: dict[type, Callable[[Any], None]] = {
-            realtime.SessionCreated: self._on_session,
-            realtime.SessionUpdated: self._on_session,
-            realtime.InputAudioBufferSpeechStopped: self._on_speech_stopped,
-            realtime.ResponseCreated: self._on_response_created,
-            realtime.ResponseOutputAudioDelta: self._on_audio_delta,
-            realtime.ResponseDone: self._on_response_done,
-        }
 
-    def on_client_event(self, event: Any) -> None:
+    def on_client_event(self, event: object) -> None:
         super().on_client_event(event)
         if type(event) is InputAudioBufferAppend:
             self._add_audio("in", len(event.audio) / self._in_bytes_per_s)
 
-    def on_server_event(self, event: Any) -> None:
+    def on_server_event(self, event: object) -> None:
         super().on_server_event(event)
-        if (observe := self._observers.get(type(event))) is not None:
-            observe(event)
+        if (observe := _REALTIME_OBSERVERS.get(type(event))) is not None:
+            observe(self, event)
 
     def _on_session(self, event: realtime.SessionCreated | realtime.SessionUpdated) -> None:
         audio = event.session.audio or None
@@ -118,6 +111,16 @@ class RealtimeSessionMetrics(SessionMetrics):
         self.tokens += usage.total_tokens
 
 
+_REALTIME_OBSERVERS = table(
+    on(realtime.SessionCreated, RealtimeSessionMetrics._on_session),
+    on(realtime.SessionUpdated, RealtimeSessionMetrics._on_session),
+    on(realtime.InputAudioBufferSpeechStopped, RealtimeSessionMetrics._on_speech_stopped),
+    on(realtime.ResponseCreated, RealtimeSessionMetrics._on_response_created),
+    on(realtime.ResponseOutputAudioDelta, RealtimeSessionMetrics._on_audio_delta),
+    on(realtime.ResponseDone, RealtimeSessionMetrics._on_response_done),
+)
+
+
 class MinicpmoSessionMetrics(SessionMetrics):
     """
     Counts a MiniCPM-o session.
@@ -131,12 +134,12 @@ class MinicpmoSessionMetrics(SessionMetrics):
         self._count_tokens = count_tokens
         self._input_tokens = self._output_tokens = self._audio_in_tokens = self._audio_out_tokens = 0
 
-    def on_client_event(self, event: Any) -> None:
+    def on_client_event(self, event: object) -> None:
         super().on_client_event(event)
         if type(event) is DuplexAppend:
             self._add_audio("in", len(event.pcm) / MINICPMO_IN_BYTES_PER_S)
 
-    def on_server_event(self, event: Any) -> None:
+    def on_server_event(self, event: object) -> None:
         super().on_server_event(event)
         if type(event) is minicpmo.OutputDelta:
             if event.audio:
@@ -145,7 +148,7 @@ class MinicpmoSessionMetrics(SessionMetrics):
                 self.responses += 1
         elif type(event) is minicpmo.ResponseDone:
             self.responses += 1
-        if type(event) in (minicpmo.OutputDelta, minicpmo.ResponseDone, minicpmo.SessionClosed) and event.usage:
+        if isinstance(event, minicpmo.OutputDelta | minicpmo.ResponseDone | minicpmo.SessionClosed) and event.usage:
             self._add_usage(event.usage)
 
     def _add_usage(self, usage: minicpmo.Usage) -> None:

@@ -6,16 +6,16 @@ raise: every piece of audio waits for it.
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 
 class Tap(Protocol):
     """Observes the events of one session, of whichever protocol."""
 
-    def on_client_event(self, event: Any) -> None:
+    def on_client_event(self, event: object) -> None:
         """The client sent `event`."""
 
-    def on_server_event(self, event: Any) -> None:
+    def on_server_event(self, event: object) -> None:
         """`event` is being sent to the client."""
 
 
@@ -25,11 +25,11 @@ class Taps:
     def __init__(self, taps: Sequence[Tap]) -> None:
         self._taps = tuple(taps)
 
-    def on_client_event(self, event: Any) -> None:
+    def on_client_event(self, event: object) -> None:
         for tap in self._taps:
             tap.on_client_event(event)
 
-    def on_server_event(self, event: Any) -> None:
+    def on_server_event(self, event: object) -> None:
         for tap in self._taps:
             tap.on_server_event(event)
 

@@ -28,6 +28,7 @@ Resolve = Callable[[str], Awaitable[Sequence[str]]]
 """The addresses of a host name; raises `OSError` if it has none."""
 
 CHUNK_BYTES = 1 << 16
+# RFC 9110 15.4: those that have a `Location` to follow.
 REDIRECT_STATUSES = (301, 302, 303, 307, 308)
 WEB_PORTS = (80, 443)
 FIRST_UNPRIVILEGED_PORT = 1024
@@ -216,6 +217,7 @@ def _parse_address(host: str) -> Address | None:
 
 # Addresses
 
+# RFC 6052 2.1: the well-known prefix, with the IPv4 address in its last 32 bits.
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _NON_PUBLIC_NETWORKS = tuple(
     map(
@@ -238,10 +240,12 @@ def is_fetchable(address: Address, allowed_networks: Sequence[Network] = ()) -> 
     if any(address.version == network.version and address in network for network in allowed_networks):
         return True
     if isinstance(address, ipaddress.IPv6Address):
+        # An IPv4-mapped address (RFC 4291 2.5.5.2) leads to the IPv4 address in it.
         if address.ipv4_mapped is not None:
             return is_fetchable(address.ipv4_mapped, allowed_networks)
         if address in _NAT64:
             return is_fetchable(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF), allowed_networks)
+        # 6to4 (RFC 3056) and Teredo (RFC 4380) embed the addresses of their ends.
         embedded_addresses = [inner for inner in (address.sixtofour, *(address.teredo or ())) if inner is not None]
         if any(address in network for network in _NON_PUBLIC_NETWORKS) or not all(
             is_fetchable(inner, allowed_networks) for inner in embedded_addresses

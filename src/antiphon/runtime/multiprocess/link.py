@@ -13,10 +13,11 @@ from typing import TypeAlias
 from msgspec import Struct, msgpack
 
 from antiphon.errors import ServerError, overloaded_error
+from antiphon.link import LinkEndpoint
 from antiphon.records import KeyRecord
 from antiphon.runtime.access.rate_limits import LimitKind, LimitState
 from antiphon.runtime.core.metrics import Snapshot
-from antiphon.wire.codec.length_prefix import FrameDecoder, add_length_prefix
+from antiphon.subprocesses import resolve
 from antiphon.wire.internal.failure import Failure
 
 REPLY_TIMEOUT_S = 5.0
@@ -161,74 +162,55 @@ SupervisorMessage: TypeAlias = (
 )
 
 
-class _Frame(Struct, frozen=True, array_like=True):
-    """A message on its way; `number` pairs a reply with its request, and is 0 if none is expected."""
+class _Envelope(Struct, frozen=True, array_like=True):
+    """A message as it is sent; `number` pairs a reply with its request, and is 0 if none is expected."""
 
     number: int
-    is_answer: bool
+    is_reply: bool
     body: SupervisorMessage
 
 
-_encoder = msgpack.Encoder()
-_decoder: msgpack.Decoder[_Frame] = msgpack.Decoder(_Frame)
+_decoder: msgpack.Decoder[_Envelope] = msgpack.Decoder(_Envelope)
 
 SendReply: TypeAlias = Callable[[SupervisorMessage], None]
 
 
-class SupervisorLink(asyncio.Protocol):
+class SupervisorLink:
     """
     One end of a link.
 
     Args:
         on_message: called with each message that is no reply, and with a function that sends the reply to it.
-        on_lost: called once when the other end is gone.
+        on_lost: called once when the link is over.
+
+    Attributes:
+        endpoint: this end of the link, for its transport.
     """
 
     def __init__(self, on_message: Callable[[SupervisorMessage, SendReply], None], on_lost: Callable[[], None]) -> None:
+        self.endpoint: LinkEndpoint[_Envelope, _Envelope] = LinkEndpoint(_decoder, self._dispatch, self._on_endpoint_lost)
         self._on_message = on_message
         self._on_lost = on_lost
-        self._transport: asyncio.Transport | None = None
-        self._frames = FrameDecoder(_decoder)
         self._numbers = itertools.count(1)
         self._pending_replies: dict[int, asyncio.Future[SupervisorMessage]] = {}
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport  # type: ignore[assignment]  # of a stream socket, as it is of a socket pair
-
-    def data_received(self, data: bytes) -> None:
-        for frame in self._frames.feed(data):
-            self._dispatch(frame)
-
-    def _dispatch(self, frame: _Frame) -> None:
-        if not frame.is_answer:
-            self._on_message(frame.body, lambda body: self._write_frame(_Frame(frame.number, True, body)))
-        elif (reply := self._pending_replies.get(frame.number)) is not None and not reply.done():
-            reply.set_result(frame.body)
-
-    def connection_lost(self, _error: Exception | None) -> None:
-        self._transport = None
-        for reply in self._pending_replies.values():
-            if not reply.done():
-                reply.set_exception(_link_lost_error())
-        self._on_lost()
-
     def send(self, body: SupervisorMessage) -> None:
-        """Send a message that expects no reply; dropped if the other end is gone."""
-        self._write_frame(_Frame(0, False, body))
+        """Send a message that expects no reply; dropped when the link is over."""
+        self.endpoint.send(_Envelope(0, False, body))
 
     async def request(self, body: SupervisorMessage, timeout_s: float = REPLY_TIMEOUT_S) -> SupervisorMessage:
         """
         Send a request and wait for its reply.
 
         Raises:
-            ServerError: none came in time, or the other end is gone.
+            ServerError: none came in time, or the link is over.
         """
-        if self._transport is None:
+        if self.endpoint.is_over:
             raise _link_lost_error()
         number = next(self._numbers)
         reply: asyncio.Future[SupervisorMessage] = asyncio.get_running_loop().create_future()
         self._pending_replies[number] = reply
-        self._write_frame(_Frame(number, False, body))
+        self.endpoint.send(_Envelope(number, False, body))
         try:
             async with asyncio.timeout(timeout_s):
                 return await reply
@@ -239,12 +221,18 @@ class SupervisorLink(asyncio.Protocol):
 
     def close(self) -> None:
         """Close the link; idempotent."""
-        if self._transport is not None:
-            self._transport.close()
+        self.endpoint.abort("closed")
 
-    def _write_frame(self, frame: _Frame) -> None:
-        if self._transport is not None:
-            self._transport.write(add_length_prefix(_encoder.encode(frame)))
+    def _dispatch(self, message: _Envelope) -> None:
+        if not message.is_reply:
+            self._on_message(message.body, lambda body: self.endpoint.send(_Envelope(message.number, True, body)))
+        elif (reply := self._pending_replies.get(message.number)) is not None:
+            resolve(reply, message.body)
+
+    def _on_endpoint_lost(self, _reason: str) -> None:
+        for reply in self._pending_replies.values():
+            resolve(reply, _link_lost_error())
+        self._on_lost()
 
 
 def _link_lost_error() -> ServerError:

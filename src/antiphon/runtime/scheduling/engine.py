@@ -23,7 +23,7 @@ from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import CountingEngine, Deliver, Engine, EngineConversation, EngineOverrun, overrun_event
 from antiphon.engine_api.forwarding import REATTACHABLE_KINDS, ForwardingConversation
 from antiphon.engine_api.options import ConversationSettings
-from antiphon.errors import ApiError, ClientError, UpstreamError, shutting_down
+from antiphon.errors import SHUTTING_DOWN_CODE, ApiError, ClientError, UpstreamError, shutting_down
 from antiphon.runtime.scheduling.base import Coordinator, Requirements, WorkerLease
 from antiphon.runtime.scheduling.pending import PendingCommands
 from antiphon.runtime.scheduling.pool import no_worker_error
@@ -251,7 +251,7 @@ class _QueuedConversation(ForwardingConversation):
         """End the conversation because the server stops."""
         if not self._is_over:
             attempt = self._forget_attempt()
-            self._finish(shutting_down("shutdown"))
+            self._finish(shutting_down())
             if attempt is not None:
                 attempt.close()
 
@@ -350,7 +350,7 @@ class _QueuedConversation(ForwardingConversation):
         self._deliver(events)
 
     def _on_lost(self, attempt: _Attempt, event: engine_events.EngineLost) -> None:
-        if attempt.lease is not None and event.code != "shutdown":
+        if attempt.lease is not None and event.code != SHUTTING_DOWN_CODE:
             attempt.lease.mark_failed()
         attempt.close()
         self._end_attempt(attempt, UpstreamError(event.message, code=event.code))

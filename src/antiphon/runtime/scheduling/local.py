@@ -64,7 +64,7 @@ class LocalCoordinator:
         """Fail all waiting tickets and give out no more leases; idempotent."""
         self._is_closed = True
         for waiter in tuple(self._waiters.values()):
-            waiter.refuse(shutting_down("shutdown"))
+            waiter.refuse(shutting_down())
         for handle in (self._quarantine_timer, *self._absence_timers.values()):
             if handle is not None:
                 handle.cancel()
@@ -94,7 +94,7 @@ class LocalCoordinator:
 
     def _request_lease(self, requirements: Requirements, retry_of: str | None) -> Ticket:
         if self._is_closed:
-            raise shutting_down("shutdown")
+            raise shutting_down()
         try:
             return self._pool.request_lease(new_short_id("q"), requirements, self._clock(), time.time(), retry_of)
         except ApiError:

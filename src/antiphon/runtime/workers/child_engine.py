@@ -11,34 +11,23 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from msgspec import Struct
-
 from antiphon.engine_api import commands
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import BuildContext, Deliver, EngineConversation
 from antiphon.engine_api.forwarding import REATTACHABLE_KINDS
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.remote.engine import RemoteEngine, unavailable_error
-from antiphon.engines.remote.link import StreamLinkTransport
 from antiphon.errors import ApiError, ServerError
+from antiphon.link import StreamLinkTransport
 from antiphon.runtime.workers.reattach import reattaching_conversation
-from antiphon.subprocesses import EXIT_GRACE_S, RESTART_DELAYS_S, SupervisedProcess, exit_reason, reap, spawn
+from antiphon.subprocesses import EXIT_GRACE_S, SupervisedProcess, exit_reason, reap, spawn
 from antiphon.wire.internal.worker_link import VERSION, BuildEngine
 
 CHILD_MODULE = ("-m", "antiphon.runtime.workers.child_main")
 
 
-class RestartTimeouts(Struct, frozen=True, kw_only=True):
-    """
-    Waiting times around a restart, in seconds.
-
-    Attributes:
-        restart_s: how long requests wait for a process that is being replaced; enough to load a small model.
-        backoff_s: before a process is replaced, after one, two and more that died soon.
-    """
-
-    restart_s: float = 5.0
-    backoff_s: tuple[float, ...] = RESTART_DELAYS_S
+RESTART_TIMEOUT_S = 5.0
+"""How long requests wait for a process that is being replaced; enough to load a small model."""
 
 
 class _EngineProcess:
@@ -85,6 +74,7 @@ class ChildEngine:
         begin_frame: tells each process which engine to build.
         capabilities: of the engine, as far as they are known before it is loaded.
         notice: takes lines for the operator.
+        restart_timeout_s: how long requests wait for a process that is being replaced.
     """
 
     def __init__(
@@ -92,16 +82,15 @@ class ChildEngine:
         begin_frame: BuildEngine,
         capabilities: Capabilities,
         notice: Callable[[str], None] = lambda _line: None,
-        timeouts: RestartTimeouts | None = None,
+        restart_timeout_s: float = RESTART_TIMEOUT_S,
     ) -> None:
         self._last_capabilities = capabilities
         self._model = begin_frame.model
-        self._timeouts = timeouts or RestartTimeouts()
+        self._restart_timeout_s = restart_timeout_s
         self._process = SupervisedProcess(
             f"process of the model '{begin_frame.model}'",
             lambda on_lost: _EngineProcess(begin_frame, on_lost, notice),
             notice,
-            self._timeouts.backoff_s,
         )
 
     @property
@@ -157,9 +146,9 @@ class ChildEngine:
         The engine in the present process, or in the next one.
 
         Raises:
-            ServerError: there was none within `restart_s`.
+            ServerError: there was none in time.
         """
-        child = await self._process.wait_ready(self._timeouts.restart_s)
+        child = await self._process.wait_ready(self._restart_timeout_s)
         if child is None:
             raise unavailable_error(f"The model '{self._model}' is being loaded again. Please try again soon.", retry_after_s=5)
         return child.engine

@@ -1,15 +1,13 @@
 """
 The process of an embedded engine: it builds the engine it is told to, and answers until the server is gone.
 
-Standard input is the link; standard output goes nowhere, as native libraries print what they like.
+Standard input is the link.
 """
 
 import asyncio
 import contextlib
-import ctypes
 import importlib
 import os
-import signal
 import socket
 import sys
 from pathlib import Path
@@ -17,12 +15,11 @@ from pathlib import Path
 import uvloop
 
 from antiphon.engine_api.engine import BuildContext, Engine
-from antiphon.engines.remote.link import StreamLinkTransport
 from antiphon.errors import ApiError
+from antiphon.link import StreamLinkTransport
 from antiphon.runtime.workers.server import ConversationServer, LinkFrame
+from antiphon.subprocesses import end_with_parent, take_parent_socket
 from antiphon.wire.internal.worker_link import VERSION, BuildEngine, ChildNotice, EngineBuildFailed, Failure, Hello
-
-_PR_SET_PDEATHSIG = 1
 
 
 async def _serve(link: socket.socket) -> int:
@@ -38,7 +35,6 @@ async def _serve(link: socket.socket) -> int:
             os._exit(0)  # the server is gone: there is nothing to clean up for, and native code may not stop otherwise
 
     async with ConversationServer(on_link_frame=on_link_frame, on_lost=on_lost) as serving:
-        link.setblocking(False)
         await asyncio.get_running_loop().create_connection(lambda: StreamLinkTransport(serving.endpoint), sock=link)
         begin = await build_frame
         try:
@@ -67,25 +63,11 @@ def _build(begin: BuildEngine, serving: ConversationServer) -> Engine:
     return engine
 
 
-def _die_with_parent() -> None:
-    """
-    Die with the server's thread that started this process, also in the middle of native code, which notices no closed
-    link.
-
-    Source: prctl(2).
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def main() -> None:
     """Run the process of an embedded engine."""
-    _die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which may have responses to finish
-    # Moved to another descriptor, so that nothing that reads standard input reads the link.
-    with socket.socket(fileno=os.dup(0)) as link:
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        code = 1
+    end_with_parent()
+    code = 1
+    with take_parent_socket() as link:
         with contextlib.suppress(KeyboardInterrupt), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             code = runner.run(_serve(link))
     sys.exit(code)

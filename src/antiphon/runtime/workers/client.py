@@ -21,9 +21,9 @@ from antiphon import __version__
 from antiphon.config.load import Config
 from antiphon.engine_api.engine import BuildContext, Engine
 from antiphon.engine_api.options import ConversationKind
-from antiphon.engines.remote.link import LinkEndpoint
 from antiphon.engines.upstream.websocket import connect_websocket
 from antiphon.errors import ServerError
+from antiphon.link import LinkEndpoint
 from antiphon.runtime.core import url_fetch
 from antiphon.runtime.core.engine_types import load_builder
 from antiphon.runtime.speech.service import SpeechService
@@ -36,6 +36,7 @@ from antiphon.wire.internal.worker_link import (
     VERSION,
     VERSION_HEADER,
     Drain,
+    FromWorker,
     Hello,
     JoinAccepted,
     JoinRefused,
@@ -350,7 +351,7 @@ class _WebSocketTransport(WSListener):
         has_opened: whether the handshake was completed.
     """
 
-    def __init__(self, endpoint: "LinkEndpoint[ToWorker]") -> None:
+    def __init__(self, endpoint: "LinkEndpoint[ToWorker, FromWorker]") -> None:
         super().__init__()
         self.close_reason = ""
         self.has_opened = False

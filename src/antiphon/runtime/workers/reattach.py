@@ -14,7 +14,7 @@ from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.engine import Deliver, EngineConversation, EngineOverrun, overrun_event
 from antiphon.engine_api.forwarding import ForwardingConversation
 from antiphon.engine_api.options import ConversationSettings
-from antiphon.errors import ApiError
+from antiphon.errors import SHUTTING_DOWN_CODE, ApiError
 
 MAX_EARLY_COMMANDS = 64
 """Requests and cancellations that may wait for the next process."""
@@ -68,7 +68,7 @@ class _ReattachingConversation(ForwardingConversation):
 
     def receive(self, events: Sequence[engine_events.EngineEvent]) -> None:
         """Deliver the events of a process, except that it was lost."""
-        if isinstance(events[-1], engine_events.EngineLost) and events[-1].code != "shutdown":
+        if isinstance(events[-1], engine_events.EngineLost) and events[-1].code != SHUTTING_DOWN_CODE:
             events = events[:-1]
             self.inner = None
             self._over_event.set()

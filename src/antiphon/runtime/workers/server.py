@@ -14,8 +14,9 @@ from typing import Self, cast
 from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.engine import CountingEngine, Engine, EngineConversation, EngineOverrun, ProbedEngine, overrun_event
 from antiphon.engine_api.options import ConversationSettings
-from antiphon.engines.remote.link import LinkEndpoint
 from antiphon.errors import ApiError, ServerError, overloaded_error
+from antiphon.framing import UnsendableFrame
+from antiphon.link import LinkEndpoint
 from antiphon.wire.internal.worker_link import (
     BuildEngine,
     CloseConversation,
@@ -27,6 +28,7 @@ from antiphon.wire.internal.worker_link import (
     EngineCommands,
     EngineEvents,
     Failure,
+    FromWorker,
     Heartbeat,
     JoinAccepted,
     JoinRefused,
@@ -37,7 +39,6 @@ from antiphon.wire.internal.worker_link import (
     ResumeConversation,
     ToWorker,
     Undrain,
-    UnsendableFrame,
     WorkerDismissed,
     to_worker_decoder,
 )
@@ -70,7 +71,9 @@ class ConversationServer(AbstractAsyncContextManager["ConversationServer"]):
         on_lost: Callable[[str], None] = lambda _reason: None,
         on_closed: Callable[[int], None] = lambda _count: None,
     ) -> None:
-        self.endpoint: LinkEndpoint[ToWorker] = LinkEndpoint(to_worker_decoder, self._on_frame, self._on_lost, self._on_backpressure)
+        self.endpoint: LinkEndpoint[ToWorker, FromWorker] = LinkEndpoint(
+            to_worker_decoder, self._on_frame, self._on_lost, self._on_backpressure, Heartbeat()
+        )
         self._engine: Engine | None = None
         self._slots = slots
         self._on_link_frame = on_link_frame
@@ -200,7 +203,7 @@ class _ServedConversation:
         task: runs it.
     """
 
-    def __init__(self, number: int, endpoint: "LinkEndpoint[ToWorker]") -> None:
+    def __init__(self, number: int, endpoint: "LinkEndpoint[ToWorker, FromWorker]") -> None:
         self.task: asyncio.Task[None] | None = None
         self._number = number
         self._endpoint = endpoint
@@ -268,7 +271,7 @@ class _ServedConversation:
         self._endpoint.send(ConversationFailed(self._number, Failure.from_error(error)))
 
 
-async def _answer(request: CountRequest | ProbeRequest, engine: Engine, endpoint: "LinkEndpoint[ToWorker]") -> None:
+async def _answer(request: CountRequest | ProbeRequest, engine: Engine, endpoint: "LinkEndpoint[ToWorker, FromWorker]") -> None:
     tokens, failure = 0, None
     try:
         match request:

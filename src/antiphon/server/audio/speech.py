@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, cast
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from antiphon.audio import duration_ms
+from antiphon.audio import OUTPUT_MS_PER_TOKEN, duration_ms
 from antiphon.errors import ServerError, model_not_found, unsupported_parameter, unsupported_value
+from antiphon.offload import offload
 from antiphon.runtime.service import Service
 from antiphon.server.audio.streaming import EVENT_STREAM_TYPE, CancellableRequest, HttpResponseWriter, write_all
 from antiphon.server.http.auth import track_response
 from antiphon.server.http.body import read_json_body
-from antiphon.speech.base import AudioChunk, Synthesizer
+from antiphon.speech.base import Synthesizer
 from antiphon.speech.text.clauses import ClauseSplitter
 from antiphon.speech.text.speakable import TextNormalizer, synthesize_clause
 from antiphon.wire.http.audio import SpeechAudioDelta, SpeechAudioDone, SpeechEvent, SpeechRequest, SpeechUsage, decode_speech_request
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 MODEL_ALIASES = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts", "gpt-4o-mini-tts-2025-12-15")
 """OpenAI's models. Clients name them, and get the server's voice."""
-
-MS_PER_TOKEN = 50
-"""Audio that counts as one token, as in conversations."""
 
 CHARACTERS_PER_TOKEN = 4
 
@@ -48,7 +46,7 @@ class SpeechEndpoint:
         body = await read_json_body(Request(scope, receive))
         service.live_sessions.check_admission()
         stack = service.speech.stack
-        request = decode_speech_request(body)
+        request = await offload(len(body), decode_speech_request, body)
         _check_request(request, service.config.speech.voice)
         synthesis = _SpeechSynthesis(service, request, stack)
 
@@ -103,7 +101,7 @@ class _SpeechSynthesis:
     def usage(self) -> SpeechUsage:
         """Usage so far."""
         input_tokens = -(-len(self._request.input) // CHARACTERS_PER_TOKEN)
-        output_tokens = round(self._audio_ms / MS_PER_TOKEN)
+        output_tokens = round(self._audio_ms / OUTPUT_MS_PER_TOKEN)
         return SpeechUsage(input_tokens=input_tokens, output_tokens=output_tokens, total_tokens=input_tokens + output_tokens)
 
     def body(self) -> AsyncIterator[bytes] | AsyncIterator[SpeechEvent]:
@@ -133,10 +131,7 @@ class _SpeechSynthesis:
         clauses, speakable = ClauseSplitter(), TextNormalizer()
         resampler = Resampler(self._synthesizer.rate_hz, self._rate_hz, live=True)
         for clause in (*clauses.feed(self._request.input), *clauses.flush()):
-            chunks = cast(
-                AsyncGenerator[AudioChunk, None], synthesize_clause(self._synthesizer, clause, speakable, self._voice, self._request.speed)
-            )
-            async with aclosing(chunks):
+            async with aclosing(synthesize_clause(self._synthesizer, clause, speakable, self._voice, self._request.speed)) as chunks:
                 async for chunk in chunks:
                     if pcm := resampler.process(chunk.pcm):
                         yield pcm

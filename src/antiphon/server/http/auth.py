@@ -21,9 +21,11 @@ from antiphon.config.settings import ServerSettings
 from antiphon.engine_api.options import ConversationKind, ConversationSettings
 from antiphon.errors import ApiError, ClientError
 from antiphon.runtime.access import keys
+from antiphon.runtime.access.body_budget import BodyLease
 from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.access.rate_limits import format_duration
 from antiphon.runtime.service import Service
+from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY
 from antiphon.server.http.errors import on_api_error, on_exception_group, on_http_exception
 
 Access = Literal["probe", "public", "worker"] | keys.Scope
@@ -68,6 +70,7 @@ class GuardedRoute(Route):
         """Serve a matched request, or refuse it."""
         headers = Headers(scope=scope)
         sender = _ResponseSender(send)
+        lease: BodyLease | None = None
         try:
             if self.access != "probe":
                 sender.origin = _verify_origin(headers, self.service.config.server, needs_key=self.access != "public")
@@ -75,7 +78,8 @@ class GuardedRoute(Route):
                 await Response(status_code=204, headers=_preflight_headers(headers))(scope, receive, sender)
                 return
             if self.access not in ("probe", "public"):
-                await self._authorize(scope, headers, sender)
+                caller = await self._authorize(scope, headers, sender)
+                lease = scope[BODY_LEASE_SCOPE_KEY] = self.service.body_budget.lease(_budget_holder(scope, caller))
             await super().handle(scope, receive, sender)
         except (
             ApiError,
@@ -85,6 +89,9 @@ class GuardedRoute(Route):
             if sender.has_begun:
                 raise
             await self.refuse(error, scope, receive, sender)
+        finally:
+            if lease is not None:
+                lease.release()
 
     async def refuse(self, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the error to the client."""
@@ -104,13 +111,14 @@ class GuardedRoute(Route):
         """Whether a key with these scopes may use the route."""
         return self.access in scopes
 
-    async def _authorize(self, scope: Scope, headers: Headers, sender: "_ResponseSender") -> None:
+    async def _authorize(self, scope: Scope, headers: Headers, sender: "_ResponseSender") -> Caller:
         caller = sender.caller = await self.identify(scope, headers)
         if caller.key is not None and not self.is_open_to(caller.key.scopes):
             raise _missing_scope_error(self.access)
         if caller.allowance is not None:
             await caller.allowance.begin_request()
         scope[_CALLER_SCOPE_KEY] = caller
+        return caller
 
 
 def guarded_routes(service: Service, rows: Iterable[tuple[str, str, EndpointFunction | ASGIApp, Access]]) -> list[Route]:
@@ -122,6 +130,11 @@ def request_caller(scope: Scope) -> Caller:
     """The caller, on a route that needs a key."""
     caller: Caller = scope[_CALLER_SCOPE_KEY]
     return caller
+
+
+def _budget_holder(scope: Scope, caller: Caller) -> str:
+    client: tuple[str, int] | None = scope.get("client")
+    return caller.key.id if caller.key is not None else client[0] if client else ""
 
 
 def conversation_settings(scope: Scope, model: str, kind: ConversationKind) -> ConversationSettings:

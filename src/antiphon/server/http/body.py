@@ -5,7 +5,11 @@ import re
 from starlette.requests import Request
 
 from antiphon.errors import ClientError, shorten
+from antiphon.runtime.access.body_budget import BodyLease
 from antiphon.server.transport.limits import BODY_LIMIT_BYTES, DISCARD_LIMIT_BYTES, body_too_large
+
+BODY_LEASE_SCOPE_KEY = "antiphon.body_lease"
+"""Where a request keeps its `BodyLease`."""
 
 _JSON_TYPE = re.compile(r"application/([\w.-]+\+)?json")
 
@@ -28,18 +32,24 @@ async def read_body(request: Request, limit_bytes: int = BODY_LIMIT_BYTES) -> by
     error.
 
     Raises:
-        ClientError: it is, or its `content-length` says that it is, larger than the limit.
+        ClientError: it is, or its `content-length` says that it is, larger than the limit; or the caller has too many
+            large requests.
     """
     declared_bytes = int(request.headers.get("content-length", 0))  # the HTTP parser accepts digits only
     if declared_bytes > DISCARD_LIMIT_BYTES or (declared_bytes > limit_bytes and "expect" in request.headers):
         raise body_too_large(limit_bytes)
+    lease: BodyLease | None = request.scope.get(BODY_LEASE_SCOPE_KEY)
     chunks: list[bytes] = []
     size_bytes = 0
     is_too_large = declared_bytes > limit_bytes
+    if lease is not None and not is_too_large:
+        lease.extend(declared_bytes)
     async for chunk in request.stream():
         size_bytes += len(chunk)
         is_too_large = is_too_large or size_bytes > limit_bytes
         if not is_too_large:
+            if lease is not None:
+                lease.extend(size_bytes)
             chunks.append(chunk)
         elif size_bytes > DISCARD_LIMIT_BYTES:
             break

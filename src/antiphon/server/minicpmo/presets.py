@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from antiphon.audio import SAMPLE_BYTES
 from antiphon.errors import ClientError
+from antiphon.offload import offload
 from antiphon.runtime.access.keys import Scope
 from antiphon.runtime.core import presets
 from antiphon.runtime.core.ids import new_id
@@ -124,7 +125,8 @@ class _PresetEndpoints:
 
     async def upload_voice(self, request: Request) -> Response:
         """`POST /api/assets/ref_audio`."""
-        upload = wire.decode_voice_upload(await read_json_body(request))
+        body = await read_json_body(request)
+        upload = await offload(len(body), wire.decode_voice_upload, body)
         if len(upload.audio_base64) > wire.MAX_UPLOAD_BYTES:
             raise ClientError(
                 f"The voice is larger than {wire.MAX_UPLOAD_BYTES} bytes.", status=413, code="request_too_large", param="audio_base64"

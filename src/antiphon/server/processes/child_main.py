@@ -10,6 +10,7 @@ import uvloop
 
 from antiphon.config import load as config
 from antiphon.errors import ApiError
+from antiphon.link import StreamLinkTransport
 from antiphon.runtime.multiprocess.link import (
     AllProcessesIdle,
     GetSnapshot,
@@ -23,8 +24,9 @@ from antiphon.runtime.multiprocess.link import (
     SupervisorMessage,
 )
 from antiphon.runtime.multiprocess.peer import PeerProcesses
-from antiphon.server.processes.run import HttpServer, serve_on, tune_gc
+from antiphon.server.processes.run import HttpServer, serve_on, tune_interpreter
 from antiphon.server.transport import logs
+from antiphon.subprocesses import take_parent_socket
 
 SETUP_TIMEOUT_S = 10.0
 """How long a process waits for its configuration."""
@@ -56,7 +58,7 @@ class ServerProcess:
 
     def _on_ready(self, server: HttpServer) -> None:
         self._server = server
-        tune_gc()
+        tune_interpreter()
         self.link.send(ProcessReady(server.service.keyring.is_open))
 
     def _receive(self, message: SupervisorMessage, reply: SendReply) -> None:
@@ -78,12 +80,9 @@ class ServerProcess:
 
 
 async def _main() -> int:
-    # Moved to another file descriptor, so that nothing else reads the link as standard input.
-    with socket.socket(fileno=os.dup(0)) as link:
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        link.setblocking(False)
+    with take_parent_socket() as link:
         process = ServerProcess()
-        await asyncio.get_running_loop().create_connection(lambda: process.link, sock=link)
+        await asyncio.get_running_loop().create_connection(lambda: StreamLinkTransport(process.link.endpoint), sock=link)
         try:
             return await process.serve()
         finally:

@@ -19,6 +19,7 @@ from functools import partial
 from antiphon.config import load as configuration
 from antiphon.config.load import Config
 from antiphon.errors import ApiError, ServerError, quote_list
+from antiphon.link import StreamLinkTransport
 from antiphon.runtime.core.home_lock import home_lock
 from antiphon.runtime.multiprocess.ledger import UsageLedger
 from antiphon.runtime.multiprocess.link import (
@@ -44,14 +45,15 @@ from antiphon.runtime.multiprocess.link import (
 from antiphon.runtime.scheduling.base import POOLED_ENGINES
 from antiphon.server.transport import logs
 from antiphon.server.transport.listener import base_url, open_listeners
+from antiphon.subprocesses import RestartPolicy, exit_reason, spawn
 
 PROGRAM = "from antiphon.server.processes.child_main import main; main()"
 
 RESTART_DELAYS_S = (0.0, 0.25, 0.5, 1.0, 2.0)
-"""How long to wait before replacing a process, by the number of quick deaths in a row."""
+"""How long to wait before a process is replaced, after no early exit, one, two and more in a row; then the server ends."""
 
 MIN_UPTIME_S = 5.0
-"""A process that served for less died quickly."""
+"""A process that served for less exited early."""
 
 COUNT_TIMEOUT_S = 2.0
 """How long a process may take to send its metrics."""
@@ -60,24 +62,13 @@ KILL_DELAY_S = 5.0
 """How much longer than the drain time a process may take to end."""
 
 
-class RestartPolicy:
-    """Decides whether and when a dead process is replaced."""
-
-    def __init__(self) -> None:
-        self._consecutive_deaths = 0
-
-    def delay_s(self, uptime_s: float) -> float | None:
-        """How long to wait after a process that served for `uptime_s`; None: give up."""
-        self._consecutive_deaths = self._consecutive_deaths + 1 if uptime_s < MIN_UPTIME_S else 0
-        return RESTART_DELAYS_S[self._consecutive_deaths] if self._consecutive_deaths < len(RESTART_DELAYS_S) else None
-
-
 class ServerChild:
     """
     A server process.
 
     Attributes:
         number: identifies it in the store.
+        process: set by its owner, which starts it.
         link: to it.
         ready_event: set once it accepts, or its link is lost.
         ready_at: when it accepted, by the loop's clock.
@@ -86,10 +77,9 @@ class ServerChild:
         is_idle: whether it is stopping and has nothing under way.
     """
 
-    def __init__(
-        self, process: asyncio.subprocess.Process, number: int, receive: Callable[["ServerChild", SupervisorMessage, SendReply], None]
-    ) -> None:
-        self.process = process
+    process: asyncio.subprocess.Process
+
+    def __init__(self, number: int, receive: Callable[["ServerChild", SupervisorMessage, SendReply], None]) -> None:
         self.number = number
         self.link = SupervisorLink(partial(receive, self), self._on_link_lost)
         self.ready_event = asyncio.Event()
@@ -108,9 +98,7 @@ class ServerChild:
 
     def exit_message(self) -> str:
         """How it ended, for people."""
-        code = self.process.returncode or 0
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        return f"Process {self.process.pid} of the server {how}."
+        return f"Process {self.process.pid} of the server {exit_reason(self.process)}."
 
     def send_signal(self, number: int) -> None:
         """Send it a signal, if it still runs."""
@@ -189,14 +177,15 @@ class Supervisor:
     # Keeping one process running
 
     async def _keep_running(self, slot: int) -> None:
-        restarts = RestartPolicy()
+        restarts = RestartPolicy(RESTART_DELAYS_S, MIN_UPTIME_S)
         while not self._stop_event.is_set():
             child = await self._run_child(slot)
             if self._stop_event.is_set():
                 return
+            pause_s = restarts.delay_s(child.uptime_s())
             if not self._is_serving:
                 self._fail(child.failure_message or f"{child.exit_message()} It never began to serve.")
-            elif (pause_s := restarts.delay_s(child.uptime_s())) is None:
+            elif restarts.is_exhausted:
                 self._fail(f"{child.failure_message or child.exit_message()} Replacing it {len(RESTART_DELAYS_S) - 1} times did not help.")
             else:
                 logs.get().error(
@@ -223,20 +212,14 @@ class Supervisor:
         return child
 
     async def _start(self, slot: int) -> ServerChild:
-        ours, theirs = socket.socketpair()
         listener = self._listeners[slot].fileno()
-        with theirs:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-c", PROGRAM),
-                stdin=theirs.fileno(),
-                pass_fds=(listener, *self._locks),
-                process_group=0,  # Ctrl-C reaches only us, and we pass it on
-            )
         number, *others = self._numbers[slot:] + self._numbers[:slot]
-        child = self._children[slot] = ServerChild(process, number, self._receive)
+        child = ServerChild(number, self._receive)
+        child.process = await spawn(
+            (sys.executable, "-P", "-c", PROGRAM), lambda: StreamLinkTransport(child.link.endpoint), (listener, *self._locks)
+        )
+        self._children[slot] = child
         self._ledger.add_process(number)
-        ours.setblocking(False)
-        await asyncio.get_running_loop().create_connection(lambda: child.link, sock=ours)
         child.link.send(ProcessSetup(configuration.pack(self._config), listener, (number, *others)))
         if self._stop_event.is_set():
             child.send_signal(signal.SIGTERM)

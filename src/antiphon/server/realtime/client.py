@@ -7,18 +7,19 @@ error. Events that the session sends meanwhile wait here.
 
 from collections.abc import Awaitable, Callable
 
-from antiphon.errors import ApiError, ClientError
+from antiphon.errors import SHUTTING_DOWN_CODE, ApiError, ClientError
 from antiphon.protocols.realtime.session import UnreadableRealtimeEvent
 from antiphon.runtime.core.taps import Tap
 from antiphon.server.live.client import ClientListener, close_reason
 from antiphon.server.transport.websocket import ServerWebSocket
+from antiphon.wire.codec.structure import check_event_structure
 from antiphon.wire.realtime.client_events import ClientEvent, find_event_id
 from antiphon.wire.realtime.dialects import Dialect
 from antiphon.wire.realtime.server_events import ServerEvent
 
 CLOSE_BY_ERROR_CODE = {
     "session_expired": (1001, "expired"),
-    "server_shutting_down": (1012, "stopped"),
+    SHUTTING_DOWN_CODE: (1012, "stopped"),
     "invalid_api_key": (3000, "revoked"),
 }
 """By error code: the WebSocket close code, and the end reason for metrics."""
@@ -27,6 +28,7 @@ CLOSE_BY_ERROR_CODE = {
 def deliver_event(text: bytes, decode: Callable[[bytes], ClientEvent], tap: Tap, driver: ClientListener) -> None:
     """Decode a client's event and pass it on; an invalid one becomes the session's event for that."""
     try:
+        check_event_structure(text)
         event = decode(text)
     except ClientError as error:
         driver.receive_from_client(UnreadableRealtimeEvent(error, find_event_id(text)))

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from antiphon.errors import ClientError
+from antiphon.offload import offload
 from antiphon.protocols.realtime.settings import initial_session
 from antiphon.runtime.access.client_secrets import NewClientSecret
 from antiphon.runtime.access.keys import Caller
@@ -41,7 +42,8 @@ def routes(service: Service) -> list[Route]:
 
     def endpoint_for(decode: Callable[[bytes], SecretOptions], encode: Callable[[str, int, AnySession], bytes]) -> EndpointFunction:
         async def create(request: Request) -> Response:
-            options = decode(await read_json_body(request))
+            body = await read_json_body(request)
+            options = await offload(len(body), decode, body)
             secret, session = await _create_secret(service, request_caller(request.scope), options)
             return json_response(encode(secret.value, secret.expires_at, session))
 

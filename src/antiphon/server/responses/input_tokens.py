@@ -9,6 +9,7 @@ from starlette.routing import Route
 
 from antiphon.engine_api.engine import CountingEngine
 from antiphon.errors import ClientError, unsupported_parameter
+from antiphon.offload import offload
 from antiphon.protocols.responses.request import engine_request, is_set
 from antiphon.runtime.resolve_request import resolve_request
 from antiphon.runtime.service import Service
@@ -16,7 +17,8 @@ from antiphon.server.http.auth import GuardedRoute, request_caller
 from antiphon.server.http.body import read_json_body
 from antiphon.server.http.errors import json_response
 from antiphon.server.responses.omitted import omission_headers
-from antiphon.wire.codec.reading import Reader, check_depth
+from antiphon.wire.codec.reading import Reader
+from antiphon.wire.codec.structure import check_structure
 from antiphon.wire.codec.types import encode
 from antiphon.wire.responses.endpoints import InputTokens, InputTokensRequest
 from antiphon.wire.responses.request import CreateRequest, check_request
@@ -30,10 +32,7 @@ def routes(service: Service) -> list[Route]:
     async def input_tokens(request: Request) -> Response:
         body = await read_json_body(request)
         service.live_sessions.check_admission()
-        check_depth(body)
-        options = _reader.read(body)
-        create_request = _to_create_request(options)
-        check_request(create_request)
+        options, create_request = await offload(len(body), _decode, body)
         model = service.registry.find(create_request.model or None)
         if is_set(options.personality):
             raise unsupported_parameter("personality", model.name)
@@ -42,13 +41,21 @@ def routes(service: Service) -> list[Route]:
         omit_unsupported = service.config.responses.unavailable_tools == "carry"
         tenant = request_caller(request.scope).tenant
         resolved_request = await resolve_request(
-            create_request, model, service.store, tenant, omit_unsupported=omit_unsupported, speech=service.speech
+            create_request, model, service.store, tenant, omit_unsupported=omit_unsupported, speech=service.speech, size_bytes=len(body)
         )
-        counted_request = engine_request(resolved_request)
+        counted_request = await offload(resolved_request.size_bytes, engine_request, resolved_request)
         count = await cast(CountingEngine, model.engine).count(counted_request.respond)
         return json_response(encode(InputTokens(input_tokens=count)), headers=omission_headers(counted_request.omissions))
 
     return [GuardedRoute("/v1/responses/input_tokens", input_tokens, service=service, access="responses:write", methods=["POST"])]
+
+
+def _decode(body: bytes) -> tuple[InputTokensRequest, CreateRequest]:
+    check_structure(body)
+    options = _reader.read(body)
+    create_request = _to_create_request(options)
+    check_request(create_request)
+    return options, create_request
 
 
 _SHARED_FIELDS = tuple(name for name in InputTokensRequest.__struct_fields__ if name in CreateRequest.__struct_fields__)

@@ -11,9 +11,12 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from antiphon.errors import ApiError, ClientError, ServerError, response_not_found, shorten
+from antiphon.offload import offload
+from antiphon.protocols.responses.request import ResolvedRequest
 from antiphon.protocols.responses.session import ResponsesSession
 from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.core.ids import new_id, padding
+from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.resolve_request import resolve_request
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import EndpointFunction, conversation_settings, guarded_routes, request_caller, track_response
@@ -65,14 +68,12 @@ class _CreateEndpoint:
         self._service.live_sessions.check_admission()
         if self._service.config.logging.content:
             logs.get().info("asked", content=body.decode(errors="replace"))
-        request = decode_request(body)
+        size_bytes = len(body)
+        request = await offload(size_bytes, decode_request, body)
+        del body  # as large as the request that was made of it
         model = self._service.registry.find(request.model or None)
-        tenant = request_caller(scope).tenant
-        omit_unsupported = self._service.config.responses.unavailable_tools == "carry"
-        resolved_request = await resolve_request(
-            request, model, self._service.store, tenant, omit_unsupported=omit_unsupported, speech=self._service.speech
-        )
-        session = ResponsesSession(resolved_request, new_id, self._padding(request))
+        resolved_request = await self._resolve(request, model, scope, size_bytes)
+        session = await offload(resolved_request.size_bytes, ResponsesSession, resolved_request, new_id, self._padding(request))
         omitted_headers = omission_headers(session.omissions)
         if omitted_headers:
             log_omissions(session.omissions, model.name)
@@ -90,6 +91,19 @@ class _CreateEndpoint:
             await reply(scope, receive, send)
         if isinstance(client, EventStream):
             self._service.metrics.stream_events += client.event_count
+
+    async def _resolve(self, request: CreateRequest, model: ServedModel, scope: Scope, size_bytes: int) -> ResolvedRequest:
+        service = self._service
+        omit_unsupported = service.config.responses.unavailable_tools == "carry"
+        return await resolve_request(
+            request,
+            model,
+            service.store,
+            request_caller(scope).tenant,
+            omit_unsupported=omit_unsupported,
+            speech=service.speech,
+            size_bytes=size_bytes,
+        )
 
     def _padding(self, request: CreateRequest) -> Sequence[str] | None:
         options = request.stream_options

@@ -1,20 +1,22 @@
 """
 Limits and deadlines of an HTTP connection: size of the head, slow senders, slow readers, broken framing.
 
-uvicorn has none of these. Each connection has one timer, set for its nearest deadline. When a deadline moves, as it
-does with every chunk of a body, the timer is not touched; it checks again when it fires.
+uvicorn has none of these. Each connection has one timer, set for its nearest limit. When a limit moves, as it does with
+every chunk of a body, the timer is not touched; all limits are looked at when it fires.
 """
 
 import asyncio
 import enum
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
+from math import inf
 from typing import Any
 
 import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from antiphon.deadline import Deadline
 from antiphon.errors import ApiError, ClientError
 from antiphon.runtime.core.ids import new_id
 from antiphon.server.transport import limits
@@ -43,7 +45,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.drop_reason: str | None = None
         self._limiter = limiter
         self._address: str | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = Deadline(self._check_limits)
         self._phase = Phase.NOTHING
         self._phase_started_at = 0.0
         self._progress_at = 0.0
@@ -72,8 +74,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._enter_phase(Phase.HEAD)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._deadline.cancel()
         self._unset_keepalive_if_required()
         if self._address is not None:
             self._limiter.release(self._address)
@@ -102,7 +103,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._write_paused_at = self.loop.time()
-        self._arm_timer(self._write_paused_at + self._limiter.settings.slow_reader_s)
+        self._check_at(self._write_paused_at + self._limiter.settings.slow_reader_s)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -227,31 +228,24 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._phase_started_at = self._progress_at = self.loop.time()
         self._body_bytes = 0
         settings = self._limiter.settings
-        self._arm_timer(self._phase_started_at + (settings.head_timeout_s if phase is Phase.HEAD else settings.body_timeout_s))
+        self._check_at(self._phase_started_at + (settings.head_timeout_s if phase is Phase.HEAD else settings.body_timeout_s))
 
-    def _arm_timer(self, due_at: float) -> None:
-        if self._timer is not None:
-            if self._timer.when() <= due_at:
-                return
-            self._timer.cancel()
-        self._timer = self.loop.call_at(due_at, self._check_deadlines)
+    def _check_at(self, due_at: float) -> None:
+        self._deadline.set(min(due_at, self._deadline.due_at))
 
-    def _check_deadlines(self) -> None:
-        self._timer = None
+    def _check_limits(self) -> None:
         if self._phase is not Phase.NOTHING and (self.flow.read_paused or (self._phase is Phase.HEAD and self._is_responding)):
             # We are the ones who wait, so the deadline starts anew.
             self._enter_phase(self._phase)
             if self._phase is Phase.BODY:
                 self._unparsed_bytes = 0  # like `_body_bytes`, which it is compared with
-        due_at, reason = min(self._deadlines(), default=(None, ""))
-        if due_at is None:
-            return
+        due_at, reason = min(self._limits(), default=(inf, ""))
         if due_at > self.loop.time():
-            self._arm_timer(due_at)
+            self._check_at(due_at)
         else:
             self._expire(reason)
 
-    def _deadlines(self) -> Iterator[tuple[float, str]]:
+    def _limits(self) -> Iterator[tuple[float, str]]:
         settings = self._limiter.settings
         if self._refused_at is not None:
             yield self._refused_at + limits.LINGER_S, "refused"
@@ -307,7 +301,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.transport.write(_error_response(error))
         self.transport.write_eof()
         self.flow.resume_reading()
-        self._arm_timer(self._refused_at + limits.LINGER_S)
+        self._check_at(self._refused_at + limits.LINGER_S)
 
 
 def _request_error(target: bytes, headers: Sequence[tuple[bytes, bytes]], version: str) -> str | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from starlette.types import Scope
 
-from antiphon.errors import ServerError
+from antiphon.errors import shutting_down
 from antiphon.protocols.realtime.session import RealtimeSession
 from antiphon.protocols.realtime.settings import has_audio_input
 from antiphon.runtime.core.calls import Call
@@ -45,7 +45,7 @@ async def run_call(service: Service, scope: Scope, call_id: str, request: CallRe
     finally:
         service.metrics.active -= 1
         if not answer.done():
-            answer.set_exception(ServerError("The server is shutting down. Please try again.", status=503, code="server_shutting_down"))
+            answer.set_exception(shutting_down())
 
 
 async def _run(service: Service, scope: Scope, call_id: str, request: CallRequest, answer: "asyncio.Future[str]") -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from antiphon.errors import ApiError
-from antiphon.runtime.core.driver import Driver
+from antiphon.runtime.core.calls import RealtimeDriver
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.core.taps import Tap
 from antiphon.server.realtime.client import CLOSE_BY_ERROR_CODE, deliver_event
@@ -58,7 +58,7 @@ class CallClient:
         self._tap = tap
         self._playback = playback
         self._accepts_audio = accepts_audio
-        self._driver: Driver | None = None
+        self._driver: RealtimeDriver | None = None
         self._channel: DataChannel | None = None
         self._early_frames: list[str] = []
         self._is_buffer_full = self._has_left = False
@@ -68,7 +68,7 @@ class CallClient:
             events.OutputAudioBufferCleared: lambda _event: playback.clear(),
         }
 
-    def begin(self, driver: Driver) -> None:
+    def begin(self, driver: RealtimeDriver) -> None:
         """Connect the driver; hang up where the client has gone already."""
         self._driver = driver
         if self._has_left:

@@ -16,7 +16,7 @@ import numpy as np
 import onnxruntime
 
 from antiphon.engine_api.options import Transcription
-from antiphon.errors import ServerError, shorten
+from antiphon.errors import ServerError, shorten, shutting_down
 from antiphon.speech import onnx
 from antiphon.speech.base import INPUT_RATE_HZ, Transcript, check_files, check_options
 from antiphon.speech.stt.hallucination import is_looping, remove_hallucinations
@@ -85,7 +85,7 @@ def _transcribe(model: "_Model", pcm: bytes, run_options: onnxruntime.RunOptions
         return _transcribe_segments(model, pcm, run_options)
     except onnx.ERRORS as error:
         if run_options.terminate:
-            raise ServerError("The transcription was stopped.") from None
+            raise shutting_down() from None
         raise ServerError(f"The audio could not be transcribed: {shorten(error, 300)}", code="transcription_failed") from None
 
 

@@ -62,7 +62,9 @@ class LocalAgreement:
     Attributes:
         confirmed_text: all of it so far.
 
-    Source: Macháček et al., "Turning Whisper into Real-Time Transcription System" (2023), for the policy.
+    Source: Liu, Spanakis and Niehues, "Low-Latency Sequence-to-Sequence Speech Recognition and Translation by Partial
+    Hypothesis Selection" (Interspeech 2020), for the policy; Macháček, Dabre and Bojar, "Turning Whisper into Real-Time
+    Transcription System" (2023), for its use with Whisper.
     """
 
     def __init__(self, rounds: int = 2) -> None:

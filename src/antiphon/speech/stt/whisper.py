@@ -62,7 +62,8 @@ class WhisperTranscriber:
     async def start(self) -> None:
         model = await self._threads.run(self._load)
         self._model = model
-        # Not every model knows all languages of the library: Cantonese came with large-v3.
+        # The library lists the same languages for every multilingual model. Older ones have no token for Cantonese,
+        # which is new in large-v3 (its model card).
         token_id = model.hf_tokenizer.token_to_id
         self.languages = tuple(language for language in model.supported_languages if token_id(f"<|{language}|>") is not None)
 

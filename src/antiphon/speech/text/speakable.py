@@ -7,9 +7,8 @@ that a transcript shows what the model wrote.
 """
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import aclosing
-from typing import cast
 
 from msgspec import Struct
 
@@ -210,7 +209,7 @@ class TextNormalizer:
 
 async def synthesize_clause(
     synthesizer: Synthesizer, clause: str, normalizer: TextNormalizer, voice: str | None = None, speed: float = 1.0
-) -> AsyncIterator[AudioChunk]:
+) -> AsyncGenerator[AudioChunk]:
     """
     The speech of one clause of an answer, as `ClauseSplitter` cuts it; closing the iterator stops the work.
 
@@ -226,8 +225,7 @@ async def synthesize_clause(
     """
     utterance = normalizer.normalize(clause)
     if utterance.spoken_text:
-        chunks = cast(AsyncGenerator[AudioChunk, None], synthesizer.synthesize(utterance.spoken_text, voice, speed))
-        async with aclosing(chunks):
+        async with aclosing(synthesizer.synthesize(utterance.spoken_text, voice, speed)) as chunks:
             async for chunk in chunks:
                 yield AudioChunk(chunk.pcm, utterance.consume(chunk.text))
     if rest := utterance.drain():

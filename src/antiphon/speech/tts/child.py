@@ -1,21 +1,20 @@
 """
 The main loop of a voice's process: it runs one synthesis after the other, and ends when the server does.
 
-A thread reads the commands, so that `StopSynthesis` reaches the running synthesis. Standard input is the socket;
-standard output goes to /dev/null, because libraries print to it.
+A thread reads the commands, so that `StopSynthesis` reaches the running synthesis. Standard input is the socket.
 """
 
 import heapq
 import itertools
 import os
 import queue
-import signal
 import socket
 import threading
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from antiphon.speech.tts.link import (
+from antiphon.framing import FrameDecoder, pack_frame
+from antiphon.speech.tts.messages import (
     StartVoice,
     StopSynthesis,
     SynthesisDone,
@@ -24,11 +23,10 @@ from antiphon.speech.tts.link import (
     TimedWord,
     VoiceCommand,
     VoiceFailed,
-    VoiceFrameReader,
     VoiceReady,
     command_decoder,
-    encode_frame,
 )
+from antiphon.subprocesses import end_with_parent, take_parent_socket
 
 READ_BYTES = 1 << 16
 
@@ -117,17 +115,17 @@ def serve(new_backend: Callable[[StartVoice], VoiceBackend]) -> None:
     Args:
         new_backend: loads the voice; raises `VoiceUnavailable` if it can't.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the server handles it: it may have answers to finish
-    with socket.socket(fileno=os.dup(0)) as link:
+    end_with_parent()
+    with take_parent_socket() as link:
         start_commands: queue.SimpleQueue[StartVoice] = queue.SimpleQueue()
         jobs = _JobQueue(start_commands.put)
         threading.Thread(target=_read_commands, args=(link, jobs), name="reader", daemon=True).start()
         try:
             backend = new_backend(start_commands.get())
         except VoiceUnavailable as error:
-            link.sendall(encode_frame(VoiceFailed(str(error))))
+            link.sendall(pack_frame(VoiceFailed(str(error))))
             return
-        link.sendall(encode_frame(VoiceReady()))
+        link.sendall(pack_frame(VoiceReady()))
         while True:
             _run_job(link, backend, jobs.get())
 
@@ -135,19 +133,19 @@ def serve(new_backend: Callable[[StartVoice], VoiceBackend]) -> None:
 def _run_job(link: socket.socket, backend: VoiceBackend, job: SynthesisJob) -> None:
     try:
         pcm, words = backend.synthesize(job)
+        frame = pack_frame(SynthesisDone(job.request.id, pcm, tuple(TimedWord(text, samples) for text, samples in words)))
     except SynthesisStopped:
         return
-    except Exception as error:  # one text that fails must not cost the others their voice
-        link.sendall(encode_frame(SynthesisFailed(job.request.id, f"{type(error).__name__}: {error}")))
-        return
-    link.sendall(encode_frame(SynthesisDone(job.request.id, pcm, tuple(TimedWord(text, samples) for text, samples in words))))
+    except Exception as error:  # one text that fails, or is too long for a frame, must not cost the others their voice
+        frame = pack_frame(SynthesisFailed(job.request.id, f"{type(error).__name__}: {error}"))
+    link.sendall(frame)
 
 
 def _read_commands(link: socket.socket, jobs: _JobQueue) -> None:
-    frames = VoiceFrameReader()
+    frames = FrameDecoder(command_decoder)
     try:
         while chunk := link.recv(READ_BYTES):
-            for payload in frames.feed(chunk):
-                jobs.handle(command_decoder.decode(payload))
+            for command in frames.feed(chunk):
+                jobs.handle(command)
     finally:
         os._exit(0)  # the server is gone, however it ended

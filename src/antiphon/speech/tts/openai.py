@@ -7,7 +7,7 @@ rate so far.
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Literal
 
@@ -85,7 +85,7 @@ class OpenAISynthesizer:
         if session is not None:
             await session.close()
 
-    async def synthesize(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncIterator[AudioChunk]:
+    async def synthesize(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncGenerator[AudioChunk]:
         name = resolve_voice(self.voices, voice, self._server.aliases)
         rate = self._speaking_rates.setdefault(name, SpeakingRate(self.rate_hz))
         timer = _WordTimer(split_words(text), rate, speed)

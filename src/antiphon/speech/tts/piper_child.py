@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from antiphon.speech.tts.child import SynthesisJob, VoiceUnavailable, serve
-from antiphon.speech.tts.link import StartVoice, Synthesize
+from antiphon.speech.tts.messages import StartVoice, Synthesize
 from antiphon.speech.tts.onnx_voice import (
     OnnxVoiceModel,
     Phonemizer,

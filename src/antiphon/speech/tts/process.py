@@ -8,10 +8,9 @@ starts at once.
 import asyncio
 import contextlib
 import itertools
-import signal
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -19,9 +18,10 @@ from msgspec import Struct
 
 from antiphon.audio import SAMPLE_BYTES
 from antiphon.errors import ServerError, invalid_value, overloaded_error
+from antiphon.link import LinkEndpoint, StreamLinkTransport
 from antiphon.speech.base import AudioChunk
 from antiphon.speech.text.clauses import split_sentences
-from antiphon.speech.tts.link import (
+from antiphon.speech.tts.messages import (
     StartVoice,
     StopSynthesis,
     SynthesisDone,
@@ -30,9 +30,7 @@ from antiphon.speech.tts.link import (
     VoiceCommand,
     VoiceEvent,
     VoiceFailed,
-    VoiceFrameReader,
     VoiceReady,
-    encode_frame,
     event_decoder,
 )
 from antiphon.subprocesses import SupervisedProcess, reap, resolve, spawn
@@ -59,7 +57,7 @@ class VoiceLimits(Struct, frozen=True, kw_only=True):
     max_pending: int = 256
 
 
-class _VoiceChild(asyncio.Protocol):
+class _VoiceChild:
     """
     One process and its pending requests.
 
@@ -83,14 +81,13 @@ class _VoiceChild(asyncio.Protocol):
         self._limits = limits
         self._on_lost = on_lost
         self._loop = loop
-        self._frames = VoiceFrameReader()
-        self._transport: asyncio.Transport | None = None
+        self._link: LinkEndpoint[VoiceEvent, VoiceCommand] = LinkEndpoint(event_decoder, self._handle_event, self._on_link_lost)
         self._pending: dict[int, asyncio.Future[SynthesisDone]] = {}
         self._watchdog: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        self.process = await spawn(self._command, lambda: self)
-        self.send(self._start_command)
+        self.process = await spawn(self._command, lambda: StreamLinkTransport(self._link))
+        self._link.send(self._start_command)
         try:
             async with asyncio.timeout(self._limits.start_timeout_s):
                 await self.ready
@@ -98,7 +95,7 @@ class _VoiceChild(asyncio.Protocol):
             raise ServerError(f"The voice process was not ready in {self._limits.start_timeout_s:g} seconds.") from None
 
     async def stop(self, grace_s: float) -> None:
-        self.close()
+        self._link.abort("the voice is stopping")  # the process then ends by itself
         if self.process is not None:
             await reap(self.process, grace_s)
 
@@ -111,50 +108,29 @@ class _VoiceChild(asyncio.Protocol):
     def submit(self, request: Synthesize) -> asyncio.Future[SynthesisDone]:
         """Request a synthesis; a caller that no longer wants it calls `cancel`."""
         future: asyncio.Future[SynthesisDone] = self._loop.create_future()
-        if self._transport is None:
+        if self._link.is_over:
             resolve(future, _process_died_error())
             return future
+        self._link.send(request)
         if not self._pending:
             self._restart_watchdog()
         self._pending[request.id] = future
-        self.send(request)
         return future
 
     def cancel(self, id: int, future: "asyncio.Future[SynthesisDone]") -> None:
         future.cancel()
         if self._pending.pop(id, None) is not None:
-            self.send(StopSynthesis(id))
+            self._link.send(StopSynthesis(id))
             if not self._pending:
                 self._cancel_watchdog()
-
-    def send(self, message: VoiceCommand) -> None:
-        """Send a message; dropped when the link is closed."""
-        if self._transport is not None:
-            self._transport.write(encode_frame(message))
-
-    def close(self) -> None:
-        """Close the link; the process then ends by itself."""
-        if self._transport is not None:
-            self._transport.close()
 
     def kill(self) -> None:
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
-                self.process.send_signal(signal.SIGKILL)
-        self.close()
+                self.process.kill()
+        self._link.abort("the voice did not answer")
 
     # Events from the process
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # a socket's transport is one
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        for payload in self._frames.feed(data):
-            self._handle_event(event_decoder.decode(payload))
-        if self._pending:
-            self._restart_watchdog()
-        else:
-            self._cancel_watchdog()
 
     def _handle_event(self, event: VoiceEvent) -> None:
         match event:
@@ -168,9 +144,12 @@ class _VoiceChild(asyncio.Protocol):
             case SynthesisFailed():
                 if (future := self._pending.pop(event.id, None)) is not None:
                     resolve(future, ServerError(f"The voice can't say that: {event.message}.", code="server_error"))
+        if self._pending:
+            self._restart_watchdog()
+        else:
+            self._cancel_watchdog()
 
-    def connection_lost(self, _error: Exception | None) -> None:
-        self._transport = None
+    def _on_link_lost(self, _reason: str) -> None:
         self._cancel_watchdog()
         resolve(self.ready, ServerError("The voice process ended before it was ready."))
         for future in self._pending.values():
@@ -326,7 +305,7 @@ class ProcessSynthesizer:
     async def stop(self) -> None:
         await self.process.stop()
 
-    async def synthesize(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncIterator[AudioChunk]:
+    async def synthesize(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncGenerator[AudioChunk]:
         name = resolve_voice(self.voices, voice, self._aliases)
         async with aclosing(self.process.synthesize(split_sentences(text), name, speed)) as results:
             async for result in results:

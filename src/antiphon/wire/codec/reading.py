@@ -9,7 +9,7 @@ same annotations.
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 from msgspec import Raw
@@ -20,34 +20,6 @@ from antiphon.wire.codec.types import Wire
 
 T = TypeVar("T")
 W = TypeVar("W", bound=Wire)
-
-DEPTH_LIMIT = 64
-
-_BRACES_TO_BRACKETS = bytes.maketrans(b"{}", b"[]")
-_OTHER_BYTES = bytes(set(range(256)) - set(b'[]{}"'))
-
-
-def check_depth(body: bytes) -> None:
-    """
-    Check that JSON is nested at most `DEPTH_LIMIT` levels deep, without decoding it.
-
-    Raises:
-        ClientError: it is nested deeper.
-    """
-    if body.count(b"{") + body.count(b"[") <= DEPTH_LIMIT:
-        return
-    if b"\\" in body:
-        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    # Without escaped quotes, every other piece between quotes is outside of strings.
-    pieces = body.translate(_BRACES_TO_BRACKETS, _OTHER_BYTES).split(b'"')
-    brackets = b"".join(pieces[::2])
-    for _ in range(DEPTH_LIMIT):  # each round removes the innermost level
-        outer = brackets.replace(b"[]", b"")
-        if len(outer) == len(brackets):
-            return  # nothing left, or brackets that don't match, which the decoder refuses
-        brackets = outer
-    if brackets:
-        raise errors.nesting_too_deep(DEPTH_LIMIT)
 
 
 class Reader(Generic[T]):
@@ -80,10 +52,9 @@ class Reader(Generic[T]):
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise errors.unparsable_json(str(error)) from None
         try:
-            message: T = shape_for(self._kind).read(body.strip(), path)
+            return cast(T, shape_for(self._kind).read(body.strip(), path))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise errors.unparsable_json(str(error)) from None
-        return message
 
 
 def read_query(kind: type[W], pairs: Iterable[tuple[str, str]]) -> W:
@@ -92,7 +63,8 @@ def read_query(kind: type[W], pairs: Iterable[tuple[str, str]]) -> W:
 
     Args:
         kind: the wire type.
-        pairs: names and values in order; lists are repeated names, with or without `[]` at the end.
+        pairs: names and values in order; lists are repeated names, with or without `[]` at the end, which OpenAI's
+            SDKs write.
 
     Raises:
         ClientError: a value is not what its field takes.
@@ -106,7 +78,7 @@ def read_query(kind: type[W], pairs: Iterable[tuple[str, str]]) -> W:
     return Reader[W](kind).read(msgspec.json.encode(fields))
 
 
-def _query_json(shape: "Shape", texts: list[str]) -> Any:
+def _query_json(shape: Shape, texts: list[str]) -> Raw | str | list[str]:
     if "array" in shape.readers:
         return texts
     text = texts[-1]

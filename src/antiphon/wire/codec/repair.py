@@ -12,7 +12,10 @@ T = TypeVar("T")
 _LONE_SURROGATE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
-"""An escaped lone surrogate. Servers that cut text by UTF-16 units send them, and UTF-8 can't encode them."""
+"""
+An escaped lone surrogate, which JSON allows (RFC 8259, section 8.2) and UTF-8 can't encode (RFC 3629, section 3).
+Servers that cut text by UTF-16 units send them.
+"""
 
 
 def repair_json(event: bytes, decode: Callable[[bytes], T], error: Exception, what: str) -> tuple[bytes, T]:

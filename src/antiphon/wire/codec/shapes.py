@@ -1,4 +1,8 @@
-"""How JSON is read into a wire type: for each annotation, a reader by JSON kind, built once and cached."""
+"""
+How JSON is read into a wire type: for each annotation, a reader by JSON kind, built once and cached.
+
+Annotations have the type `Any`: `TypeForm`, which PEP 747 adds for them, is newer than Python 3.11.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +43,10 @@ def _json_kind(raw: bytes) -> str:
 
 
 def _integer_json(raw: bytes) -> bytes | None:
-    """A number such as `16.0` as an integer, which it is in JSON Schema; None if it has a fraction."""
+    """
+    A number such as `16.0` as an integer, which it is in JSON Schema (Validation 2020-12, section 6.1.1); None if it
+    has a fraction.
+    """
     number = msgspec.json.decode(raw, type=float)
     return b"%d" % number if number.is_integer() else None
 
@@ -49,9 +56,7 @@ def _join_path(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-_Read = Callable[[bytes, str], Any]
-
-
+_Read = Callable[[bytes, str], object]
 _Readers = dict[str, _Read]
 
 
@@ -61,7 +66,7 @@ class Shape(NamedTuple):
     readers: _Readers
     phrase: str
 
-    def read(self, raw: bytes, path: str) -> Any:
+    def read(self, raw: bytes, path: str) -> object:
         """
         The value of `raw`, one JSON value without white space around it.
 
@@ -140,7 +145,7 @@ _SHAPE_BUILDERS: dict[Any, Callable[[tuple[Any, ...], Meta], tuple[_Readers, str
 }
 
 
-def _read_plain(raw: bytes, _path: str) -> Any:
+def _read_plain(raw: bytes, _path: str) -> object:
     return msgspec.json.decode(raw)
 
 
@@ -188,7 +193,7 @@ _decode_members = msgspec.json.Decoder(list[Raw]).decode
 _decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-def _read_array(decoder: msgspec.json.Decoder[list[Any]], member: Shape, meta: Meta, raw: bytes, path: str) -> list[Any]:
+def _read_array(decoder: msgspec.json.Decoder[list[object]], member: Shape, meta: Meta, raw: bytes, path: str) -> list[object]:
     with suppress(msgspec.ValidationError):
         return decoder.decode(raw)
     members = _decode_members(raw)
@@ -196,7 +201,7 @@ def _read_array(decoder: msgspec.json.Decoder[list[Any]], member: Shape, meta: M
     return [member.read(bytes(each), f"{path}[{index}]") for index, each in enumerate(members)]
 
 
-def _read_map(key: Any, value: Shape, meta: Meta, raw: bytes, path: str) -> dict[str, Any]:
+def _read_map(key: Any, value: Shape, meta: Meta, raw: bytes, path: str) -> dict[str, object]:
     fields = _decode_fields(raw)
     if meta.max_length is not None and len(fields) > meta.max_length:
         raise errors.too_many_properties(path, meta.max_length, len(fields))

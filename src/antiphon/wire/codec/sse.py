@@ -8,7 +8,8 @@ This is on the path of every token. Nearly every event of a model's stream is on
 and alone in one read, so that is what the fast path takes. Everything else (comments, other fields, several lines,
 other line ends) takes the slow one.
 
-Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
+Source: HTML, sections 9.2.5 and 9.2.6,
+https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
 """
 
 DONE = b"[DONE]"
@@ -58,6 +59,7 @@ class SseParser:
         """
         The data of an event at the very end, without the empty line that should follow: some servers leave it out.
         """
+        # HTML 9.2.6 discards it; a model's server that closes after its last word would lose that.
         last = b"".join(self._pending_pieces)
         self._pending_pieces.clear()
         return [_event_data(last)] if _has_data(last) else []
@@ -84,7 +86,7 @@ class SseParser:
     def _normalize_line_ends(self, piece: bytes) -> bytes:
         """
         The piece with LF for every line end. A CR ends a line at once; the LF that may follow in the next piece is
-        dropped.
+        dropped. (HTML 9.2.5: a line ends with CRLF, LF or CR.)
         """
         if self._is_after_cr and piece.startswith(b"\n"):
             piece = piece[1:]
@@ -98,7 +100,7 @@ class SseParser:
             self._pending_bytes = 0
         if not self._has_begun:
             self._has_begun = True
-            piece = piece.removeprefix(_BOM)
+            piece = piece.removeprefix(_BOM)  # HTML 9.2.5: one byte order mark may lead the stream
         return piece
 
     def _buffer(self, rest: bytes) -> None:
@@ -114,5 +116,6 @@ def _has_data(block: bytes) -> bool:
 
 
 def _event_data(block: bytes) -> bytes:
+    # HTML 9.2.6: values of several `data` lines are joined by LF, each without the one space that may lead it.
     lines = (line.partition(b":") for line in block.split(b"\n"))
     return b"\n".join(value.removeprefix(b" ") for field, _, value in lines if field == b"data")

@@ -22,6 +22,12 @@ T = TypeVar("T")
 JsonDict: TypeAlias = dict[str, Any]
 """A JSON object as plain values."""
 
+if TYPE_CHECKING:
+    JsonValue: TypeAlias = object
+else:
+    JsonValue = Any
+    """A JSON value of any kind, which is narrowed before use; at run time `Any`, which msgspec decodes faster."""
+
 Maybe: TypeAlias = T | UnsetType | None
 """A field that may be absent or null."""
 
@@ -29,7 +35,7 @@ Opt: TypeAlias = T | UnsetType
 """A field that may be absent, but not null."""
 
 
-class Extra(Mapping[str, Any]):
+class Extra(Mapping[str, JsonValue]):
     """
     Fields unknown to this version: a mapping of plain values, whose JSON is kept exactly, numbers included.
 
@@ -39,10 +45,10 @@ class Extra(Mapping[str, Any]):
 
     __slots__ = ("_fields",)
 
-    def __init__(self, fields: Mapping[str, Any]) -> None:
+    def __init__(self, fields: Mapping[str, object]) -> None:
         self._fields = {name: _compact_json(value) for name, value in fields.items()}
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> JsonValue:
         return msgspec.json.decode(self._fields[name])
 
     def __iter__(self) -> Iterator[str]:
@@ -60,7 +66,7 @@ class Extra(Mapping[str, Any]):
         return msgspec.json.encode(self._fields)
 
 
-def _compact_json(value: Any) -> Raw:
+def _compact_json(value: object) -> Raw:
     # On one line: a line break would end a server-sent event.
     compact = msgspec.json.format(msgspec.json.encode(value), indent=-1)
     msgspec.json.decode(compact)  # `Raw` was skipped unread, and may be invalid JSON
@@ -87,7 +93,7 @@ class Wire(Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
     extra: Opt[Extra] = field(default=UNSET, name=EXTRA_NAME)
 
     @classmethod
-    def takes_untyped(cls, fields: Mapping[str, Any]) -> bool:
+    def takes_untyped(cls, fields: Mapping[str, object]) -> bool:
         """Whether an object with these fields but without the `type` it should have is one of these."""
         return False
 
@@ -128,7 +134,7 @@ else:
     """An object that must have its `type` though only one is possible: msgspec requires the tag only in unions."""
 
 
-def _encode_extra(value: Any) -> Raw:
+def _encode_extra(value: object) -> Raw:
     if not isinstance(value, Extra):
         raise NotImplementedError(f"{type(value).__name__} has no place on the wire")
     return Raw(b"0," + value.json[1:-1] if value else b"0")
@@ -157,7 +163,7 @@ def strip_markers(encoded_json: bytes) -> bytes:
     return encoded_json
 
 
-def encode(value: Any) -> bytes:
+def encode(value: object) -> bytes:
     """Wire types, or lists and dicts of them, as JSON on one line."""
     content = ENCODER.encode(value)
     return strip_markers(content) if MARKER_BYTE in content else content

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, field
 
 from antiphon import errors
-from antiphon.wire.codec.reading import Reader, check_depth, read_query
+from antiphon.wire.codec.reading import Reader, read_query
+from antiphon.wire.codec.structure import check_structure
 from antiphon.wire.codec.types import Maybe, Opt, Tagged, Wire
 
 TranscriptFormat = Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"]
@@ -126,7 +127,7 @@ TimedText = tuple[str, float, float]
 
 
 def to_srt(segments: Sequence[TimedText]) -> str:
-    """Subtitles in SubRip format."""
+    """Subtitles in SubRip format, which no document specifies: a comma before the milliseconds, texts as they are."""
     return "".join(
         f"{number}\n{_timestamp(start, ',')} --> {_timestamp(end, ',')}\n{text}\n\n"
         for number, (text, start, end) in enumerate(segments, 1)
@@ -139,6 +140,7 @@ def to_vtt(segments: Sequence[TimedText]) -> str:
 
     Source: https://www.w3.org/TR/webvtt1/#syntax
     """
+    # A cue's text has no `&` and `<` of its own, and nowhere `-->`.
     escapes = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
     cues = (f"{_timestamp(start, '.')} --> {_timestamp(end, '.')}\n{text.translate(escapes)}\n\n" for text, start, end in segments)
     return "WEBVTT\n\n" + "".join(cues)
@@ -159,7 +161,7 @@ class VoiceId(Wire, kw_only=True):
 
 
 class SpeechRequest(Wire, kw_only=True):
-    """A text to synthesize."""
+    """A text to synthesize, within the limits of the Audio reference (`POST /audio/speech`)."""
 
     model: str
     input: Annotated[str, Meta(min_length=1, max_length=4096)]
@@ -207,5 +209,5 @@ def decode_speech_request(body: bytes) -> SpeechRequest:
     Raises:
         ClientError: it is invalid; `param` says where.
     """
-    check_depth(body)
+    check_structure(body)
     return _speech_reader.read(body)

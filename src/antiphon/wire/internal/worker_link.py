@@ -15,7 +15,6 @@ from msgspec import Meta, Struct, msgpack
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import ConversationKind, ConversationSettings
-from antiphon.wire.codec.length_prefix import FRAME_LIMIT_BYTES, add_length_prefix
 from antiphon.wire.internal.failure import Failure as Failure
 
 VERSION = 3
@@ -242,25 +241,3 @@ FromWorker = (
 
 to_worker_decoder: msgpack.Decoder[ToWorker] = msgpack.Decoder(ToWorker)
 from_worker_decoder: msgpack.Decoder[FromWorker] = msgpack.Decoder(FromWorker)
-
-_encoder = msgpack.Encoder()
-
-
-class UnsendableFrame(ValueError):
-    """A frame that can't be sent."""
-
-
-def pack_frame(frame: ToWorker | FromWorker) -> bytes:
-    """
-    The frame with its length in front.
-
-    Raises:
-        UnsendableFrame: it is too long, or contains a value that MessagePack can't carry.
-    """
-    try:
-        payload = _encoder.encode(frame)
-    except (OverflowError, TypeError, ValueError, RecursionError) as error:  # such as a number of 70 bits, or half of a surrogate pair
-        raise UnsendableFrame(f"it contains a value that can't be sent to another process ({error})") from None
-    if len(payload) > FRAME_LIMIT_BYTES:
-        raise UnsendableFrame(f"it has {len(payload)} bytes, and at most {FRAME_LIMIT_BYTES} can be sent to another process")
-    return add_length_prefix(payload)

@@ -9,13 +9,14 @@ Source: OpenBMB's documentation of the Realtime API of MiniCPM-o 4.5.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from antiphon.errors import ClientError, quote_list, shorten
-from antiphon.wire.codec.reading import check_depth
+from antiphon.wire.codec.structure import check_depth, check_event_structure
+from antiphon.wire.codec.types import JsonDict
 from antiphon.wire.minicpmo import media
 from antiphon.wire.minicpmo.chat import ChatAppend as ChatAppend, decode_chat_append
 from antiphon.wire.minicpmo.decode import ID_LIMIT, first_field, invalid_field, missing_field, read, require_field, validate_id
@@ -50,7 +51,7 @@ class SessionInit(Struct, frozen=True, kw_only=True):
     """
 
     instructions: str | None = None
-    options: dict[str, Any] = {}
+    options: JsonDict = {}
     reference: bytes | None = None
     voice_reference: bytes | None = None
     slices: int | None = None
@@ -104,6 +105,7 @@ _Slices = int | list[int] | None
 
 
 class _Payload(_References):
+    # `instructions` is a name that OpenBMB's Python server accepts as well, its C++ server not.
     system_prompt: str | None = None
     instructions: str | None = None
     config: Raw | UnsetType = UNSET
@@ -118,6 +120,7 @@ class _Hints(Struct):
 
 
 class _Duplex(_Hints):
+    # The first name of each is the protocol's; the others are those that OpenBMB's servers accept as well.
     audio: Raw | UnsetType = UNSET
     audio_base64: Raw | UnsetType = UNSET
     audio_data: Raw | UnsetType = UNSET
@@ -133,7 +136,7 @@ class _Duplex(_Hints):
 _envelope_decoder = msgspec.json.Decoder(_Envelope)
 _payload_decoder = msgspec.json.Decoder(_Payload)
 _duplex_decoder = msgspec.json.Decoder(_Duplex)
-_options_decoder = msgspec.json.Decoder(dict[str, Any])
+_options_decoder = msgspec.json.Decoder(JsonDict)
 _string_decoder = msgspec.json.Decoder(str)
 
 
@@ -144,6 +147,10 @@ def decode_client(frame: bytes, mode: Mode) -> ClientEvent:
     Raises:
         ClientError: it is no valid event.
     """
+    try:
+        check_event_structure(frame)
+    except ClientError as error:
+        raise ClientError(error.message, code="invalid_payload") from None
     envelope = read(_envelope_decoder, frame, "")
     tag = read(_string_decoder, require_field(envelope.type, "type"), "type")
     reader = _EVENT_DECODERS.get(tag)
@@ -179,7 +186,7 @@ def _check_raw_depth(raw: bytes) -> None:
         raise ClientError(error.message, code="invalid_json") from None
 
 
-def _decode_options(raw: Raw | UnsetType) -> dict[str, Any]:
+def _decode_options(raw: Raw | UnsetType) -> JsonDict:
     if isinstance(raw, UnsetType) or bytes(raw) == b"null":
         return {}
     if len(raw) > OPTIONS_LIMIT_BYTES:

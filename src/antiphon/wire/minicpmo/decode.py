@@ -73,7 +73,7 @@ def require_field(raw: Raw | UnsetType, param: str) -> bytes:
     return bytes(raw)
 
 
-def first_field(fields: Any, names: tuple[str, ...]) -> tuple[Any, str]:
+def first_field(fields: object, names: tuple[str, ...]) -> tuple[Any, str]:
     """
     The value and name of the first field that is neither absent nor null; None with the first name if there is none.
     """

@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta
 
-from antiphon.wire.codec.reading import Reader, check_depth
+from antiphon.wire.codec.reading import Reader
+from antiphon.wire.codec.structure import check_structure
 from antiphon.wire.codec.types import Opt, Tagged, Wire
 
 MAX_VOICE_NAME_CHARACTERS = 100
@@ -126,5 +127,5 @@ def decode_voice_upload(body: bytes) -> VoiceUpload:
     Raises:
         ClientError: it is invalid; `param` says where.
     """
-    check_depth(body)
+    check_structure(body)
     return _upload_reader.read(body)

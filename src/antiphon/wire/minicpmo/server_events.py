@@ -1,14 +1,14 @@
 """Server events of the MiniCPM-o protocol. Fields that only clients of some generations need are always sent."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import UNSET
 
-from antiphon.wire.codec.types import Maybe, Opt, Tagged, Unknown, Wire, encode
+from antiphon.wire.codec.types import JsonDict, Maybe, Opt, Tagged, Unknown, Wire, encode
 from antiphon.wire.realtime.decode import EventReader
 
-Metrics = dict[str, Any]
+Metrics = JsonDict
 """Measurements by the original's names; any may be absent."""
 
 
@@ -56,7 +56,7 @@ class SessionQueued(Event, kw_only=True, tag="session.queued"):
 
 
 class SessionQueueUpdate(SessionQueued, kw_only=True, tag="session.queue_update"):
-    """The present position."""
+    """The present position. The original leaves out `ticket_id` here."""
 
 
 class SessionQueueDone(Event, kw_only=True, tag="session.queue_done"):
@@ -128,7 +128,8 @@ class OutputDelta(Event, kw_only=True, tag="response.output.delta"):
     More output, or that the model listens.
 
     Attributes:
-        text: with `kind` text; empty with listen, as the public client passes over a delta without one.
+        text: with `kind` text; empty with listen, as openbmb-realtime 0.1.6 passes over a delta without one, and never
+            learns that the turn ended (measured).
         audio: float32 at 24 kHz, with `kind` audio.
         end_of_turn: with listen: the model's turn is over.
         interrupted: with `end_of_turn`: it was interrupted; discard unplayed audio.

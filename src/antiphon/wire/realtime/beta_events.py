@@ -3,16 +3,19 @@ The beta of the Realtime API, on the wire only: events of a beta peer become GA 
 
 Events that the beta does not have are not sent to a beta client. Where GA sends `conversation.item.added` and then
 `.done`, the beta sends `conversation.item.created` once, when the item is added.
+
+Source: Realtime guide, "Beta to GA migration".
 """
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, get_args
 
 import msgspec
 from msgspec import UNSET
 
-from antiphon.wire.codec.reading import check_depth
-from antiphon.wire.codec.types import Opt, Tagged, Unknown, encode
+from antiphon.wire.codec.structure import check_depth
+from antiphon.wire.codec.types import Opt, Tagged, Unknown, Wire, encode
 from antiphon.wire.realtime import client_events as client, server_events as server
 from antiphon.wire.realtime.beta_shapes import (
     FlatParams,
@@ -20,30 +23,13 @@ from antiphon.wire.realtime.beta_shapes import (
     FlatSession,
     check_beta_modalities,
     flat_item,
-    flat_params,
-    flat_response,
-    flat_session,
-    nested_params,
-    nested_response,
-    nested_session,
-    nested_transcription_session,
+    flatten,
+    nest,
+    to_beta_names,
 )
 from antiphon.wire.realtime.decode import EventReader
-from antiphon.wire.realtime.session import TranscriptionSession
-
-_Converter = Callable[[Any], Any]
-
-
-def _copy_as(kind: type[Tagged]) -> _Converter:
-    """Converts an event to another kind with the same fields."""
-    names = [each.name for each in msgspec.structs.fields(kind)]
-    return lambda event: kind(**{name: getattr(event, name) for name in names})
-
-
-def _convert(event: Any, converters: dict[type[Any], _Converter]) -> Any:
-    convert = converters.get(type(event))
-    return event if convert is None else convert(event)
-
+from antiphon.wire.realtime.response import Response, ResponseParams
+from antiphon.wire.realtime.session import Session, TranscriptionSession
 
 # Client events
 
@@ -82,70 +68,6 @@ BetaClientEvent = (
 )
 
 _client_reader: EventReader[BetaClientEvent] = EventReader(BetaClientEvent)
-
-
-def _to_ga_session_update(event: SessionUpdate) -> client.SessionUpdate:
-    check_beta_modalities(event.session.modalities, "session.modalities")
-    return client.SessionUpdate(event_id=event.event_id, session=nested_session(event.session))
-
-
-def _to_ga_transcription_update(event: TranscriptionSessionUpdate) -> client.SessionUpdate:
-    return client.SessionUpdate(event_id=event.event_id, session=nested_transcription_session(event.session))
-
-
-def _to_ga_response_create(event: ResponseCreate) -> client.ResponseCreate:
-    if event.response is UNSET:
-        return client.ResponseCreate(event_id=event.event_id)
-    check_beta_modalities(event.response.modalities, "response.modalities")
-    return client.ResponseCreate(event_id=event.event_id, response=nested_params(event.response))
-
-
-_CLIENT_TO_GA: dict[type[Any], _Converter] = {
-    SessionUpdate: _to_ga_session_update,
-    TranscriptionSessionUpdate: _to_ga_transcription_update,
-    ResponseCreate: _to_ga_response_create,
-}
-
-
-def _to_beta_session_update(event: client.SessionUpdate) -> Tagged:
-    kind = TranscriptionSessionUpdate if isinstance(event.session, TranscriptionSession) else SessionUpdate
-    return kind(event_id=event.event_id, session=flat_session(event.session))
-
-
-def _to_beta_response_create(event: client.ResponseCreate) -> ResponseCreate:
-    return ResponseCreate(event_id=event.event_id, response=UNSET if event.response is UNSET else flat_params(event.response))
-
-
-def _with_flat_item(event: Any) -> Any:
-    return msgspec.structs.replace(event, item=flat_item(event.item))
-
-
-_CLIENT_TO_BETA: dict[type[Any], _Converter] = {
-    client.SessionUpdate: _to_beta_session_update,
-    client.ResponseCreate: _to_beta_response_create,
-    client.ConversationItemCreate: _with_flat_item,
-}
-
-
-def decode_client(frame: bytes) -> client.ClientEvent:
-    """
-    Decode a beta client's frame as a GA event.
-
-    Raises:
-        ClientError: it is not a valid event of the beta.
-    """
-    event = _client_reader.read(frame)
-    if type(event) is client.InputAudioBufferAppend:
-        return event
-    check_depth(frame)
-    ga_event: client.ClientEvent = _convert(event, _CLIENT_TO_GA)
-    client.check_event(ga_event)
-    return ga_event
-
-
-def encode_client(event: client.ClientEvent) -> bytes:
-    """JSON of a client's event, for a beta server."""
-    return encode(_convert(event, _CLIENT_TO_BETA))
 
 
 # Server events
@@ -259,58 +181,77 @@ BetaServerEvent = (
 _server_reader: EventReader[BetaServerEvent | Unknown] = EventReader(BetaServerEvent | Unknown)
 
 
-def _to_beta_session_created(event: server.SessionCreated) -> SessionCreated:
-    return SessionCreated(event_id=event.event_id, session=flat_session(event.session))
+# Conversion
+
+_Converter = Callable[[Any], Any]  # of one kind of event, by whose type it is looked up
+
+_FLAT_KINDS: dict[type[Wire], type[Wire]] = {
+    Session: FlatSession,
+    TranscriptionSession: FlatSession,
+    ResponseParams: FlatParams,
+    Response: FlatResponse,
+}
+_NESTED_KINDS: dict[type[Wire], type[Wire]] = {FlatSession: Session, FlatParams: ResponseParams, FlatResponse: Response}
 
 
-def _to_beta_session_updated(event: server.SessionUpdated) -> Tagged:
-    kind = TranscriptionSessionUpdated if isinstance(event.session, TranscriptionSession) else SessionUpdated
-    return kind(event_id=event.event_id, session=flat_session(event.session))
+def _flat_object(value: Any) -> Any:
+    kind = _FLAT_KINDS.get(type(value))
+    return flat_item(value) if kind is None else flatten(value, kind)
 
 
-# The session machine works with GA types, so its errors name GA fields; a beta client gets the beta's names.
-_BETA_PATHS = (
-    (".audio.input.turn_detection", ".turn_detection"),
-    (".audio.input.transcription", ".input_audio_transcription"),
-    (".audio.input.noise_reduction", ".input_audio_noise_reduction"),
-    (".audio.input.format", ".input_audio_format"),
-    (".audio.output.format", ".output_audio_format"),
-    (".audio.output.voice", ".voice"),
-    (".audio.output.speed", ".speed"),
-    (".output_modalities", ".modalities"),
-    ("session.max_output_tokens", "session.max_response_output_tokens"),
-    ("response.max_output_tokens", "response.max_response_output_tokens"),
-    ("'output_text'", "'text'"),
-    ("'output_audio'", "'audio'"),
-)
+def _nested_object(value: Any) -> Any:
+    kind = _NESTED_KINDS.get(type(value))
+    return value if kind is None else nest(value, kind)
 
 
-def _to_beta_paths(text: str) -> str:
-    for path, flat in _BETA_PATHS:
-        text = text.replace(path, flat)
-    return text
+_nested_transcription_session = partial(nest, kind=TranscriptionSession)
 
 
-def _to_beta_error(event: server.ErrorEvent) -> server.ErrorEvent:
+def _nested_created_session(session: FlatSession) -> Session | TranscriptionSession:
+    # `SessionCreated` is the one event of both kinds of session in the beta.
+    only_transcribes = session.object == "realtime.transcription_session"
+    return nest(session, TranscriptionSession) if only_transcribes else nest(session, Session)
+
+
+def _converter(source: type[Tagged], target: type[Tagged], convert_object: _Converter) -> _Converter:
+    """Converts an event to another kind: the fields that both kinds have, and the object in one of them."""
+    names = [name for name in source.__struct_fields__ if name in target.__struct_fields__]
+    with_object = next((name for name in ("session", "response", "item") if name in names), None)
+    if with_object is None:
+        return lambda event: target(**{name: getattr(event, name) for name in names})
+    return lambda event: target(
+        **{name: getattr(event, name) for name in names} | {with_object: convert_object(getattr(event, with_object))}
+    )
+
+
+def _session_converter(source: type[Tagged], target: type[Tagged], transcription_target: type[Tagged]) -> _Converter:
+    convert, convert_transcription = (_converter(source, kind, _flat_object) for kind in (target, transcription_target))
+    return lambda event: convert_transcription(event) if isinstance(event.session, TranscriptionSession) else convert(event)
+
+
+def _error(event: server.ErrorEvent) -> server.ErrorEvent:
+    # The session machine works with GA types, so its errors name GA fields.
     error = event.error
     if error.param is None:
         return event
-    flat = msgspec.structs.replace(error, message=_to_beta_paths(error.message), param=_to_beta_paths(error.param))
-    return msgspec.structs.replace(event, error=flat)
+    error = msgspec.structs.replace(error, message=to_beta_names(error.message), param=to_beta_names(error.param))
+    return msgspec.structs.replace(event, error=error)
 
 
-def _to_beta_transcription_failed(event: server.InputAudioTranscriptionFailed) -> server.InputAudioTranscriptionFailed:
+def _transcription_failed(event: server.InputAudioTranscriptionFailed) -> server.InputAudioTranscriptionFailed:
     # The beta always has `param` in this error, null if there is none; GA clients reject a null there.
     param = None if event.error.param is UNSET else event.error.param
     return msgspec.structs.replace(event, error=msgspec.structs.replace(event.error, param=param))
 
 
-def _to_beta_item_created(event: server.ConversationItemAdded) -> server.ConversationItemCreated:
-    item_created: server.ConversationItemCreated = _copy_as(server.ConversationItemCreated)(_with_flat_item(event))
-    return item_created
-
-
 _BETA_KINDS: dict[type[Tagged], type[Tagged]] = {
+    client.SessionUpdate: SessionUpdate,
+    client.ResponseCreate: ResponseCreate,
+    server.SessionCreated: SessionCreated,
+    server.SessionUpdated: SessionUpdated,
+    server.ConversationItemAdded: server.ConversationItemCreated,
+    server.ResponseCreated: ResponseCreated,
+    server.ResponseDone: ResponseDone,
     server.ResponseOutputTextDelta: ResponseTextDelta,
     server.ResponseOutputTextDone: ResponseTextDone,
     server.ResponseOutputAudioTranscriptDelta: ResponseAudioTranscriptDelta,
@@ -320,68 +261,72 @@ _BETA_KINDS: dict[type[Tagged], type[Tagged]] = {
     server.ResponseFunctionCallArgumentsDone: FunctionCallArgumentsDone,
 }
 
-_SERVER_TO_BETA: dict[type[Any], _Converter] = {
-    **{kind: _copy_as(beta_kind) for kind, beta_kind in _BETA_KINDS.items()},
-    server.SessionCreated: _to_beta_session_created,
-    server.SessionUpdated: _to_beta_session_updated,
-    server.ErrorEvent: _to_beta_error,
-    server.ConversationItemAdded: _to_beta_item_created,
-    server.ConversationItemCreated: _with_flat_item,
-    server.ConversationItemRetrieved: _with_flat_item,
-    server.ResponseOutputItemAdded: _with_flat_item,
-    server.ResponseOutputItemDone: _with_flat_item,
-    server.InputAudioTranscriptionCompleted: lambda event: msgspec.structs.replace(event, languages=UNSET),
-    server.InputAudioTranscriptionFailed: _to_beta_transcription_failed,
-    server.ResponseCreated: lambda event: ResponseCreated(event_id=event.event_id, response=flat_response(event.response)),
-    server.ResponseDone: lambda event: ResponseDone(event_id=event.event_id, response=flat_response(event.response)),
-}
-
-_GA_ONLY_EVENTS = frozenset(
-    (
-        server.ConversationItemDone,
-        server.InputAudioTranscriptionSegment,
-        server.InputAudioBufferTimeoutTriggered,
-        server.InputAudioBufferDtmfEventReceived,
-        server.ResponseMcpCallArgumentsDelta,
-        server.ResponseMcpCallArgumentsDone,
-        server.ResponseMcpCallInProgress,
-        server.ResponseMcpCallCompleted,
-        server.ResponseMcpCallFailed,
-        server.McpListToolsInProgress,
-        server.McpListToolsCompleted,
-        server.McpListToolsFailed,
-    )
+_KINDS_WITH_ITEM: tuple[type[Tagged], ...] = (
+    client.ConversationItemCreate,
+    server.ConversationItemCreated,
+    server.ConversationItemRetrieved,
+    server.ResponseOutputItemAdded,
+    server.ResponseOutputItemDone,
 )
 
-
-def _to_ga_session_created(event: SessionCreated) -> server.SessionCreated:
-    only_transcribes = event.session.object == "realtime.transcription_session"
-    session = nested_transcription_session(event.session) if only_transcribes else nested_session(event.session)
-    return server.SessionCreated(event_id=event.event_id, session=session)
-
-
-_SERVER_TO_GA: dict[type[Any], _Converter] = {
-    **{beta_kind: _copy_as(kind) for kind, beta_kind in _BETA_KINDS.items() if kind is not server.ResponseFunctionCallArgumentsDone},
-    FunctionCallArgumentsDone: lambda event: server.ResponseFunctionCallArgumentsDone(
-        **{name: getattr(event, name) for name in event.__struct_fields__}
-    ),
-    server.ConversationItemCreated: _copy_as(server.ConversationItemAdded),
-    SessionCreated: _to_ga_session_created,
-    SessionUpdated: lambda event: server.SessionUpdated(event_id=event.event_id, session=nested_session(event.session)),
-    TranscriptionSessionCreated: lambda event: server.SessionCreated(
-        event_id=event.event_id, session=nested_transcription_session(event.session)
-    ),
-    TranscriptionSessionUpdated: lambda event: server.SessionUpdated(
-        event_id=event.event_id, session=nested_transcription_session(event.session)
-    ),
-    ResponseCreated: lambda event: server.ResponseCreated(event_id=event.event_id, response=nested_response(event.response)),
-    ResponseDone: lambda event: server.ResponseDone(event_id=event.event_id, response=nested_response(event.response)),
+_TO_BETA: dict[type[Tagged], _Converter] = {
+    **{kind: _converter(kind, beta_kind, _flat_object) for kind, beta_kind in _BETA_KINDS.items()},
+    **{kind: _converter(kind, kind, _flat_object) for kind in _KINDS_WITH_ITEM},
+    client.SessionUpdate: _session_converter(client.SessionUpdate, SessionUpdate, TranscriptionSessionUpdate),
+    server.SessionUpdated: _session_converter(server.SessionUpdated, SessionUpdated, TranscriptionSessionUpdated),
+    server.ErrorEvent: _error,
+    server.InputAudioTranscriptionCompleted: lambda event: msgspec.structs.replace(event, languages=UNSET),
+    server.InputAudioTranscriptionFailed: _transcription_failed,
 }
+
+_TO_GA: dict[type[Tagged], _Converter] = {
+    **{beta_kind: _converter(beta_kind, kind, _nested_object) for kind, beta_kind in _BETA_KINDS.items()},
+    TranscriptionSessionUpdate: _converter(TranscriptionSessionUpdate, client.SessionUpdate, _nested_transcription_session),
+    TranscriptionSessionCreated: _converter(TranscriptionSessionCreated, server.SessionCreated, _nested_transcription_session),
+    TranscriptionSessionUpdated: _converter(TranscriptionSessionUpdated, server.SessionUpdated, _nested_transcription_session),
+    SessionCreated: _converter(SessionCreated, server.SessionCreated, _nested_created_session),
+}
+
+_GA_ONLY_KINDS = frozenset(get_args(server.ServerEvent)) - frozenset(get_args(BetaServerEvent)) - _TO_BETA.keys()
+
+
+def _convert(event: Any, converters: dict[type[Tagged], _Converter]) -> Any:
+    convert = converters.get(type(event))
+    return event if convert is None else convert(event)
+
+
+def _check_modalities(event: BetaClientEvent) -> None:
+    if isinstance(event, SessionUpdate):
+        check_beta_modalities(event.session.modalities, "session.modalities")
+    elif isinstance(event, ResponseCreate) and event.response is not UNSET:
+        check_beta_modalities(event.response.modalities, "response.modalities")
+
+
+def decode_client(frame: bytes) -> client.ClientEvent:
+    """
+    Decode a beta client's frame as a GA event.
+
+    Raises:
+        ClientError: it is not a valid event of the beta.
+    """
+    event = _client_reader.read(frame)
+    if type(event) is client.InputAudioBufferAppend:
+        return event
+    check_depth(frame)
+    _check_modalities(event)
+    ga_event: client.ClientEvent = _convert(event, _TO_GA)
+    client.check_event(ga_event)
+    return ga_event
+
+
+def encode_client(event: client.ClientEvent) -> bytes:
+    """JSON of a client's event, for a beta server."""
+    return encode(_convert(event, _TO_BETA))
 
 
 def encode_server(event: server.ServerEvent) -> bytes | None:
     """JSON of a server's event, for a beta client; None if the beta has no such event."""
-    return None if type(event) in _GA_ONLY_EVENTS else encode(_convert(event, _SERVER_TO_BETA))
+    return None if type(event) in _GA_ONLY_KINDS else encode(_convert(event, _TO_BETA))
 
 
 def decode_server(frame: bytes) -> server.ServerEvent | Unknown:
@@ -391,5 +336,5 @@ def decode_server(frame: bytes) -> server.ServerEvent | Unknown:
     Raises:
         ClientError: it is not an event.
     """
-    event: server.ServerEvent | Unknown = _convert(_server_reader.read(frame), _SERVER_TO_GA)
+    event: server.ServerEvent | Unknown = _convert(_server_reader.read(frame), _TO_GA)
     return event

@@ -1,35 +1,23 @@
 """
 The beta's own shapes of sessions, responses and items, and their conversion from and to GA shapes.
 
-The beta's sessions and responses are flat where GA's are nested. It has other names for formats and modalities, and the
-model's parts have the types `text` and `audio`. Fields that the beta does not have are not sent to a beta client.
+The beta's sessions and responses are flat where GA's are nested: `_MOVED` says where each field went. What both have
+under one name is copied; fields that the beta does not have are not sent to a beta client.
 """
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_type_hints
 
 import msgspec
 from msgspec import UNSET, field
 
 from antiphon import errors
-from antiphon.wire.codec.types import Extra, Maybe, Opt, Unknown, Wire
+from antiphon.wire.codec.types import Extra, JsonValue, Maybe, Opt, Unknown, Wire
 from antiphon.wire.realtime.base import RealtimeObject
 from antiphon.wire.realtime.items import InputItem, Item, MessageItem, OutputAudio, OutputText, Part
-from antiphon.wire.realtime.response import (
-    Response,
-    ResponseAudio,
-    ResponseAudioOutput,
-    ResponseParams,
-    ResponseStatus,
-    StatusDetails,
-    Usage,
-)
+from antiphon.wire.realtime.response import ResponseStatus, StatusDetails, Usage
 from antiphon.wire.realtime.session import (
-    AnySession,
-    Audio,
-    AudioInput,
-    AudioOutput,
     Format,
     Includable,
     MaxOutputTokens,
@@ -39,7 +27,6 @@ from antiphon.wire.realtime.session import (
     PcmFormat,
     PcmuFormat,
     ServerVad,
-    Session,
     Speed,
     Temperature,
     Tool,
@@ -52,6 +39,7 @@ from antiphon.wire.realtime.session import (
 )
 from antiphon.wire.responses.request import Metadata
 
+T = TypeVar("T")
 W = TypeVar("W", bound=Wire)
 I = TypeVar("I", bound=InputItem | Unknown)  # noqa: E741 - an item
 
@@ -85,13 +73,16 @@ class FlatSession(RealtimeObject, kw_only=True):
     temperature: Opt[Temperature] = UNSET
     max_response_output_tokens: Opt[MaxOutputTokens] = UNSET
     tracing: Maybe[Literal["auto"] | TracingConfig] = UNSET
-    client_secret: Maybe[Any] = UNSET
+    client_secret: Maybe[JsonValue] = UNSET
     include: Maybe[list[Includable]] = UNSET
-    type: Maybe[Any] = UNSET
+    type: Maybe[JsonValue] = UNSET
 
 
 class FlatParams(RealtimeObject, kw_only=True):
-    """The parameters of one response; `max_output_tokens` is an old name of `max_response_output_tokens`."""
+    """
+    The parameters of one response; `max_output_tokens` is an old name of `max_response_output_tokens`. Of two names of
+    a field the first is written, and wins where both are read.
+    """
 
     conversation: Opt[Literal["auto", "none"]] = UNSET
     input: Opt[list[InputItem]] = UNSET
@@ -133,30 +124,6 @@ class FlatAudio(OutputAudio, kw_only=True, tag="audio"):
     """Audio of the model, and its transcript."""
 
 
-# Fields that may be absent
-
-
-def _convert_if_set(value: Any, convert: Callable[[Any], Any]) -> Any:
-    """`convert(value)`; absent and null stay as they are."""
-    return value if value is None or value is UNSET else convert(value)
-
-
-def _unset_if_empty(group: W) -> Opt[W]:
-    """`group`, or `UNSET` if all its fields are absent."""
-    return UNSET if group == type(group)() else group
-
-
-@cache
-def _field_names(kind: type[Wire]) -> frozenset[str]:
-    return frozenset(("type", *(each.encode_name for each in msgspec.structs.fields(kind))))
-
-
-def _remaining_extra(extra: Opt[Extra], kind: type[Wire]) -> Opt[Extra]:
-    """The unknown fields, without those that `kind` knows: they would be written twice."""
-    remaining = {name: value for name, value in (extra or {}).items() if name not in _field_names(kind)}
-    return Extra(remaining) if remaining else UNSET
-
-
 # Values
 
 
@@ -190,7 +157,148 @@ def _flat_voice(voice: str | VoiceId) -> str:
 
 
 def _flat_turn_detection(detection: TurnDetection) -> TurnDetection:
+    # GA only, as is its event `input_audio_buffer.timeout_triggered`.
     return msgspec.structs.replace(detection, idle_timeout_ms=UNSET) if isinstance(detection, ServerVad) else detection
+
+
+def _flat_part(part: Part) -> Part:
+    match part:
+        case OutputText(text=text, extra=extra):
+            return FlatText(text=text, extra=extra)
+        case OutputAudio(transcript=transcript, audio=audio, extra=extra):
+            return FlatAudio(transcript=transcript, audio=audio, extra=extra)
+        case _:
+            return part
+
+
+def flat_item(item: I) -> I:
+    """The item in the beta's form; nothing converts it back, as GA's parts are read under the beta's types too."""
+    return msgspec.structs.replace(item, content=[_flat_part(each) for each in item.content]) if isinstance(item, MessageItem) else item
+
+
+def _flat_items(items: Sequence[I]) -> list[I]:
+    return [flat_item(each) for each in items]
+
+
+# Fields
+
+
+def _same(value: T) -> T:
+    return value
+
+
+class _Place(NamedTuple):
+    """
+    Where GA has a field of the beta.
+
+    Attributes:
+        path: names of fields, from the outside in.
+        flat: converts a value to the beta's; null stays null.
+        nested: converts it back.
+    """
+
+    path: tuple[str, ...]
+    flat: Callable[[Any], Any] = _same
+    nested: Callable[[Any], Any] = _same
+
+
+_MOVED = {
+    "modalities": _Place(("output_modalities",), _flat_modalities, _nested_modalities),
+    "input_audio_format": _Place(("audio", "input", "format"), _flat_format, _nested_format),
+    "input_audio_transcription": _Place(("audio", "input", "transcription")),
+    "input_audio_noise_reduction": _Place(("audio", "input", "noise_reduction")),
+    "turn_detection": _Place(("audio", "input", "turn_detection"), _flat_turn_detection),
+    "output_audio_format": _Place(("audio", "output", "format"), _flat_format, _nested_format),
+    "voice": _Place(("audio", "output", "voice"), _flat_voice),
+    "speed": _Place(("audio", "output", "speed")),
+    "max_response_output_tokens": _Place(("max_output_tokens",)),
+    "input": _Place(("input",), _flat_items),
+    "output": _Place(("output",), _flat_items),
+}
+
+"""
+What has another place or another form in GA.
+
+Source: Realtime guide, "Beta to GA migration"; for each field, the types `openai.types.beta.realtime` of openai-python.
+"""
+
+_BETA_NAMES = {f".{'.'.join(place.path)}": f".{name}" for name, place in _MOVED.items()} | {
+    "'output_text'": "'text'",
+    "'output_audio'": "'audio'",
+}
+
+
+def to_beta_names(text: str) -> str:
+    """A path or the message of an error, with the beta's names of fields and parts."""
+    for name, beta_name in _BETA_NAMES.items():
+        text = text.replace(name, beta_name)
+    return text
+
+
+class _Field(NamedTuple):
+    name: str
+    default: object
+    place: _Place
+
+
+@cache
+def _common_fields(flat: type[Wire], nested: type[Wire]) -> tuple[_Field, ...]:
+    places = {name: _Place((name,)) for name in nested.__struct_fields__ if name != "extra"} | _MOVED
+    if nested is TranscriptionSession:
+        # It has input audio only (Realtime reference: `session.update`), though its `audio` has the type of every session's.
+        places = {name: place for name, place in places.items() if place.path[:2] != ("audio", "output")}
+    return tuple(
+        _Field(each.name, each.default, places[each.name])
+        for each in msgspec.structs.fields(flat)
+        if each.name in places and places[each.name].path[0] in nested.__struct_fields__
+    )
+
+
+@cache
+def _known_names(kind: type[Wire]) -> frozenset[str]:
+    return frozenset(("type", *(each.encode_name for each in msgspec.structs.fields(kind))))
+
+
+def _remaining_extra(extra: Opt[Extra], kind: type[Wire]) -> Opt[Extra]:
+    """The unknown fields, without those that `kind` knows: they would be written twice."""
+    remaining = {name: value for name, value in (extra or {}).items() if name not in _known_names(kind)}
+    return Extra(remaining) if remaining else UNSET
+
+
+def flatten(nested: Wire, kind: type[W]) -> W:
+    """A GA object in the beta's form, which is of type `kind`."""
+    values = {}
+    fields = reversed(_common_fields(kind, type(nested)))
+    for name, place in {place.path: (name, place) for name, _, place in fields}.values():  # the first of each path
+        value: Any = nested
+        for step in place.path:
+            value = getattr(value, step, UNSET)  # absent and null groups have no fields
+        if value is not UNSET:
+            values[name] = value if value is None else place.flat(value)
+    return kind(**values, extra=_remaining_extra(nested.extra, kind))
+
+
+def nest(flat: Wire, kind: type[W]) -> W:
+    """An object of the beta in GA's form, which is of type `kind`; groups without a value are absent."""
+    values: dict[tuple[str, ...], Any] = {("extra",): _remaining_extra(flat.extra, kind)}
+    for name, default, place in _common_fields(type(flat), kind):
+        value = getattr(flat, name)
+        if value is not default:
+            values.setdefault(place.path, value if value is None else place.nested(value))
+    return _build(kind, values)
+
+
+def _build(kind: type[W], values: dict[tuple[str, ...], Any]) -> W:
+    fields = {path[0]: value for path, value in values.items() if len(path) == 1}
+    for name in {path[0] for path in values if len(path) > 1}:
+        inner = {path[1:]: value for path, value in values.items() if path[0] == name}
+        fields[name] = _build(_group_type(kind, name), inner)
+    return kind(**fields)
+
+
+@cache
+def _group_type(kind: type[Wire], name: str) -> type[Wire]:
+    return next(each for each in get_args(get_type_hints(kind)[name]) if isinstance(each, type) and issubclass(each, Wire))
 
 
 def check_beta_modalities(modalities: Opt[list[Modality]], path: str) -> None:
@@ -202,189 +310,3 @@ def check_beta_modalities(modalities: Opt[list[Modality]], path: str) -> None:
     """
     if modalities is not UNSET and (not modalities or len(set(modalities)) < len(modalities)):
         raise errors.invalid_modalities(path, modalities, _MODALITIES)
-
-
-# Sessions
-
-
-def nested_session(flat: FlatSession) -> Session:
-    """The GA form of a session or a patch of one."""
-    return Session(
-        object=flat.object,
-        id=flat.id,
-        model=flat.model,
-        output_modalities=_convert_if_set(flat.modalities, _nested_modalities),
-        instructions=flat.instructions,
-        tools=flat.tools,
-        tool_choice=flat.tool_choice,
-        max_output_tokens=flat.max_response_output_tokens,
-        temperature=flat.temperature,
-        tracing=flat.tracing,
-        expires_at=flat.expires_at,
-        audio=_unset_if_empty(Audio(input=_unset_if_empty(_nested_input(flat)), output=_unset_if_empty(_nested_output(flat)))),
-        include=flat.include,
-        extra=_remaining_extra(flat.extra, Session),
-    )
-
-
-def nested_transcription_session(flat: FlatSession) -> TranscriptionSession:
-    """The GA form of a transcription session or a patch of one."""
-    return TranscriptionSession(
-        object=flat.object,
-        id=flat.id,
-        expires_at=flat.expires_at,
-        audio=_unset_if_empty(Audio(input=_unset_if_empty(_nested_input(flat)))),
-        include=flat.include,
-        extra=_remaining_extra(flat.extra, TranscriptionSession),
-    )
-
-
-def _nested_input(flat: FlatSession) -> AudioInput:
-    return AudioInput(
-        format=_convert_if_set(flat.input_audio_format, _nested_format),
-        transcription=flat.input_audio_transcription,
-        noise_reduction=flat.input_audio_noise_reduction,
-        turn_detection=flat.turn_detection,
-    )
-
-
-def _nested_output(flat: FlatSession) -> AudioOutput:
-    return AudioOutput(format=_convert_if_set(flat.output_audio_format, _nested_format), voice=flat.voice, speed=flat.speed)
-
-
-def flat_session(session: AnySession) -> FlatSession:
-    """The session in the beta's form."""
-    audio_in = (session.audio or Audio()).input or AudioInput()
-    flat = FlatSession(
-        object=session.object,
-        id=session.id,
-        expires_at=session.expires_at,
-        input_audio_format=_convert_if_set(audio_in.format, _flat_format),
-        input_audio_transcription=audio_in.transcription,
-        input_audio_noise_reduction=audio_in.noise_reduction,
-        turn_detection=_convert_if_set(audio_in.turn_detection, _flat_turn_detection),
-        include=session.include,
-        extra=_remaining_extra(session.extra, FlatSession),
-    )
-    return _with_output_fields(flat, session) if isinstance(session, Session) else flat
-
-
-def _with_output_fields(flat: FlatSession, session: Session) -> FlatSession:
-    audio_out = (session.audio or Audio()).output or AudioOutput()
-    return msgspec.structs.replace(
-        flat,
-        model=session.model,
-        modalities=_convert_if_set(session.output_modalities, _flat_modalities),
-        instructions=session.instructions,
-        voice=_convert_if_set(audio_out.voice, _flat_voice),
-        speed=audio_out.speed,
-        output_audio_format=_convert_if_set(audio_out.format, _flat_format),
-        tools=session.tools,
-        tool_choice=session.tool_choice,
-        temperature=session.temperature,
-        max_response_output_tokens=session.max_output_tokens,
-        tracing=session.tracing,
-    )
-
-
-# Responses
-
-
-def nested_params(flat: FlatParams) -> ResponseParams:
-    """The parameters in GA form."""
-    output = ResponseAudioOutput(format=_convert_if_set(flat.output_audio_format, _nested_format), voice=flat.voice)
-    return ResponseParams(
-        conversation=flat.conversation,
-        input=flat.input,
-        instructions=flat.instructions,
-        output_modalities=_convert_if_set(flat.modalities, _nested_modalities),
-        audio=_unset_if_empty(ResponseAudio(output=_unset_if_empty(output))),
-        tools=flat.tools,
-        tool_choice=flat.tool_choice,
-        max_output_tokens=flat.max_output_tokens if flat.max_response_output_tokens is UNSET else flat.max_response_output_tokens,
-        temperature=flat.temperature,
-        metadata=flat.metadata,
-        extra=_remaining_extra(flat.extra, ResponseParams),
-    )
-
-
-def flat_params(params: ResponseParams) -> FlatParams:
-    """The parameters in the beta's form."""
-    output = (params.audio or ResponseAudio()).output or ResponseAudioOutput()
-    return FlatParams(
-        conversation=params.conversation,
-        input=_convert_if_set(params.input, lambda items: [flat_item(each) for each in items]),
-        instructions=params.instructions,
-        modalities=_convert_if_set(params.output_modalities, _flat_modalities),
-        voice=_convert_if_set(output.voice, _flat_voice),
-        output_audio_format=_convert_if_set(output.format, _flat_format),
-        tools=params.tools,
-        tool_choice=params.tool_choice,
-        temperature=params.temperature,
-        max_response_output_tokens=params.max_output_tokens,
-        metadata=params.metadata,
-        extra=_remaining_extra(params.extra, FlatParams),
-    )
-
-
-def nested_response(flat: FlatResponse) -> Response:
-    """The response in GA form."""
-    output = ResponseAudioOutput()
-    if flat.output_audio_format is not None:
-        output.format = _nested_format(flat.output_audio_format)
-    if flat.voice is not None:
-        output.voice = flat.voice
-    return Response(
-        id=flat.id,
-        status=flat.status,
-        status_details=flat.status_details,
-        output=flat.output,
-        conversation_id=flat.conversation_id,
-        output_modalities=_convert_if_set(flat.modalities, _nested_modalities),
-        max_output_tokens=flat.max_output_tokens,
-        temperature=flat.temperature,
-        audio=ResponseAudio(output=output) if _unset_if_empty(output) else None,
-        usage=flat.usage,
-        metadata=flat.metadata,
-        extra=_remaining_extra(flat.extra, Response),
-    )
-
-
-def flat_response(response: Response) -> FlatResponse:
-    """The response in the beta's form."""
-    output = (response.audio or ResponseAudio()).output or ResponseAudioOutput()
-    return FlatResponse(
-        id=response.id,
-        status=response.status,
-        status_details=response.status_details,
-        output=[flat_item(each) for each in response.output],
-        conversation_id=response.conversation_id,
-        modalities=_convert_if_set(response.output_modalities, _flat_modalities),
-        voice=_convert_if_set(output.voice or None, _flat_voice),
-        output_audio_format=_convert_if_set(output.format or None, _flat_format),
-        temperature=response.temperature,
-        max_output_tokens=response.max_output_tokens,
-        usage=response.usage,
-        metadata=response.metadata,
-        extra=_remaining_extra(response.extra, FlatResponse),
-    )
-
-
-# Items; nothing converts them back, as `OutputText` and `OutputAudio` also accept the beta's types
-
-
-def flat_item(item: I) -> I:
-    """The item in the beta's form."""
-    if not isinstance(item, MessageItem):
-        return item
-    return msgspec.structs.replace(item, content=[_flat_part(each) for each in item.content])
-
-
-def _flat_part(part: Part) -> Part:
-    match part:
-        case OutputText(text=text, extra=extra):
-            return FlatText(text=text, extra=extra)
-        case OutputAudio(transcript=transcript, audio=audio, extra=extra):
-            return FlatAudio(transcript=transcript, audio=audio, extra=extra)
-        case _:
-            return part

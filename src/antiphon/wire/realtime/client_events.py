@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta
 
-from antiphon.wire.codec.reading import check_depth
+from antiphon.wire.codec.structure import check_depth
 from antiphon.wire.codec.types import Opt, encode
 from antiphon.wire.realtime.base import RealtimeTagged
 from antiphon.wire.realtime.decode import EVENT_ID_LENGTH, EventReader, find_event_id as find_event_id

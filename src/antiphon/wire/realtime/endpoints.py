@@ -4,19 +4,15 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, structs
 
-from antiphon.wire.codec.reading import Reader, check_depth
+from antiphon.wire.codec.reading import Reader
+from antiphon.wire.codec.structure import check_structure
 from antiphon.wire.codec.types import Opt, Wire, encode
 from antiphon.wire.realtime.base import RealtimeObject
-from antiphon.wire.realtime.beta_shapes import (
-    FlatSession,
-    check_beta_modalities,
-    flat_session,
-    nested_session,
-    nested_transcription_session,
-)
+from antiphon.wire.realtime.beta_shapes import FlatSession, check_beta_modalities, flatten, nest
 from antiphon.wire.realtime.session import AnySession, Session, TranscriptionSession, check_session
 
 EXPIRY_DEFAULT_S, BETA_EXPIRY_DEFAULT_S = 600, 60
+"""Lifetimes of secrets (Realtime reference: `expires_after.seconds`; in the beta, `client_secret`: one minute)."""
 
 
 class ExpiresAfter(RealtimeObject, kw_only=True):
@@ -84,7 +80,7 @@ def decode_secret_request(body: bytes) -> SecretOptions:
     Raises:
         ClientError: it is invalid; `param` says where.
     """
-    check_depth(body)
+    check_structure(body)
     request = _reader.read(body)
     session = Session() if request.session is UNSET else request.session
     check_session(session)
@@ -100,7 +96,7 @@ def decode_beta_session_request(body: bytes) -> SecretOptions:
     """
     flat = _decode_beta_request(body)
     check_beta_modalities(flat.modalities, "modalities")
-    return _secret_options(flat, nested_session(flat))
+    return _secret_options(flat, nest(flat, Session))
 
 
 def decode_beta_transcription_request(body: bytes) -> SecretOptions:
@@ -111,11 +107,11 @@ def decode_beta_transcription_request(body: bytes) -> SecretOptions:
         ClientError: it is invalid; `param` says where.
     """
     flat = _decode_beta_request(body)
-    return _secret_options(flat, nested_transcription_session(flat))
+    return _secret_options(flat, nest(flat, TranscriptionSession))
 
 
 def _decode_beta_request(body: bytes) -> BetaSessionRequest:
-    check_depth(body)
+    check_structure(body)
     return _beta_reader.read(body)
 
 
@@ -135,5 +131,5 @@ def encode_secret(value: str, expires_at: int, session: AnySession) -> bytes:
 
 def encode_beta_session(value: str, expires_at: int, session: AnySession) -> bytes:
     """JSON of a session in the form of the beta, with its secret."""
-    flat = structs.asdict(flat_session(session))
+    flat = structs.asdict(flatten(session, FlatSession))
     return encode(BetaSession(**flat | {"client_secret": BetaSecret(value=value, expires_at=expires_at)}))

@@ -1,7 +1,8 @@
 """
 The items of a Realtime conversation, and the parts of messages.
 
-Absent fields are never written as null: clients that check types silently drop such items. Audio is base64 on the wire.
+Absent fields are never written as null: clients that check types silently drop such items, tools and history with them
+(measured with OpenAI's Agents SDK for JavaScript). Audio is base64 on the wire.
 """
 
 from typing import Annotated, Literal

@@ -137,7 +137,8 @@ class Usage(RealtimeObject, kw_only=True):
 
 class Response(RealtimeObject, kw_only=True):
     """
-    A response. Fields without a value are null, not absent: clients have failed on absent fields.
+    A response. Fields without a value are null, not absent: the original writes them all, and clients have failed on
+    absent ones (pipecat 1.7).
 
     Attributes:
         output: items in the order in which they were produced.

@@ -17,7 +17,11 @@ AnyItem = Item | Unknown
 
 
 class Event(RealtimeTagged, kw_only=True):
-    """The base of all events: `event_id` is the server's id."""
+    """
+    The base of all events: `event_id` is the server's id. Every field is written where the original has it: without an
+    `event_id` or an `output_index` most clients that check types hear nothing (measured with OpenAI's Agents SDKs and
+    pipecat).
+    """
 
     event_id: str
 
@@ -79,7 +83,7 @@ class Conversation(RealtimeObject, kw_only=True):
 
 
 class ConversationCreated(Event, kw_only=True, tag="conversation.created"):
-    """The conversation was created."""
+    """The conversation was created; in the beta it follows `session.created`."""
 
     conversation: Conversation
 
@@ -171,7 +175,7 @@ class InputAudioTranscriptionEvent(Event, kw_only=True):
 
 
 class InputAudioTranscriptionDelta(InputAudioTranscriptionEvent, kw_only=True, tag="conversation.item.input_audio_transcription.delta"):
-    """More of the transcript."""
+    """More of the transcript; upstreams may leave out what is optional in OpenAI's types."""
 
     content_index: int = 0
     delta: str = ""
@@ -191,7 +195,7 @@ class InputAudioTranscriptionSegment(InputAudioTranscriptionEvent, kw_only=True,
 class InputAudioTranscriptionCompleted(
     InputAudioTranscriptionEvent, kw_only=True, tag="conversation.item.input_audio_transcription.completed"
 ):
-    """The whole transcript."""
+    """The whole transcript. Without `usage`, OpenAI's Agents SDK for Python drops it (measured)."""
 
     transcript: str
     usage: TokensUsage | DurationUsage
@@ -217,7 +221,10 @@ class InputAudioBufferCleared(Event, kw_only=True, tag="input_audio_buffer.clear
 
 
 class InputAudioBufferSpeechStarted(Event, kw_only=True, tag="input_audio_buffer.speech_started"):
-    """The user speaks, in the future item `item_id`; milliseconds of all audio of the session."""
+    """
+    The user speaks, in the future item `item_id`; in milliseconds of all audio of the session, where that item's audio
+    begins, padding included.
+    """
 
     audio_start_ms: int
     item_id: str
@@ -245,7 +252,7 @@ class InputAudioBufferDtmfEventReceived(Tagged, kw_only=True, tag="input_audio_b
     received_at: int
 
 
-# Output audio, if the server plays it
+# Output audio, if the server plays it: over WebRTC and SIP, not over a WebSocket
 
 
 class OutputAudioBufferEvent(Event, kw_only=True):
@@ -365,7 +372,7 @@ class ResponseFunctionCallArgumentsDelta(ItemEvent, kw_only=True, tag="response.
 
 
 class ResponseFunctionCallArgumentsDone(ItemEvent, kw_only=True, tag="response.function_call_arguments.done"):
-    """The whole arguments of a call; `name` is empty if the server does not repeat it."""
+    """The whole arguments of a call; `name` is empty if the server does not repeat it, as in the beta."""
 
     call_id: str
     name: str = ""

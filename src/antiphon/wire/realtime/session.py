@@ -4,13 +4,14 @@ The settings of a Realtime session: the patch that a client sends, and the whole
 In a patch an absent field keeps its value, and null clears it where it can be cleared; elsewhere null means absent.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta
 
 from antiphon import errors
-from antiphon.wire.codec.reading import Reader, check_depth
-from antiphon.wire.codec.types import Maybe, Opt, Wire, encode
+from antiphon.wire.codec.reading import Reader
+from antiphon.wire.codec.structure import check_structure
+from antiphon.wire.codec.types import JsonDict, Maybe, Opt, Wire, encode
 from antiphon.wire.realtime.base import RealtimeObject, RealtimeTagged
 from antiphon.wire.responses import tools as responses_tools
 from antiphon.wire.responses.request import Prompt as Prompt
@@ -19,6 +20,8 @@ FunctionTool = responses_tools.FunctionTool
 McpTool = responses_tools.McpTool
 ToolChoiceFunction = responses_tools.FunctionChoice
 ToolChoiceMcp = responses_tools.McpChoice
+
+# The limits are those of the Realtime reference, under the name of each field.
 
 Modality = Literal["text", "audio"]
 Includable = Literal["item.input_audio_transcription.logprobs"]
@@ -132,7 +135,7 @@ class TracingConfig(RealtimeObject, kw_only=True):
 
     workflow_name: Opt[str] = UNSET
     group_id: Opt[str] = UNSET
-    metadata: Opt[dict[str, Any]] = UNSET
+    metadata: Opt[JsonDict] = UNSET
 
 
 class TokenLimits(RealtimeObject, kw_only=True):
@@ -230,7 +233,7 @@ def decode_session(body: bytes, path: str = "session") -> AnySession:
     Raises:
         ClientError: it is invalid.
     """
-    check_depth(body)
+    check_structure(body)
     session = _reader.read(body, path)
     check_session(session, path)
     return session

@@ -87,8 +87,9 @@ class ErrorEvent(Tagged, kw_only=True, tag="error"):
     """
     An error.
 
-    Two shapes are in use: `code`, `message` and `param` in the event itself, or within `error`. `error_event` writes
-    both.
+    Two shapes are in use: `code`, `message` and `param` in the event itself (OpenAI's server-sent events), or within
+    `error` (its WebSocket, and Open Responses). `error_event` writes both, which SDKs read as they read the second
+    (docs/decisions/0004).
 
     Attributes:
         status: the HTTP status that tells it best; on a WebSocket.

@@ -2,11 +2,11 @@
 Items of tools that are not plain functions: searches, computers, shells, patches, containers, MCP servers, programs.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta
 
-from antiphon.wire.codec.types import Maybe, Tagged, Typed, Wire
+from antiphon.wire.codec.types import JsonValue, Maybe, Tagged, Typed, Wire
 from antiphon.wire.responses.parts import ComputerScreenshot
 from antiphon.wire.responses.tools import ContainerReference, LocalEnvironment, Tool
 
@@ -88,7 +88,7 @@ class WebSearchCall(Tagged, kw_only=True, tag="web_search_call"):
 class ToolSearchCall(Tagged, kw_only=True, tag="tool_search_call"):
     """A search for tools."""
 
-    arguments: Any
+    arguments: JsonValue
     id: Maybe[str] = UNSET
     call_id: Maybe[CallId] = UNSET
     execution: Maybe[Literal["server", "client"]] = UNSET
@@ -433,9 +433,9 @@ class ProgramOutput(Tagged, kw_only=True, tag="program_output"):
 class McpListedTool(Wire, kw_only=True):
     """A tool as its server describes it."""
 
-    input_schema: Any
+    input_schema: JsonValue
     name: str
-    annotations: Maybe[Any] = UNSET
+    annotations: Maybe[JsonValue] = UNSET
     description: Maybe[str] = UNSET
 
 
@@ -476,7 +476,7 @@ class McpProtocolError(Tagged, kw_only=True, tag="mcp_protocol_error"):
 class McpToolExecutionError(Tagged, kw_only=True, tag="mcp_tool_execution_error"):
     """The tool failed."""
 
-    content: Any
+    content: JsonValue
 
 
 class HttpError(Tagged, kw_only=True, tag="http_error"):

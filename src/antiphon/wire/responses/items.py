@@ -1,12 +1,13 @@
 """The items of a conversation, from the client and from the model."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from msgspec import UNSET, Meta, field
 
 from antiphon import errors
-from antiphon.wire.codec.reading import Reader, check_depth
+from antiphon.wire.codec.reading import Reader
+from antiphon.wire.codec.structure import check_depth
 from antiphon.wire.codec.types import Maybe, Opt, Tagged, Typed, Unknown, Wire, encode
 from antiphon.wire.responses.hosted_calls import (
     ApplyPatchCall,
@@ -51,7 +52,7 @@ class Message(Tagged, kw_only=True, tag="message"):
     phase: Maybe[Literal["commentary", "final_answer"]] = UNSET
 
     @classmethod
-    def takes_untyped(cls, fields: Mapping[str, Any]) -> bool:
+    def takes_untyped(cls, fields: Mapping[str, object]) -> bool:
         """Whether an object with these fields but no `type` is a message: anything but a mere reference."""
         return not ItemReference.takes_untyped(fields)
 
@@ -126,7 +127,7 @@ class ItemReference(Tagged, kw_only=True, tag="item_reference"):
     id: str
 
     @classmethod
-    def takes_untyped(cls, fields: Mapping[str, Any]) -> bool:
+    def takes_untyped(cls, fields: Mapping[str, object]) -> bool:
         """Whether an object with these fields but no `type` is a reference: it has an id and no content."""
         return "id" in fields and not fields.keys() & {"role", "content"}
 

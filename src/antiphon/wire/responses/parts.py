@@ -6,6 +6,7 @@ from msgspec import UNSET, Meta, field
 
 from antiphon.wire.codec.types import Maybe, Tagged, Wire
 
+# Lengths: Responses reference, under `input`.
 LongText = Annotated[str, Meta(max_length=10_485_760)]
 ImageUrl = Annotated[str, Meta(max_length=20_971_520)]
 FileBase64 = Annotated[str, Meta(max_length=73_400_320)]

@@ -1,7 +1,8 @@
 """
 How events are written: each profile says how one flavour of the API differs from another.
 
-Source: the OpenAI API's streams; the Open Responses specification of 2026-04-24.
+Source: the OpenAI API's streams; the Open Responses specification of 2026-04-24. What was chosen where they disagree,
+and why: docs/decisions/0004.
 """
 
 from collections.abc import Iterable, Mapping
@@ -39,7 +40,7 @@ PROFILES = {
         Profile("openai"),
         Profile(
             "openresponses",
-            done_marker=True,
+            done_marker=True,  # its text demands it of every stream; OpenAI's streams have none
             event_names={
                 "response.reasoning_text.delta": "response.reasoning.delta",
                 "response.reasoning_text.done": "response.reasoning.done",

@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta
 
 from antiphon import errors
-from antiphon.wire.codec.reading import Reader, check_depth
+from antiphon.wire.codec.reading import Reader
+from antiphon.wire.codec.structure import check_structure
 from antiphon.wire.codec.types import Maybe, Opt, Wire, encode
 from antiphon.wire.responses.items import AnswerFormat, Item, Message, check_message
 from antiphon.wire.responses.parts import InputFile, InputImage, InputText, LongText
@@ -128,7 +129,8 @@ class TextOptions(Wire, kw_only=True):
 
 class CreateRequest(Wire, kw_only=True):
     """
-    What `POST /v1/responses` takes. No field is required: what is absent may come from elsewhere.
+    What `POST /v1/responses` takes, within the limits of the Responses reference. No field is required: what is absent
+    may come from elsewhere.
 
     The original does not accept null for `model`, `input`, `tools`, `tool_choice` and `text`; clients of Open Responses
     send it.
@@ -185,7 +187,7 @@ def decode_request(body: bytes) -> CreateRequest:
     Raises:
         ClientError: it is invalid; `param` says where.
     """
-    check_depth(body)
+    check_structure(body)
     request = _reader.read(body)
     check_request(request)
     return request

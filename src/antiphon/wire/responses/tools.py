@@ -1,12 +1,14 @@
 """The tools a model may be given, and the ways to choose among them."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, field
 
-from antiphon.wire.codec.reading import Reader, check_depth
-from antiphon.wire.codec.types import Maybe, Tagged, Typed, Unknown, Wire, encode
+from antiphon.wire.codec.reading import Reader
+from antiphon.wire.codec.structure import check_depth
+from antiphon.wire.codec.types import JsonDict, JsonValue, Maybe, Tagged, Typed, Unknown, Wire, encode
 
+# `\Z` is what `$` is in JavaScript: Python's `$` also matches before a line end.
 ToolName = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_-]+\Z")]
 Callers = Maybe[list[Literal["direct", "programmatic"]]]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -21,9 +23,9 @@ class FunctionTool(Tagged, kw_only=True, tag="function"):
 
     name: ToolName
     description: Maybe[str] = UNSET
-    parameters: Maybe[dict[str, Any]] = UNSET
+    parameters: Maybe[JsonDict] = UNSET
     strict: Maybe[bool] = UNSET
-    output_schema: Maybe[dict[str, Any]] = UNSET
+    output_schema: Maybe[JsonDict] = UNSET
     allowed_callers: Callers = UNSET
     async_: Maybe[bool] = field(default=UNSET, name="async")
     defer_loading: Maybe[bool] = UNSET
@@ -64,7 +66,7 @@ class ToolSearchTool(Tagged, kw_only=True, tag="tool_search"):
 
     description: Maybe[str] = UNSET
     execution: Maybe[Literal["server", "client"]] = UNSET
-    parameters: Maybe[Any] = UNSET
+    parameters: Maybe[JsonValue] = UNSET
 
 
 class ProgrammaticToolCalling(Tagged, kw_only=True, tag="programmatic_tool_calling"):
@@ -136,13 +138,13 @@ class NotIn(_Comparison, kw_only=True, tag="nin"):
 class And(Tagged, kw_only=True, tag="and"):
     """All of `filters`, which are comparisons or compounds, hold."""
 
-    filters: list[dict[str, Any]]
+    filters: list[JsonDict]
 
 
 class Or(Tagged, kw_only=True, tag="or"):
     """One of `filters`, which are comparisons or compounds, holds."""
 
-    filters: list[dict[str, Any]]
+    filters: list[JsonDict]
 
 
 Filter = Equal | NotEqual | Greater | GreaterOrEqual | Less | LessOrEqual | In | NotIn | And | Or
@@ -447,7 +449,7 @@ class AllowedToolsChoice(Tagged, kw_only=True, tag="allowed_tools"):
     """Only these tools, each given by its `type` and its name; `required` asks for at least one call."""
 
     mode: Literal["auto", "required"] = "auto"  # which Open Responses does not require
-    tools: list[dict[str, Any]]
+    tools: list[JsonDict]
 
 
 class FunctionChoice(Tagged, kw_only=True, tag="function"):

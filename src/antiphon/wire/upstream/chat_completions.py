@@ -5,17 +5,17 @@ No two servers send the same chunk. What is null in one is absent in the next, a
 calls `reasoning_content`. So no field is required, and those of several shapes stay untyped.
 """
 
-from typing import Any
-
 import msgspec
 from msgspec import Struct
+
+from antiphon.wire.codec.types import JsonDict, JsonValue
 
 
 class Function(Struct, gc=False):
     """Part of a call; `arguments` is JSON text, from some servers the object itself."""
 
     name: str | None = None
-    arguments: str | dict[str, Any] | None = None
+    arguments: str | JsonDict | None = None
 
 
 class ToolCall(Struct, gc=False):
@@ -36,13 +36,13 @@ class Delta(Struct, gc=False):
         function_call: the old form of calls, from before `tool_calls`.
     """
 
-    content: str | list[Any] | None = None
-    reasoning_content: Any = None
-    reasoning: Any = None
+    content: str | list[JsonValue] | None = None
+    reasoning_content: JsonValue = None
+    reasoning: JsonValue = None
     refusal: str | None = None
     tool_calls: list[ToolCall] | None = None
     function_call: Function | None = None
-    annotations: list[dict[str, Any]] | None = None
+    annotations: list[JsonDict] | None = None
 
 
 class TopLogprob(Struct, gc=False):
@@ -102,7 +102,7 @@ class Chunk(Struct, gc=False):
 
     choices: list[Choice] | None = None
     usage: Usage | None = None
-    error: Any = None
+    error: JsonValue = None
 
 
 class ListedModel(Struct, gc=False):

@@ -6,10 +6,12 @@ on their order. Audio is float32 in base64, little-endian: 16 kHz to the worker,
 leniently: versions differ.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import Struct, field
+
+from antiphon.wire.codec.types import JsonDict, JsonValue
 
 Mode = Literal["turn_based", "full_duplex"]
 """Turn by turn, or full duplex."""
@@ -44,7 +46,7 @@ class SessionPayload(_MessagePart):
     mode: Mode
     use_tts: bool
     system_prompt: str | None = None
-    config: dict[str, Any] = field(default_factory=dict)
+    config: JsonDict = field(default_factory=dict)
     voice: VoiceReferences | None = None
 
 
@@ -185,10 +187,10 @@ class BackendEvent(Struct, gc=False):
     text: str | None = None
     audio: bytes | None = None
     reason: str | None = None
-    metrics: dict[str, Any] | None = None
+    metrics: JsonDict | None = None
     usage: Usage | None = None
-    diagnostic: Any = None
-    error: Any = None
+    diagnostic: JsonValue = None
+    error: JsonValue = None
 
 
 class Health(Struct, gc=False):

@@ -5,11 +5,10 @@ The Responses API as servers stream it: only the fields that are used, all of th
 null for a text. So no field is required, and those of several shapes stay untyped.
 """
 
-from typing import Any
-
 import msgspec
 from msgspec import Raw, Struct
 
+from antiphon.wire.codec.types import JsonDict, JsonValue
 from antiphon.wire.upstream.chat_completions import TokenLogprob
 
 
@@ -25,25 +24,25 @@ class Event(Struct, gc=False):
     """
 
     type: str = ""
-    delta: Any = None
+    delta: JsonValue = None
     item_id: str | None = None
     output_index: int | None = None
     content_index: int | None = None
     summary_index: int | None = None
     logprobs: list[TokenLogprob] | None = None
-    text: Any = None
-    refusal: Any = None
-    arguments: Any = None
-    input: Any = None
+    text: JsonValue = None
+    refusal: JsonValue = None
+    arguments: JsonValue = None
+    input: JsonValue = None
     name: str | None = None
-    part: Any = None
-    annotation: Any = None
-    item: Any = None
+    part: JsonValue = None
+    annotation: JsonValue = None
+    item: JsonValue = None
     response: Raw = Raw()
-    error: Any = None
-    code: Any = None
-    message: Any = None
-    param: Any = None
+    error: JsonValue = None
+    code: JsonValue = None
+    message: JsonValue = None
+    param: JsonValue = None
     object: str | None = None
 
 
@@ -79,10 +78,10 @@ class Response(Struct, gc=False):
     """A response at its end."""
 
     status: str | None = None
-    error: Any = None
+    error: JsonValue = None
     incomplete_details: Incomplete | None = None
     usage: Usage | None = None
-    output: list[Any] | None = None
+    output: list[JsonValue] | None = None
 
 
 # On the path of every token, so without a function around it.
@@ -93,5 +92,5 @@ decode_event = msgspec.json.Decoder(Event).decode
 decode_response = msgspec.json.Decoder(Response).decode
 """Decodes a response object; raises `msgspec.DecodeError`."""
 
-decode_fields = msgspec.json.Decoder(dict[str, Any]).decode
+decode_fields = msgspec.json.Decoder(JsonDict).decode
 """Decodes all fields of an event as plain values."""

@@ -2,7 +2,8 @@
 
 from hypothesis import given, strategies as st
 
-from antiphon.speech.tts.link import SynthesisDone, SynthesisFailed, TimedWord, VoiceFrameReader, VoiceReady, encode_frame, event_decoder
+from antiphon.framing import FrameDecoder, pack_frame
+from antiphon.speech.tts.messages import SynthesisDone, SynthesisFailed, TimedWord, VoiceReady, event_decoder
 
 MESSAGES = st.lists(
     st.one_of(
@@ -15,7 +16,7 @@ MESSAGES = st.lists(
 
 @given(MESSAGES, st.integers(1, 50))
 def test_messages_come_whole_however_the_bytes_come(messages, size):
-    sent = b"".join(map(encode_frame, messages))
-    frames = VoiceFrameReader()
-    came = [event_decoder.decode(packed) for at in range(0, len(sent), size) for packed in frames.feed(sent[at : at + size])]
+    sent = b"".join(map(pack_frame, messages))
+    frames = FrameDecoder(event_decoder)
+    came = [message for at in range(0, len(sent), size) for message in frames.feed(sent[at : at + size])]
     assert came == messages

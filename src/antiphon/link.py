@@ -1,27 +1,27 @@
 """
-One end of the link between a server and a worker, over any transport: frames in and out, and heartbeats.
+One end of a link between two processes of this server, over any transport: messages in and out, and heartbeats.
 
-A frame leaves at once while the other end reads; else it waits here, up to `BUFFER_LIMIT_BYTES`. Each end sends
-heartbeats, and aborts the link after some seconds without a frame from the other: TCP doesn't report a cable that was
-cut.
+A message leaves at once while the other end reads; else it waits here, up to `BUFFER_LIMIT_BYTES`. An end that sends
+heartbeats aborts the link after some seconds without a message from the other: TCP doesn't report a cable that was cut.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, Protocol
+from typing import Generic, Protocol, TypeVar
 
-from msgspec import msgpack
+from msgspec import Struct, msgpack
 
-from antiphon.wire.codec.length_prefix import BadFrame, FrameDecoder, In
-from antiphon.wire.internal.worker_link import FromWorker, Heartbeat, ToWorker, pack_frame
+from antiphon.framing import BadFrame, FrameDecoder, In, pack_frame
+
+Out = TypeVar("Out", bound=Struct)
 
 HEARTBEAT_S = 2.0
 MAX_SILENT_BEATS = 5
-"""The other end is lost after more heartbeat intervals without a frame."""
+"""The other end is lost after more heartbeat intervals without a message."""
 
 MAX_WRITE_BYTES = 256 << 10
-"""The most that is written at once: a frame may have megabytes, and a transport has limits of its own."""
+"""The most that is written at once: a message may have megabytes, and a transport has limits of its own."""
 
 BUFFER_LIMIT_BYTES = 64 << 20
 """With more waiting for the other end to read, the link is aborted."""
@@ -37,15 +37,16 @@ class LinkTransport(Protocol):
         """Close the connection, with the reason if the transport has a way to send it; written bytes may be lost."""
 
 
-class LinkEndpoint(Generic[In]):
+class LinkEndpoint(Generic[In, Out]):
     """
     One end of a link.
 
     Args:
-        decoder: of the frames that come.
-        on_frame: called with each frame, from the connection's own callback.
+        decoder: of the messages that come.
+        on_message: called with each message, from the connection's own callback.
         on_lost: called once with the reason when the link is over; never from within a method of this object.
         on_pause_change: called with True when the other end reads too slowly, and with False when it has caught up.
+        heartbeat: the message that says nothing else; needed for `start_heartbeat`.
 
     Attributes:
         is_over: whether the link is over.
@@ -54,15 +55,17 @@ class LinkEndpoint(Generic[In]):
     def __init__(
         self,
         decoder: msgpack.Decoder[In],
-        on_frame: Callable[[In], None],
+        on_message: Callable[[In], None],
         on_lost: Callable[[str], None],
         on_pause_change: Callable[[bool], None] = lambda _is_paused: None,
+        heartbeat: Out | None = None,
     ) -> None:
         self.is_over = False
         self._frames = FrameDecoder(decoder)
-        self._on_frame = on_frame
+        self._on_message = on_message
         self._on_lost = on_lost
         self._on_pause_change = on_pause_change
+        self._heartbeat = heartbeat
         self._loop = asyncio.get_running_loop()
         self._transport: LinkTransport | None = None
         self._buffer: deque[memoryview] = deque()
@@ -84,21 +87,21 @@ class LinkEndpoint(Generic[In]):
         """Bytes that wait for the other end to read."""
         return self._buffer_bytes
 
-    def send(self, frame: ToWorker | FromWorker) -> None:
+    def send(self, message: Out) -> None:
         """
-        Send a frame; dropped when the link is over.
+        Send a message; dropped when the link is over.
 
         Raises:
-            UnsendableFrame: the frame can't be encoded.
+            UnsendableFrame: no frame can carry it.
         """
         if self.is_over:
             return
-        payload = pack_frame(frame)
-        if self._transport is not None and not self._is_paused and not self._buffer and len(payload) <= MAX_WRITE_BYTES:
-            self._transport.write(payload)
+        frame = pack_frame(message)
+        if self._transport is not None and not self._is_paused and not self._buffer and len(frame) <= MAX_WRITE_BYTES:
+            self._transport.write(frame)
             return
-        self._buffer.append(memoryview(payload))
-        self._buffer_bytes += len(payload)
+        self._buffer.append(memoryview(frame))
+        self._buffer_bytes += len(frame)
         if self._buffer_bytes > BUFFER_LIMIT_BYTES:
             self.abort("too much waits to be read")
         self._flush()
@@ -113,8 +116,8 @@ class LinkEndpoint(Generic[In]):
         self._silent_beats += 1
         if self._silent_beats > MAX_SILENT_BEATS:
             self.abort(f"nothing came for {MAX_SILENT_BEATS * HEARTBEAT_S:g} seconds")
-        else:
-            self.send(Heartbeat())
+        elif self._heartbeat is not None:
+            self.send(self._heartbeat)
 
     def abort(self, reason: str) -> None:
         """End the link; idempotent."""
@@ -138,8 +141,8 @@ class LinkEndpoint(Generic[In]):
         self._silent_beats = 0
         self._last_received_at = self._loop.time()
         try:
-            for frame in self._frames.feed(chunk):
-                self._on_frame(frame)
+            for message in self._frames.feed(chunk):
+                self._on_message(message)
                 if self.is_over:
                     return
         except BadFrame as error:
@@ -190,7 +193,7 @@ class LinkEndpoint(Generic[In]):
 class StreamLinkTransport(asyncio.Protocol):
     """The transport of a link over a stream socket, such as one of a socket pair."""
 
-    def __init__(self, endpoint: "LinkEndpoint[In]") -> None:
+    def __init__(self, endpoint: LinkEndpoint[In, Out]) -> None:
         self._endpoint = endpoint
         self._transport: asyncio.Transport | None = None
 

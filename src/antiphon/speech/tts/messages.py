@@ -1,11 +1,8 @@
 """
-The messages between the server and a voice's process: MessagePack, each behind its length, over a socket pair.
+The messages between the server and a voice's process, over a socket pair.
 
 A voice runs in a process of its own because it has native code that may crash, and libraries under the GPL.
 """
-
-from collections.abc import Iterator
-from struct import Struct as Format
 
 from msgspec import Struct, msgpack
 
@@ -83,31 +80,5 @@ class SynthesisFailed(_Message, frozen=True):
 VoiceCommand = StartVoice | Synthesize | StopSynthesis
 VoiceEvent = VoiceReady | VoiceFailed | SynthesisDone | SynthesisFailed
 
-_LENGTH = Format("!I")
-_encoder = msgpack.Encoder()
 command_decoder: msgpack.Decoder[VoiceCommand] = msgpack.Decoder(VoiceCommand)
 event_decoder: msgpack.Decoder[VoiceEvent] = msgpack.Decoder(VoiceEvent)
-
-
-def encode_frame(message: VoiceCommand | VoiceEvent) -> bytes:
-    """The message behind its length."""
-    payload = _encoder.encode(message)
-    return _LENGTH.pack(len(payload)) + payload
-
-
-class VoiceFrameReader:
-    """Splits the bytes of the socket into messages."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-
-    def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """The payloads of the messages that are now complete."""
-        self._buffer += chunk
-        while len(self._buffer) >= _LENGTH.size:
-            end = _LENGTH.size + _LENGTH.unpack_from(self._buffer)[0]
-            if len(self._buffer) < end:
-                return
-            payload = bytes(self._buffer[_LENGTH.size : end])
-            del self._buffer[:end]
-            yield payload

@@ -1,16 +1,15 @@
-"""One end of a link to a worker: what waits for a slow reader, and how silence ends it."""
+"""One end of a link: what waits for a slow reader, and how silence ends it."""
 
 import asyncio
 
 from antiphon.engine_api import commands
-from antiphon.engines.remote.link import BUFFER_LIMIT_BYTES, MAX_SILENT_BEATS, MAX_WRITE_BYTES, LinkEndpoint
-from antiphon.wire.codec.length_prefix import FrameDecoder
+from antiphon.framing import FrameDecoder, pack_frame
+from antiphon.link import BUFFER_LIMIT_BYTES, MAX_SILENT_BEATS, MAX_WRITE_BYTES, LinkEndpoint
 from antiphon.wire.internal.worker_link import (
     CloseConversation,
     EngineCommands,
     Heartbeat,
     from_worker_decoder,
-    pack_frame,
     to_worker_decoder,
 )
 
@@ -36,7 +35,7 @@ class Slow:
 def one_end(scenario, takes=1_000_000):
     async def play():
         lost, held = [], []
-        end = LinkEndpoint(from_worker_decoder, lambda _frame: None, lost.append, held.append)
+        end = LinkEndpoint(from_worker_decoder, lambda _frame: None, lost.append, held.append, Heartbeat())
         pipe = Slow(end, takes)
         end.connect(pipe)
         scenario(end, pipe)

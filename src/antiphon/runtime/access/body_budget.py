@@ -1,0 +1,101 @@
+"""How many bytes of request bodies the server keeps at once: in all, and for each key."""
+
+from collections import Counter
+
+from antiphon.config.settings import ServerSettings
+from antiphon.errors import ClientError, overloaded_error
+
+
+class BodyBudget:
+    """
+    Counts the bodies of requests that have not ended, as they arrive; one for each server process.
+
+    A request can take several times its body's size in memory until its response ends.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._limit_bytes = settings.bodies_mib << 20
+        self._limit_per_key_bytes = settings.bodies_per_key_mib << 20
+        self._bytes = 0
+        self._bytes_by_holder: Counter[str] = Counter()
+
+    def lease(self, holder: str) -> "BodyLease":
+        """
+        The part of one request.
+
+        Args:
+            holder: the id of the key, or the client's address where it needs none.
+        """
+        return BodyLease(self, holder)
+
+    @property
+    def used_bytes(self) -> int:
+        """How many bytes are kept."""
+        return self._bytes
+
+    def take(self, holder: str, size_bytes: int) -> None:
+        """
+        Count bytes.
+
+        Raises:
+            ClientError: the holder has too many; they were not counted.
+            ServerError: there are too many in all; likewise.
+        """
+        if self._bytes_by_holder[holder] + size_bytes > self._limit_per_key_bytes:
+            self._forget_if_empty(holder)
+            raise ClientError(
+                f"The bodies of your unfinished requests are too large together: the limit is {self._limit_per_key_bytes >> 20} MiB "
+                "(`server.bodies_per_key_mib`). Please try again when one of them has ended.",
+                status=429,
+                type="rate_limit_error",
+                code="rate_limit_exceeded",
+                retry_after_s=1,
+            )
+        if self._bytes + size_bytes > self._limit_bytes:
+            self._forget_if_empty(holder)
+            raise overloaded_error("The server has too many large requests (`server.bodies_mib`). Please try again later.")
+        self._bytes += size_bytes
+        self._bytes_by_holder[holder] += size_bytes
+
+    def give_back(self, holder: str, size_bytes: int) -> None:
+        """Count bytes no longer."""
+        self._bytes -= size_bytes
+        self._bytes_by_holder[holder] -= size_bytes
+        self._forget_if_empty(holder)
+
+    def _forget_if_empty(self, holder: str) -> None:
+        if not self._bytes_by_holder[holder]:
+            del self._bytes_by_holder[holder]
+
+
+class BodyLease:
+    """
+    The bytes that one request's body takes of the budget.
+
+    Attributes:
+        size_bytes: how many.
+    """
+
+    __slots__ = ("_budget", "_holder", "size_bytes")
+
+    def __init__(self, budget: BodyBudget, holder: str) -> None:
+        self.size_bytes = 0
+        self._budget = budget
+        self._holder = holder
+
+    def extend(self, size_bytes: int) -> None:
+        """
+        Take more, up to `size_bytes` in all.
+
+        Raises:
+            ApiError: as `BodyBudget.take`.
+        """
+        if size_bytes > self.size_bytes:
+            self._budget.take(self._holder, size_bytes - self.size_bytes)
+            self.size_bytes = size_bytes
+
+    def release(self) -> None:
+        """Give everything back."""
+        if self.size_bytes:
+            self._budget.give_back(self._holder, self.size_bytes)
+            self.size_bytes = 0
