@@ -7,7 +7,7 @@ import pytest
 
 from antiphon.errors import ApiError
 from antiphon.speech.threads import BoundedThreadPool
-from support.speech.ears import run
+from support.speech.running import run
 
 
 def test_work_is_done_in_threads_that_bear_the_name():

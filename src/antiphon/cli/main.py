@@ -85,7 +85,7 @@ def version(*, as_json: JsonFlag = False, shell: ShellParameter) -> None:
         antiphon version --json
 
     Args:
-        as_json: as JSON, with the Python and the machine it runs on.
+        as_json: print JSON, with the versions of Python and of the system.
     """
     if not as_json:
         return shell.say(__version__)

@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -139,8 +139,7 @@ def parse(text: str) -> Catalogue:
     Raises:
         msgspec.ValidationError: it is not a valid catalogue.
     """
-    raw: dict[str, Any] = tomllib.loads(text)
-    catalogue = msgspec.convert(raw, Catalogue)
+    catalogue = msgspec.convert(tomllib.loads(text), Catalogue)
     models = {name: msgspec.structs.replace(model, name=name) for name, model in catalogue.models.items()}
     return msgspec.structs.replace(catalogue, models=models)
 

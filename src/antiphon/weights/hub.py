@@ -39,6 +39,7 @@ class Hub:
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> "Hub":
         """The hub that the environment names."""
+        # The values that huggingface_hub takes for true.
         offline = environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
         return cls(None if offline else environ.get("HF_ENDPOINT") or "https://huggingface.co")
 

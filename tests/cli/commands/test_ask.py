@@ -13,7 +13,7 @@ def test_the_answer_alone_goes_to_the_standard_output(parrot):
 
 
 def test_without_a_server_it_says_that_the_engine_starts_here(parrot):
-    assert "so the engine starts here, for as long as this takes" in parrot("ask", "Hello.").err
+    assert "so one starts for this command only" in parrot("ask", "Hello.").err
 
 
 def test_an_answer_in_one_piece_is_the_same(parrot):

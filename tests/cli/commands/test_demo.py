@@ -20,10 +20,10 @@ def test_the_demo_plays_every_act_and_ends_well(parrot):
         "its audio is in antiphon-answer.wav: ",
         "7  The same in full duplex",
         "speech end -> first text ",
-        "     Ada  has the place",
+        "     Ada  is served",
         "     Ben  waits: number 1 of ",
         "    Cleo  waits: number 2 of 2",
-        "    Cleo  leaves",
+        "    Cleo  is done",
     ):
         assert said in result.out
 

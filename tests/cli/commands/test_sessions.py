@@ -19,6 +19,7 @@ from antiphon.config.load import load
 from antiphon.runtime.recording.files import EventLine
 from antiphon.runtime.replay.steps import DownloadedRecording
 from antiphon.server.processes.run import background_server
+from antiphon.wire.http.recordings import RecordedSession
 from support.cli.tones import question
 
 SLOW_S = 0.6
@@ -148,7 +149,22 @@ def test_files_in_a_folder_are_one_line():
     ],
 )
 def test_a_list_says_in_few_words_what_is_left_of_a_session(status, size_bytes, truncated, told):
-    assert _length_size_state({"status": status, "duration_ms": 2000, "bytes": size_bytes, "truncated": truncated}) == told
+    session = RecordedSession(
+        id="sess_1",
+        protocol="realtime",
+        mode="ga",
+        model="parrot",
+        status=status,
+        created_at=0,
+        ended_at=None,
+        duration_ms=2000,
+        reason=None,
+        bytes=size_bytes,
+        truncated=truncated,
+        tenant="default",
+        key_id=None,
+    )
+    assert _length_size_state(session) == told
 
 
 def test_it_is_saved_with_a_transcript_and_both_sides_on_one_clock(talked, sessions, home):

@@ -65,7 +65,7 @@ def test_a_recording_is_heard_and_answered(parrot):
     assert listens in ([], ["it listens"])
     assert model == "model  You said: What is a fugue?"
     assert waits.startswith("speech end -> first text ") and waits.endswith(" ms")
-    assert "so the engine starts here" in result.err
+    assert "so one starts for this command only" in result.err
 
 
 def test_at_the_pace_of_speech_it_is_the_same(parrot):
@@ -131,7 +131,7 @@ def test_an_answer_in_chat_has_sound_where_it_is_wanted(parrot, home):
 
 def test_an_answer_without_a_voice_has_no_file(parrot, home):
     result = parrot("duplex", "one.wav", "--fast", "-o", "answer.wav", "--model", "mute")
-    assert (result.code, "-> first audio - ms" in result.out) == (0, True)
+    assert (result.code, ", first audio - ms" in result.out) == (0, True)
     assert "the answer has no audio, so answer.wav is not written" in result.err
     assert not (home / "answer.wav").exists()
 

@@ -141,10 +141,10 @@ async def test_the_server_is_told_how_much_of_the_answer_was_played(client):
             for piece in SPEECH:
                 microphone.put(piece)
             await until(lambda: any(playback.read(PIECE_BYTES)))
-        await until(lambda: session.received_counts["conversation.item.truncated"])
+        await until(lambda: session.event_counts.received["conversation.item.truncated"])
         talking.cancel()
-    assert session.sent_counts["conversation.item.truncate"] == session.received_counts["conversation.item.truncated"] == 1
-    assert session.received_counts["error"] == 0
+    assert session.event_counts.sent["conversation.item.truncate"] == session.event_counts.received["conversation.item.truncated"] == 1
+    assert session.event_counts.received["error"] == 0
 
 
 @pytest.mark.anyio

@@ -39,7 +39,7 @@ async def test_a_session_counts_events_sent_and_received(base_url, dialect):
         await session.send(InputAudioBufferClear())
         timed_event = await session.receive(20)
     assert timed_event is not None and timed_event.event.type == "input_audio_buffer.cleared"
-    assert (session.sent_counts["input_audio_buffer.clear"], session.received_counts["session.updated"]) == (1, 1)
+    assert (session.event_counts.sent["input_audio_buffer.clear"], session.event_counts.received["session.updated"]) == (1, 1)
 
 
 async def test_nothing_to_hear_in_time_is_none(base_url):

@@ -4,7 +4,7 @@ import io
 from pathlib import Path
 
 from antiphon.cli.common.shell import Shell
-from antiphon.cli.voice.render import TerminalRenderer, format_talk_latencies
+from antiphon.cli.voice.render import TerminalRenderer, format_latencies
 from antiphon.cli.voice.transcript import MODEL, USER, TalkTurn, TextChunk
 
 
@@ -73,7 +73,7 @@ def test_recordings_and_waits_are_remarks():
 
     def tell(renderer):
         renderer.remark("a.wav")
-        renderer.remark(format_talk_latencies(turn))
+        renderer.remark(format_latencies(turn.latencies_ms))
 
     told = ["a.wav", "speech end -> transcript 6, first token 250, first audio - ms"]
     assert staged(columns=100, then=tell).splitlines() == [f"          {line}" for line in told]
@@ -82,4 +82,4 @@ def test_recordings_and_waits_are_remarks():
 def test_waits_of_seconds_are_one_line_of_a_usual_terminal():
     slow = TalkTurn(item_id="item_1", speech_end_s=0.0, transcript_s=9.9, first_token_s=10.0, first_audio_s=99.9)
     told = "          speech end -> transcript 9900, first token 10000, first audio 99900 ms"
-    assert staged(columns=80, then=lambda renderer: renderer.remark(format_talk_latencies(slow))).splitlines() == [told]
+    assert staged(columns=80, then=lambda renderer: renderer.remark(format_latencies(slow.latencies_ms))).splitlines() == [told]

@@ -44,7 +44,7 @@ def test_a_recording_is_heard_and_answered(parrot):
     you, model, waits = result.out.splitlines()
     assert (you, model) == ("     you  What is a fugue?", "   model  You said: What is a fugue?")
     assert waits.startswith("          speech end -> transcript ")
-    assert "so the engine starts here" in result.err
+    assert "so one starts for this command only" in result.err
 
 
 def test_at_the_pace_of_speech_it_is_the_same(parrot):

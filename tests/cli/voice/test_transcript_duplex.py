@@ -1,6 +1,6 @@
 """What is noted of a MiniCPM-o session, also of servers that say less than antiphon."""
 
-from antiphon.cli.voice.render import format_duplex_latencies, format_queue_position
+from antiphon.cli.voice.render import format_latencies, format_queue_position
 from antiphon.cli.voice.transcript import MODEL, DuplexQueuePosition, DuplexTranscript, TextChunk
 from antiphon.wire.minicpmo.media import to_floats
 from antiphon.wire.minicpmo.server_events import OutputDelta, ResponseDone, SessionQueued, SessionQueueUpdate
@@ -29,7 +29,7 @@ def test_a_listen_ends_an_answer():
     (answer,) = transcript.answers
     assert (answer.text, bytes(answer.pcm)) == ("Hi", PCM)
     assert answer.latencies_ms == {"first_text": 500.0, "first_audio": 600.0, "ended": 1000.0}
-    assert format_duplex_latencies(answer) == "speech end -> first text 500 -> first audio 600 ms"
+    assert format_latencies(answer.latencies_ms) == "speech end -> first text 500, first audio 600 ms"
 
 
 def test_an_answer_that_was_cut_off_says_so():

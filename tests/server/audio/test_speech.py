@@ -52,7 +52,7 @@ def test_a_text_is_read_aloud_by_the_official_client(served):
             sound = b"".join(stream.iter_bytes())
     assert sound.startswith(streaming_wav_header(RATE_HZ))
     assert duration_ms(len(sound) - 44, RATE_HZ) == pytest.approx(WORD_MS, abs=20)
-    assert served.mouth.said[-1] == ("one two", "high", 2.0)
+    assert served.synthesizer.said[-1] == ("one two", "high", 2.0)
 
 
 @pytest.mark.parametrize(
@@ -89,13 +89,13 @@ def test_with_sse_the_sound_comes_in_events(served):
 
 def test_what_cannot_be_said_is_made_speakable(served):
     posted(served.url, input="**Bold** `code`.", response_format="pcm")
-    assert "*" not in served.mouth.said[-1][0] and "`" not in served.mouth.said[-1][0]
+    assert "*" not in served.synthesizer.said[-1][0] and "`" not in served.synthesizer.said[-1][0]
 
 
 def test_a_long_text_is_said_clause_by_clause(served):
-    served.mouth.said.clear()
+    served.synthesizer.said.clear()
     posted(served.url, input="The first clause is this, and here is more of it. A second sentence. A third one!", response_format="pcm")
-    said = [text.strip() for text, _, _ in served.mouth.said]
+    said = [text.strip() for text, _, _ in served.synthesizer.said]
     assert said == ["The first clause is this,", "and here is more of it.", "A second sentence.", "A third one!"]
 
 
@@ -149,7 +149,7 @@ def test_the_first_sound_leaves_while_the_rest_is_made_and_a_client_that_leaves_
         with connect(served.url) as connection:
             connection.sendall(request("POST", "/v1/audio/speech", body, content_type="application/json"))
             until(connection, b"RIFF")
-        mouth = served.mouth
+        mouth = served.synthesizer
     assert mouth.closed == 1
 
 
@@ -159,7 +159,7 @@ def test_a_server_that_stops_breaks_off_what_has_no_end(tmp_path):
         connection = connect(served.url)
         connection.sendall(request("POST", "/v1/audio/speech", body, content_type="application/json"))
         until(connection, b"audio/pcm")
-        mouth = served.mouth
+        mouth = served.synthesizer
     with connection:
         assert not rest_of(connection).endswith(b"0\r\n\r\n")
     assert mouth.closed == 1

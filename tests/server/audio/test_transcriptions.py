@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.audio import wav_file
 from support.server.raw_http import connect, error_of, request, rest_of, statuses
-from support.server.speech_server import Ear, speaking, tone
+from support.server.speech_server import ScriptedTranscriber, speaking, tone
 
 RATE_HZ = 16_000
 
@@ -24,7 +24,7 @@ def served(tmp_path_factory):
 @pytest.fixture(scope="module")
 def timed(tmp_path_factory):
     """A server whose ear tells times."""
-    with speaking(tmp_path_factory.mktemp("home"), ear=Ear(has_times=True)) as served:
+    with speaking(tmp_path_factory.mktemp("home"), transcriber=ScriptedTranscriber(has_times=True)) as served:
         yield served
 
 
@@ -114,9 +114,9 @@ def test_with_stream_each_stretch_is_told_and_then_all_of_them(served):
 
 def test_wishes_reach_the_ear(timed):
     transcribed(timed, language="en", prompt="Emma")
-    assert (timed.ear.wishes[-1].languages, timed.ear.wishes[-1].prompt) == (("en",), "Emma")
+    assert (timed.transcriber.wishes[-1].languages, timed.transcriber.wishes[-1].prompt) == (("en",), "Emma")
     transcribed(timed, languages=["en", "fr"], keywords=["Woodhouse", "Highbury"])
-    assert (timed.ear.wishes[-1].languages, timed.ear.wishes[-1].keywords) == (("en", "fr"), ("Woodhouse", "Highbury"))
+    assert (timed.transcriber.wishes[-1].languages, timed.transcriber.wishes[-1].keywords) == (("en", "fr"), ("Woodhouse", "Highbury"))
 
 
 @pytest.mark.parametrize(
@@ -211,9 +211,9 @@ def test_a_form_of_too_many_fields_is_refused(served):
 
 
 def test_a_client_that_leaves_stops_the_ear(tmp_path):
-    ear = Ear()
+    ear = ScriptedTranscriber()
     ear.is_slow = True
-    with speaking(tmp_path, ear=ear) as served:
+    with speaking(tmp_path, transcriber=ear) as served:
         body = form([("model", "whisper-1"), ("file", beep(1))])
         with connect(served.url) as connection:
             connection.sendall(request("POST", "/v1/audio/transcriptions", body, content_type="multipart/form-data; boundary=b0undary"))
@@ -222,9 +222,9 @@ def test_a_client_that_leaves_stops_the_ear(tmp_path):
 
 
 def test_a_server_that_stops_says_so_to_whoever_waits(tmp_path):
-    ear = Ear()
+    ear = ScriptedTranscriber()
     ear.is_slow = True
-    with speaking(tmp_path, ear=ear) as served:
+    with speaking(tmp_path, transcriber=ear) as served:
         body = form([("model", "whisper-1"), ("file", beep(1))])
         connection = connect(served.url)
         connection.sendall(request("POST", "/v1/audio/transcriptions", body, content_type="multipart/form-data; boundary=b0undary"))

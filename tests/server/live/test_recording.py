@@ -10,10 +10,9 @@ import zipfile
 
 import pytest
 
-from antiphon.runtime.access.keys import make_key
 from antiphon.server.admin.recordings import parse_range
 from antiphon.server.processes.run import background_server
-from antiphon.stores.sql.store import SqlStore
+from support.server.key_server import KeyServer
 from support.server.own_process import serving
 from support.server.realtime_peer import IN_WRITING, connected, talked
 from support.server.scripted_server import SCRIPT, configured
@@ -173,28 +172,8 @@ async def test_a_server_that_forgets_records_nobody(tmp_path):
 # Who may
 
 
-class Keyed:
-    """A server that needs keys."""
-
-    def __init__(self, tmp_path, **settings):
-        asked = {"server.require_keys": True, "recording.when": "consent", "logging.level": "error", **settings}
-        self.config = configured(tmp_path, MODELS, **asked)
-
-    async def key(self, **fields):
-        """A new key."""
-        record, secret = make_key("laptop", now=1, **fields)
-        store = SqlStore(str(self.config.database_url))
-        await store.open()
-        await store.keys.add(record)
-        await store.close()
-        return secret
-
-    def serving(self):
-        return background_server(self.config, is_persistent=True)
-
-
 async def test_another_tenants_recording_is_as_good_as_none_save_for_an_admin(tmp_path):
-    house = Keyed(tmp_path)
+    house = KeyServer(tmp_path, MODELS, **{"recording.when": "consent"})
     ada = await house.key(tenant="ada")
     colleague = await house.key(tenant="ada")
     eve = await house.key(tenant="eve")
@@ -223,7 +202,7 @@ async def test_another_tenants_recording_is_as_good_as_none_save_for_an_admin(tm
 
 
 async def test_a_key_says_which_of_its_sessions_are_recorded(tmp_path):
-    house = Keyed(tmp_path)
+    house = KeyServer(tmp_path, MODELS, **{"recording.when": "consent"})
     always = await house.key(tenant="ada", record="always")
     never = await house.key(tenant="ada", record="never")
     with house.serving() as url:

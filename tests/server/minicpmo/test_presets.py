@@ -10,7 +10,7 @@ import pytest
 
 from antiphon.audio import wav_file
 from antiphon.server.processes.run import background_server
-from support.server.keyed import Keyed
+from support.server.key_server import KeyServer
 from support.server.scripted_server import configured
 
 pytestmark = pytest.mark.anyio
@@ -114,7 +114,7 @@ async def test_a_page_is_told_what_it_begins_with(url):
 
 
 async def test_whoever_holds_sessions_may_read_and_only_admins_may_write(tmp_path):
-    keyed = Keyed(tmp_path)
+    keyed = KeyServer(tmp_path)
     key, admin = await keyed.key(), await keyed.key(scopes=["admin"])
     with keyed.serving() as url:
         assert (await asked(url, "GET", "/api/presets"))[0] == 401

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from antiphon.server.processes.run import background_server
-from support.server.keyed import Keyed, counted, numbers
+from support.server.key_server import KeyServer, counted, numbers
 from support.server.minicpmo_peer import BUZZ, SILENCE, opened, sound
 from support.server.scripted_server import SCRIPT, configured
 
@@ -118,7 +118,7 @@ async def test_where_none_waits_no_token_is_told(tmp_path):
 
 
 async def test_a_session_of_another_key_is_not_found(tmp_path):
-    keyed = Keyed(tmp_path)
+    keyed = KeyServer(tmp_path)
     mine, other = await keyed.key(tenant="anna"), await keyed.key(tenant="ben")
     with keyed.serving() as url:
         async with opened(url, key=mine, mode="chat", resumable="1") as first:

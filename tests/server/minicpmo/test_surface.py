@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.server.minicpmo.pacing import BURST_S
 from antiphon.server.processes.run import background_server
-from support.server.keyed import Keyed, counted, numbers
+from support.server.key_server import KeyServer, counted, numbers
 from support.server.minicpmo_peer import BUZZ, SILENCE, opened
 from support.server.own_process import serving
 from support.server.raw_http import exchange, request, statuses
@@ -129,7 +129,7 @@ async def test_the_subprotocol_of_the_sdk_is_selected(url):
 
 
 async def test_without_a_key_nobody_is_let_in_where_one_is_needed(tmp_path):
-    keyed = Keyed(tmp_path)
+    keyed = KeyServer(tmp_path)
     key, wrong = await keyed.key(), await keyed.key(scopes=["audio"])
     with keyed.serving() as url:
         assert await refusal(url, mode="chat") == 401
@@ -140,7 +140,7 @@ async def test_without_a_key_nobody_is_let_in_where_one_is_needed(tmp_path):
 
 
 async def test_where_it_is_set_so_who_is_not_let_in_is_told_on_the_websocket(tmp_path):
-    keyed = Keyed(tmp_path, **{"realtime.auth_failure": "event"})
+    keyed = KeyServer(tmp_path, **{"realtime.auth_failure": "event"})
     await keyed.key()
     with keyed.serving() as url:
         assert (await refused(url, mode="chat"))[1] == 3000

@@ -7,10 +7,10 @@ from openai.types.beta.realtime import SessionCreateResponse
 from openai.types.realtime import ClientSecretCreateResponse
 
 from antiphon.records import ClientSecretRecord
-from antiphon.runtime.access.keys import hash_secret, make_key
+from antiphon.runtime.access.keys import hash_secret
 from antiphon.server.processes.run import background_server
 from antiphon.server.realtime.client_secrets import SESSION_LIMIT_BYTES
-from antiphon.stores.sql.store import SqlStore
+from support.server.key_server import KeyServer
 from support.server.realtime_peer import connected, posted, refusal
 from support.server.scripted_server import SCRIPT, configured
 
@@ -23,30 +23,6 @@ SECRETS, BETA, BETA_TRANSCRIPTION = "/v1/realtime/client_secrets", "/v1/realtime
 @pytest.fixture
 def anyio_backend():
     return "asyncio"
-
-
-class Keyed:
-    """A server that needs keys, and its store."""
-
-    def __init__(self, tmp_path, **settings):
-        self.config = configured(tmp_path, MODELS, **{"logging.level": "error", "server.require_keys": True, **settings})
-
-    async def with_store(self, work):
-        store = SqlStore(str(self.config.database_url))
-        await store.open()
-        try:
-            return await work(store)
-        finally:
-            await store.close()
-
-    async def key(self, **fields):
-        """A new key, and its record."""
-        record, secret = make_key("laptop", now=1, **fields)
-        await self.with_store(lambda store: store.keys.add(record))
-        return secret, record
-
-    def serving(self):
-        return background_server(self.config, is_persistent=True)
 
 
 async def secret_of(url, key=None, **body):
@@ -65,8 +41,8 @@ def as_browser(secret):
 
 
 async def test_a_secret_opens_sessions_that_begin_as_was_said_when_it_was_made(tmp_path):
-    server = Keyed(tmp_path)
-    key, _ = await server.key()
+    server = KeyServer(tmp_path, MODELS)
+    key, _ = await server.create_key()
     wanted = {"type": "realtime", "model": "second", "instructions": "Be brief.", "output_modalities": ["text"]}
     with server.serving() as url:
         before = time.time()
@@ -81,8 +57,8 @@ async def test_a_secret_opens_sessions_that_begin_as_was_said_when_it_was_made(t
 
 
 async def test_a_secret_opens_sessions_and_nothing_else(tmp_path):
-    server = Keyed(tmp_path)
-    key, _ = await server.key()
+    server = KeyServer(tmp_path, MODELS)
+    key, _ = await server.create_key()
     with server.serving() as url:
         secret = await secret_of(url, key)
         assert (await posted(url, "/v1/responses", {"input": "Hi"}, secret))[0] == 401
@@ -91,8 +67,8 @@ async def test_a_secret_opens_sessions_and_nothing_else(tmp_path):
 
 
 async def test_a_secret_has_the_limits_of_the_key_that_made_it(tmp_path):
-    server = Keyed(tmp_path)
-    key, _ = await server.key(streams=1)
+    server = KeyServer(tmp_path, MODELS)
+    key, _ = await server.create_key(streams=1)
     with server.serving() as url:
         secret = await secret_of(url, key)
         async with connected(url, key=secret) as peer:
@@ -102,8 +78,8 @@ async def test_a_secret_has_the_limits_of_the_key_that_made_it(tmp_path):
 
 
 async def test_a_secret_falls_with_its_key(tmp_path):
-    server = Keyed(tmp_path)
-    key, record = await server.key()
+    server = KeyServer(tmp_path, MODELS)
+    key, record = await server.create_key()
     with server.serving() as url:
         secret = await secret_of(url, key)
     await server.with_store(lambda store: store.keys.revoke(record.id, 2))
@@ -112,8 +88,8 @@ async def test_a_secret_falls_with_its_key(tmp_path):
 
 
 async def test_a_secret_made_by_one_process_is_known_to_another_until_it_expires(tmp_path):
-    server = Keyed(tmp_path)
-    _, record = await server.key()
+    server = KeyServer(tmp_path, MODELS)
+    _, record = await server.create_key()
     now = int(time.time())
     told = {"key_id": record.id, "session": b'{"type":"realtime"}'}
     live = ClientSecretRecord(hash=hash_secret("ek_live"), created_at=now, expires_at=now + 600, **told)
@@ -134,8 +110,8 @@ async def test_a_secret_opens_no_session_of_the_other_protocol_where_it_could_ch
 
 
 async def test_a_key_without_the_scope_makes_no_secrets(tmp_path):
-    server = Keyed(tmp_path)
-    key, _ = await server.key(scopes=("responses:write",))
+    server = KeyServer(tmp_path, MODELS)
+    key, _ = await server.create_key(scopes=("responses:write",))
     with server.serving() as url:
         for path in (SECRETS, BETA, BETA_TRANSCRIPTION):
             assert (await posted(url, path, {}, key))[0] == 403

@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.server.live.client import REASON_LIMIT_BYTES, close_reason
 from antiphon.server.processes.run import background_server
-from support.server.keyed import MODELS, Keyed, counted, numbers
+from support.server.key_server import MODELS, KeyServer, counted, numbers
 from support.server.own_process import serving
 from support.server.raw_http import connect, error_of, exchange, request, statuses, until
 from support.server.realtime_peer import IN_WRITING, connected, kinds, refusal, talked
@@ -264,7 +264,7 @@ async def test_the_model_that_transcribes_can_be_chosen(tmp_path):
 
 @pytest.mark.parametrize("way", ["bearer", "header", "subprotocol"])
 async def test_a_key_opens_a_session_whichever_way_it_comes(tmp_path, way):
-    server = Keyed(tmp_path)
+    server = KeyServer(tmp_path)
     key = await server.key()
     ways = {
         "bearer": {"key": key},
@@ -276,7 +276,7 @@ async def test_a_key_opens_a_session_whichever_way_it_comes(tmp_path, way):
 
 
 async def test_who_has_no_key_or_one_without_the_scope_is_refused(tmp_path):
-    server = Keyed(tmp_path)
+    server = KeyServer(tmp_path)
     old = await server.key(scopes=("responses:write", "responses:read", "models:read"))
     with server.serving() as url:
         assert await refusal(url) == 401
@@ -285,7 +285,7 @@ async def test_who_has_no_key_or_one_without_the_scope_is_refused(tmp_path):
 
 
 async def test_a_refusal_can_be_an_event_as_in_the_original(tmp_path):
-    server = Keyed(tmp_path, **{"realtime.auth_failure": "event"})
+    server = KeyServer(tmp_path, **{"realtime.auth_failure": "event"})
     key = await server.key()
     with server.serving() as url:
         for connection, code, end in [
@@ -305,7 +305,7 @@ async def test_a_refusal_can_be_an_event_as_in_the_original(tmp_path):
 
 
 async def test_a_session_is_one_of_its_keys_streams(tmp_path):
-    server = Keyed(tmp_path)
+    server = KeyServer(tmp_path)
     key = await server.key(streams=1)
     with server.serving() as url:
         async with connected(url, key=key) as peer:
@@ -324,7 +324,7 @@ async def refused_still(url, key):
 
 
 async def test_each_answers_tokens_are_taken_from_its_key_and_the_client_is_told_what_is_left(tmp_path):
-    server = Keyed(tmp_path)
+    server = KeyServer(tmp_path)
     key = await server.key(tokens_per_minute=1000)
     with server.serving() as url:
         async with connected(url, key=key) as peer:
@@ -340,7 +340,7 @@ async def test_each_answers_tokens_are_taken_from_its_key_and_the_client_is_told
 
 @pytest.mark.parametrize("way", ["cancels", "leaves"])
 async def test_an_answer_that_its_client_does_not_wait_for_takes_tokens_too(tmp_path, way):
-    server = Keyed(tmp_path)
+    server = KeyServer(tmp_path)
     key = await server.key(tokens_per_minute=1000)
     item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "word " * 200}]}
     with server.serving() as url:

@@ -54,18 +54,18 @@ def test_a_recording_is_written_down_for_a_model_that_cannot_hear(served):
 
 
 def test_a_recording_is_written_down_once_however_long_the_conversation(served):
-    served.ear.wishes.clear()
+    served.transcriber.wishes.clear()
     _, _, first = post(served.url, {"model": "deaf", "input": asked(beep(1))})
     response_id = json.loads(first)["id"]
     status, _, second = post(served.url, {"model": "deaf", "input": "Again", "previous_response_id": response_id})
     assert status == 200 and text_of(second) == "You said: Again"
-    assert len(served.ear.wishes) == 1
+    assert len(served.transcriber.wishes) == 1
 
 
 def test_a_model_that_hears_gets_the_recording_itself(served):
-    served.ear.wishes.clear()
+    served.transcriber.wishes.clear()
     assert post(served.url, {"model": "parrot", "input": asked(beep(1))})[0] == 200
-    assert served.ear.wishes == []
+    assert served.transcriber.wishes == []
 
 
 def test_tokens_are_counted_of_what_was_said(served):

@@ -9,9 +9,9 @@ import urllib.request
 
 import pytest
 
+from support.server.echo_server import echoing
 from support.server.raw_http import connect, error_of, exchange, request, rest_of, statuses, until
 from support.server.raw_socket import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, Client, frame, handshake
-from support.server.socket_server import echoing
 
 MIB = 1 << 20
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from support.server.socket_server import echoing
+from support.server.echo_server import echoing
 
 SECTIONS = ["1.*", "2.*", "3.*", "4.*", "5.*", "6.*", "7.*", "10.*"]
 CASES = 247

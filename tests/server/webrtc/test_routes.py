@@ -9,13 +9,10 @@ import threading
 
 import aiohttp
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from antiphon.runtime.access.keys import make_key
 from antiphon.server.processes.run import background_server
-from antiphon.stores.sql.store import SqlStore
+from support.server.key_server import KeyServer, numbers
 from support.server.own_process import serving
-from support.server.raw_http import exchange, request
 from support.server.realtime_peer import IN_WRITING, connected, kinds, posted, refusal
 from support.server.scripted_server import configured
 
@@ -48,30 +45,6 @@ def url(tmp_path_factory):
     """A server that needs no key."""
     with opened(tmp_path_factory.mktemp("calls")) as address:
         yield address
-
-
-class Keyed:
-    """A server that needs keys."""
-
-    def __init__(self, tmp_path, **settings):
-        self.config = configured(tmp_path, MODELS, **{"logging.level": "error", "server.require_keys": True, **settings})
-
-    async def key(self, tenant="default", **fields):
-        record, secret = make_key("laptop", now=1, tenant=tenant, **fields)
-        store = SqlStore(str(self.config.database_url))
-        await store.open()
-        await store.keys.add(record)
-        await store.close()
-        return secret
-
-    def serving(self):
-        return background_server(self.config, is_persistent=True)
-
-
-def numbers(url):
-    answer = exchange(url, request(path="/metrics", connection="close")).partition(b"\r\n\r\n")[2]
-    families = text_string_to_metric_families(answer.decode())
-    return {(sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples}
 
 
 async def over(url, count=0):
@@ -278,7 +251,7 @@ async def test_other_bodies_and_forms_without_an_offer_are_refused_by_name(url):
 
 
 async def test_a_client_secret_calls_with_the_session_that_it_holds(tmp_path):
-    server = Keyed(tmp_path)
+    server = KeyServer(tmp_path, MODELS)
     key = await server.key()
     with server.serving() as url:
         assert (await posted_sdp(url, "v=0"))[0] == 401
@@ -293,7 +266,7 @@ async def test_a_client_secret_calls_with_the_session_that_it_holds(tmp_path):
 
 
 async def test_only_its_own_tenant_finds_a_call(tmp_path):
-    server = Keyed(tmp_path)
+    server = KeyServer(tmp_path, MODELS)
     key, foreign = await server.key(), await server.key(tenant="other")
     with server.serving() as url:
         async with calling(url, key=key) as caller:
@@ -307,7 +280,7 @@ async def test_only_its_own_tenant_finds_a_call(tmp_path):
 
 
 async def test_a_call_is_one_of_its_keys_streams_until_it_ends(tmp_path):
-    server = Keyed(tmp_path)
+    server = KeyServer(tmp_path, MODELS)
     key = await server.key(streams=1)
     with server.serving() as url:
         async with calling(url, key=key) as caller:

@@ -12,7 +12,7 @@ from antiphon.audio import streaming_wav_header, wav_file
 from antiphon.errors import ClientError
 from antiphon.speech.audio_files.decode import AudioFileReader, AudioFiles
 from antiphon.speech.base import INPUT_RATE_HZ
-from support.speech.ears import run
+from support.speech.running import run
 
 HZ = 440
 

@@ -2,7 +2,8 @@
 
 from antiphon.speech.stt.long_form import MAX_TIMED_SEGMENT_S, join_text, transcribe_long
 from antiphon.speech.stt.segmenting import MAX_SEGMENT_S
-from support.speech.ears import WISH, Dictated, run, silence
+from support.speech.running import run
+from support.speech.transcribers import OPTIONS, WordTranscriber, silence
 
 WORDS = [f"word{number}" for number in range(400)]
 
@@ -13,19 +14,19 @@ def passages(ear, *seconds):
             yield silence(each)
 
     async def scenario():
-        return [passage async for passage in transcribe_long(ear, sound(), WISH)]
+        return [passage async for passage in transcribe_long(ear, sound(), OPTIONS)]
 
     return run(scenario())
 
 
 def test_a_short_recording_is_one_stretch():
-    (passage,) = passages(Dictated(WORDS), 1, 1)
+    (passage,) = passages(WordTranscriber(WORDS), 1, 1)
     assert (passage.start_s, passage.end_s, join_text([passage])) == (0, 2, "word0 word1 word2 word3")
 
 
 def test_of_a_long_one_no_stretch_is_longer_than_the_ear_hears_well():
     for has_times, longest_s in ((True, MAX_TIMED_SEGMENT_S), (False, MAX_SEGMENT_S)):
-        ear = Dictated(WORDS)
+        ear = WordTranscriber(WORDS)
         ear.has_times = has_times
         told = passages(ear, *[7] * 15)
         assert sum(ear.asked) == 105_000
@@ -34,19 +35,19 @@ def test_of_a_long_one_no_stretch_is_longer_than_the_ear_hears_well():
 
 
 def test_how_a_recording_comes_makes_no_difference():
-    ears = [Dictated(WORDS), Dictated(WORDS)]
+    ears = [WordTranscriber(WORDS), WordTranscriber(WORDS)]
     assert passages(ears[0], 90) == passages(ears[1], *[0.5] * 180)
 
 
 def test_times_are_those_in_the_recording():
-    told = passages(Dictated(WORDS), 40)
+    told = passages(WordTranscriber(WORDS), 40)
     assert len(told) == 2
     second = next(told[1].segments)
     assert (second.start_s, second.end_s) == (told[1].start_s, told[1].start_s + 0.5)
 
 
 def test_an_ear_that_tells_no_times_has_one_segment_a_stretch():
-    class Timeless(Dictated):
+    class Timeless(WordTranscriber):
         has_times = False
 
         async def transcribe(self, pcm, wish):
@@ -59,7 +60,7 @@ def test_an_ear_that_tells_no_times_has_one_segment_a_stretch():
 
 
 def test_what_comes_is_not_held_longer_than_a_stretch():
-    ear = Dictated(WORDS)
+    ear = WordTranscriber(WORDS)
     given = []
 
     async def sound():
@@ -68,7 +69,7 @@ def test_what_comes_is_not_held_longer_than_a_stretch():
             yield silence(20)
 
     async def scenario():
-        return [passage async for passage in transcribe_long(ear, sound(), WISH)]
+        return [passage async for passage in transcribe_long(ear, sound(), OPTIONS)]
 
     run(scenario())
     assert given[-1] >= 6

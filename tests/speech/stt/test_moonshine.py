@@ -9,7 +9,8 @@ import pytest
 from antiphon.engine_api.options import Transcription
 from antiphon.errors import ApiError, ClientError, ServerError
 from antiphon.speech.stt.moonshine import FILES, MoonshineTranscriber
-from support.speech.ears import WISH, run, silence, started
+from support.speech.running import run, started
+from support.speech.transcribers import OPTIONS, silence
 
 MODEL = "moonshine-tiny-en"
 SAID = {
@@ -29,7 +30,7 @@ def test_what_people_say_is_written_down(recording, weights):
     async def scenario():
         async with started(MoonshineTranscriber(weights / MODEL)) as ear:
             for name, text in SAID.items():
-                transcript = await ear.transcribe(recording(name), WISH)
+                transcript = await ear.transcribe(recording(name), OPTIONS)
                 assert (transcript.text, transcript.language) == (text, "en")
                 assert 3 < transcript.tokens < 40
 
@@ -40,7 +41,7 @@ def test_what_people_say_is_written_down(recording, weights):
 def test_several_are_written_down_at_once(recording, weights):
     async def scenario():
         async with started(MoonshineTranscriber(weights / MODEL)) as ear, asyncio.TaskGroup() as tasks:
-            asked = {name: tasks.create_task(ear.transcribe(recording(name), WISH)) for name in SAID}
+            asked = {name: tasks.create_task(ear.transcribe(recording(name), OPTIONS)) for name in SAID}
             for name, task in asked.items():
                 assert (await task).text == SAID[name]
 
@@ -52,7 +53,7 @@ def test_a_long_sound_is_cut_in_its_pauses_and_nothing_is_lost(recording, weight
     async def scenario():
         async with started(MoonshineTranscriber(weights / MODEL)) as ear:
             pause = silence(0.4)
-            transcript = await ear.transcribe(pause.join([recording("lv_0870"), recording("lv_0890")] * 3), WISH)
+            transcript = await ear.transcribe(pause.join([recording("lv_0870"), recording("lv_0890")] * 3), OPTIONS)
             said = transcript.text.lower()
             assert said.count("john dashwood") == said.count("to do for them") == said.count("selfish") == said.count("disposed") == 3
 
@@ -68,7 +69,7 @@ def test_a_long_sound_is_cut_in_its_pauses_and_nothing_is_lost(recording, weight
 def test_nothing_is_written_down_where_nothing_is_said(pcm, weights):
     async def scenario():
         async with started(MoonshineTranscriber(weights / MODEL)) as ear:
-            assert (await ear.transcribe(pcm, WISH)).text == ""
+            assert (await ear.transcribe(pcm, OPTIONS)).text == ""
 
     run(scenario())
 
@@ -79,7 +80,7 @@ def test_a_loop_is_given_up_on_before_the_most_there_could_be(weights):
         async with started(MoonshineTranscriber(weights / MODEL)) as ear:
             beat = np.repeat(np.tile([0.1, 1.0], 18), 8_000)
             samples = np.random.default_rng(1).standard_normal(len(beat)) * beat * 300
-            transcript = await ear.transcribe(samples.astype("<i2").tobytes(), WISH)
+            transcript = await ear.transcribe(samples.astype("<i2").tobytes(), OPTIONS)
             assert 0 < transcript.tokens < 188
 
     run(scenario())
@@ -90,15 +91,15 @@ def test_more_than_can_wait_is_refused_and_cancelling_makes_room(recording, weig
     async def scenario():
         async with started(MoonshineTranscriber(weights / MODEL, max_workers=1, max_pending=1)) as ear, asyncio.TaskGroup() as tasks:
             long = recording("lv_0870") * 20
-            under_way = [tasks.create_task(ear.transcribe(long, WISH)) for _ in range(2)]
+            under_way = [tasks.create_task(ear.transcribe(long, OPTIONS)) for _ in range(2)]
             await asyncio.sleep(0)
             with pytest.raises(ApiError) as refused:
-                await ear.transcribe(long, WISH)
+                await ear.transcribe(long, OPTIONS)
             assert (refused.value.status, refused.value.code) == (503, "server_is_overloaded")
             for task in under_way:
                 task.cancel()
             await asyncio.wait(under_way)
-            assert (await ear.transcribe(recording("cards_001"), WISH)).text == SAID["cards_001"]
+            assert (await ear.transcribe(recording("cards_001"), OPTIONS)).text == SAID["cards_001"]
 
     run(scenario())
 
@@ -111,7 +112,7 @@ def test_stopping_breaks_off_what_is_under_way_and_leaves_no_thread(recording, w
 
         async def told_it_was_stopped():
             with pytest.raises(ApiError, match="shutting down"):
-                await ear.transcribe(recording("lv_0870") * 100, WISH)
+                await ear.transcribe(recording("lv_0870") * 100, OPTIONS)
 
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(told_it_was_stopped())
@@ -152,7 +153,7 @@ def test_a_model_that_is_not_there_says_how_to_get_it(tmp_path):
         with pytest.raises(ServerError, match=f"antiphon models pull {MODEL}"):
             await ear.start()
         with pytest.raises(ServerError, match="not loaded"):
-            await ear.transcribe(silence(1), WISH)
+            await ear.transcribe(silence(1), OPTIONS)
         await ear.stop()
 
     run(scenario())

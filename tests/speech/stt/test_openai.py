@@ -13,7 +13,8 @@ from antiphon.engine_api.options import Transcription
 from antiphon.errors import ApiError, ClientError
 from antiphon.speech.base import TimedText, Transcript
 from antiphon.speech.stt.openai import OpenAITranscriber, TranscriptionServer
-from support.speech.ears import WISH, run, silence, started
+from support.speech.running import run, started
+from support.speech.transcribers import OPTIONS, silence
 
 VERBOSE = {
     "task": "transcribe",
@@ -120,7 +121,7 @@ def test_a_server_that_tells_no_times_is_asked_for_them_once(recording):
     async def scenario():
         async with hearing(picky) as (ear, asked):
             for _ in range(2):
-                assert await ear.transcribe(recording("cards_001"), WISH) == Transcript(text="Ten.", tokens=3)
+                assert await ear.transcribe(recording("cards_001"), OPTIONS) == Transcript(text="Ten.", tokens=3)
             assert not ear.has_times
             with pytest.raises(ClientError):
                 ear.check_options(Transcription(word_times=True))
@@ -149,7 +150,7 @@ def test_what_goes_wrong_there_is_told_as_whose_fault_it_is(status, body, kind, 
         headers = {"retry-after": "7"} | ({"location": "http://127.0.0.1:1/"} if status == 302 else {})
         async with hearing(says(body, status, headers)) as (ear, asked):
             with pytest.raises(kind) as told:
-                await ear.transcribe(recording("cards_001"), WISH)
+                await ear.transcribe(recording("cards_001"), OPTIONS)
         assert (told.value.status, told.value.code) == expected
         assert "secret" not in told.value.message
         assert told.value.retry_after_s == (7 if status in (429, 503) else None)
@@ -162,7 +163,7 @@ def test_a_server_that_is_not_there_says_so(recording):
     async def scenario():
         async with hearing(says({"text": ""}), base_url="http://127.0.0.1:1/v1") as (ear, _):
             with pytest.raises(ApiError) as told:
-                await ear.transcribe(recording("cards_001"), WISH)
+                await ear.transcribe(recording("cards_001"), OPTIONS)
         assert told.value.code == "upstream_unreachable"
 
     run(scenario())
@@ -175,7 +176,7 @@ def test_a_server_that_says_nothing_is_given_up_on(recording):
     async def scenario():
         async with hearing(never, response_timeout_s=0.05) as (ear, _):
             with pytest.raises(ApiError) as told:
-                await ear.transcribe(recording("cards_001"), WISH)
+                await ear.transcribe(recording("cards_001"), OPTIONS)
         assert told.value.code == "upstream_timeout"
 
     run(scenario())
@@ -197,7 +198,7 @@ def test_a_connection_that_was_closed_meanwhile_is_made_again(recording):
         server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         async with started(OpenAITranscriber(TranscriptionServer(base_url=f"http://127.0.0.1:{port}/v1", model="m"))) as ear:
-            assert (await ear.transcribe(recording("cards_001"), WISH)).text == "Ten."
+            assert (await ear.transcribe(recording("cards_001"), OPTIONS)).text == "Ten."
         server.close()
         await server.wait_closed()
         assert len(times) == 2
@@ -217,10 +218,10 @@ def test_more_than_can_wait_is_refused_and_cancelling_hangs_up(recording):
                 gone.set()
 
         async with hearing(hold, concurrency=1, max_pending=1) as (ear, asked), asyncio.TaskGroup() as tasks:
-            both = [tasks.create_task(ear.transcribe(recording("cards_001"), WISH)) for _ in range(2)]
+            both = [tasks.create_task(ear.transcribe(recording("cards_001"), OPTIONS)) for _ in range(2)]
             await came.wait()
             with pytest.raises(ApiError) as refused:
-                await ear.transcribe(recording("cards_001"), WISH)
+                await ear.transcribe(recording("cards_001"), OPTIONS)
             assert (refused.value.status, len(asked)) == (503, 1)
             for task in reversed(both):
                 task.cancel()
@@ -232,7 +233,7 @@ def test_more_than_can_wait_is_refused_and_cancelling_hangs_up(recording):
 def test_nothing_is_asked_about_silence():
     async def scenario():
         async with hearing(says({"text": "Thank you."})) as (ear, asked):
-            assert await ear.transcribe(silence(2), WISH) == Transcript(text="")
+            assert await ear.transcribe(silence(2), OPTIONS) == Transcript(text="")
         assert asked == []
 
     run(scenario())
@@ -241,7 +242,7 @@ def test_nothing_is_asked_about_silence():
 def test_what_the_server_made_up_is_left_out(recording):
     async def scenario():
         async with hearing(says(VERBOSE | {"text": "Subtitles by the Amara.org community"})) as (ear, _):
-            assert await ear.transcribe(recording("cards_001"), WISH) == Transcript(text="")
+            assert await ear.transcribe(recording("cards_001"), OPTIONS) == Transcript(text="")
 
     run(scenario())
 

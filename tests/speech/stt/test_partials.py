@@ -9,7 +9,8 @@ from antiphon.engine_api.options import Transcription
 from antiphon.errors import ApiError
 from antiphon.speech.base import TimedText, Transcript
 from antiphon.speech.stt.partials import POLICIES_BY_DELAY, LocalAgreement, PartialsPolicy, PartialTranscriber
-from support.speech.ears import WISH, Dictated, run, silence
+from support.speech.running import run
+from support.speech.transcribers import OPTIONS, WordTranscriber, silence
 
 WORDS = ("ten", "of", "clubs", "and", "seven", "of", "hearts")
 
@@ -84,7 +85,7 @@ def test_rounds_of_any_kind_never_take_back_a_word_and_end_with_the_end(rounds, 
 class Turn:
     """A turn that is heard 100 ms at a time; `told` has what was told, with what had been heard by then."""
 
-    def __init__(self, ear, wish=WISH, pace=None):
+    def __init__(self, ear, wish=OPTIONS, pace=None):
         self.told = []
         self.ear = ear
         self.partials = PartialTranscriber(ear, wish, lambda more: self.told.append((more, int(self.partials.audio_ms))), pace)
@@ -105,7 +106,7 @@ async def while_running(turn, ms):
 
 def test_words_are_told_while_the_turn_goes_on():
     async def scenario():
-        turn = Turn(Dictated(WORDS))
+        turn = Turn(WordTranscriber(WORDS))
         await while_running(turn, 2_000)
         assert turn.ear.asked == [300, 600, 900, 1_200, 1_500, 1_800]
         assert turn.told == [("ten", 900), (" of", 1_500), (" clubs", 1_800)]
@@ -119,7 +120,7 @@ def test_words_are_told_while_the_turn_goes_on():
 
 def test_a_turn_goes_on_after_a_transcript_was_made_of_it():
     async def scenario():
-        turn = Turn(Dictated(WORDS))
+        turn = Turn(WordTranscriber(WORDS))
         await while_running(turn, 1_000)
         assert (await turn.partials.transcript()).text == "ten of"
         await while_running(turn, 1_000)
@@ -130,7 +131,7 @@ def test_a_turn_goes_on_after_a_transcript_was_made_of_it():
 
 def test_a_client_that_sends_everything_at_once_is_heard_in_one_round():
     async def scenario():
-        turn = Turn(Dictated(WORDS))
+        turn = Turn(WordTranscriber(WORDS))
         turn.partials.append_audio(silence(3))
         await while_running(turn, 0)
         async with asyncio.TaskGroup() as tasks:
@@ -145,7 +146,7 @@ def test_a_client_that_sends_everything_at_once_is_heard_in_one_round():
 def test_a_long_turn_is_settled_stretch_by_stretch():
     async def scenario():
         words = [f"w{number}" for number in range(100)]
-        turn = Turn(Dictated(words))
+        turn = Turn(WordTranscriber(words))
         turn.partials.append_audio(silence(45))
         transcript = await turn.partials.transcript()
         assert turn.ear.asked[-1] <= 20_000
@@ -162,7 +163,7 @@ def test_a_long_turn_is_settled_stretch_by_stretch():
 
 def test_an_ear_that_is_overloaded_is_left_alone_for_a_while():
     async def scenario():
-        turn = Turn(Dictated(WORDS))
+        turn = Turn(WordTranscriber(WORDS))
         turn.ear.fault = ApiError("Too much.", status=503, retry_after_s=1)
         await while_running(turn, 2_000)
         assert turn.ear.asked == [300, 1_300, 1_600, 1_900]
@@ -172,7 +173,7 @@ def test_an_ear_that_is_overloaded_is_left_alone_for_a_while():
 
 def test_the_whole_transcript_fails_where_the_ear_does():
     async def scenario():
-        turn = Turn(Dictated(WORDS))
+        turn = Turn(WordTranscriber(WORDS))
         turn.ear.fault = ApiError("Too much.", status=503)
         with pytest.raises(ApiError):
             await turn.partials.transcript()
@@ -183,7 +184,7 @@ def test_the_whole_transcript_fails_where_the_ear_does():
 @pytest.mark.parametrize("delay", [*POLICIES_BY_DELAY, None])
 def test_a_longer_delay_lets_more_rounds_agree(delay):
     async def scenario():
-        turn = Turn(Dictated(WORDS), Transcription(delay=delay))
+        turn = Turn(WordTranscriber(WORDS), Transcription(delay=delay))
         await while_running(turn, 3_000)
         pace = POLICIES_BY_DELAY.get(delay or "low", PartialsPolicy())
         assert turn.ear.asked[0] == pace.interval_ms
@@ -194,7 +195,7 @@ def test_a_longer_delay_lets_more_rounds_agree(delay):
 
 def test_what_nobody_can_have_said_in_that_time_is_left_out():
     async def scenario():
-        turn = Turn(Dictated(WORDS))
+        turn = Turn(WordTranscriber(WORDS))
         turn.partials.append_audio(silence(3))
         assert (await turn.partials.transcript(speech_s=2)).text == "ten of clubs and seven of"
         assert await turn.partials.transcript(speech_s=0.05) == Transcript(text="", tokens=6)
@@ -204,7 +205,7 @@ def test_what_nobody_can_have_said_in_that_time_is_left_out():
 
 def test_times_count_from_the_beginning_of_the_turn():
     async def scenario():
-        turn = Turn(Dictated(WORDS))
+        turn = Turn(WordTranscriber(WORDS))
         turn.partials.append_audio(silence(1))
         assert (await turn.partials.transcript()).segments == (TimedText("ten", 0, 0.5), TimedText("of", 0.5, 1))
 

@@ -8,7 +8,8 @@ import pytest
 from antiphon.engine_api.options import Transcription
 from antiphon.errors import ClientError, ServerError
 from antiphon.speech.stt.whisper import FILES, WhisperTranscriber
-from support.speech.ears import WISH, run, silence, started
+from support.speech.running import run, started
+from support.speech.transcribers import OPTIONS, silence
 
 MODEL = "whisper-base"
 IS_INSTALLED = importlib.util.find_spec("faster_whisper") is not None
@@ -62,7 +63,7 @@ def test_nothing_is_written_down_where_nothing_is_said(folder):
         noise = np.random.default_rng(1).standard_normal(96_000) * 300
         async with started(WhisperTranscriber(folder)) as ear:
             for pcm in (b"", silence(0.05), silence(5), noise.astype("<i2").tobytes()):
-                transcript = await ear.transcribe(pcm, WISH)
+                transcript = await ear.transcribe(pcm, OPTIONS)
                 assert (transcript.text, transcript.segments, transcript.words) == ("", (), ())
 
     run(scenario())

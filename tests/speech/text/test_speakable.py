@@ -7,7 +7,8 @@ from hypothesis import given, strategies as st
 
 from antiphon.speech.text.speakable import TextNormalizer, synthesize_clause
 from antiphon.speech.tts.alignment import split_words
-from support.speech.voices import run, started, tones
+from support.speech.running import run, started
+from support.speech.synthesizers import tone_synthesizer
 
 
 def spoken(text, language="en"):
@@ -104,7 +105,7 @@ def test_no_markup_takes_long(text):
 
 def test_what_is_heard_is_shown_as_it_was_written(tmp_path):
     async def scenario():
-        async with started(tones(tmp_path)) as mouth:
+        async with started(tone_synthesizer(tmp_path)) as mouth:
             speakable = TextNormalizer()
             texts = ("It is **$5**.\n", "```\n", "x = 1\n", "```\n")
             pieces = [[piece async for piece in synthesize_clause(mouth, text, speakable)] for text in texts]
@@ -117,7 +118,7 @@ def test_what_is_heard_is_shown_as_it_was_written(tmp_path):
 
 def test_closing_it_stops_the_work(tmp_path):
     async def scenario():
-        async with started(tones(tmp_path)) as mouth:
+        async with started(tone_synthesizer(tmp_path)) as mouth:
             async with aclosing(synthesize_clause(mouth, "One two.", TextNormalizer())) as reading:
                 assert (await anext(reading)).text == "One "
             assert [piece.text async for piece in synthesize_clause(mouth, "Three.", TextNormalizer())] == ["Three."]

@@ -9,7 +9,8 @@ from aiohttp import web
 from antiphon.audio import wav_file
 from antiphon.errors import ApiError, ClientError
 from antiphon.speech.tts.openai import OpenAISynthesizer, SpeechServer
-from support.speech.voices import heard, run, started
+from support.speech.running import run, started
+from support.speech.synthesizers import collect_audio
 
 PCM = b"\1\0" * 24_000
 
@@ -48,7 +49,7 @@ def sound(body=PCM, kind="audio/pcm", status=200, headers=None):
 def test_what_it_says_is_passed_on_with_its_words():
     async def scenario():
         async with speaking(sound(), api_key="sesame", aliases={"marin": "ash"}) as (mouth, asked):
-            pieces = await heard(mouth, "Hello there, you.", "marin", 1.5)
+            pieces = await collect_audio(mouth, "Hello there, you.", "marin", 1.5)
             assert "".join(piece.text for piece in pieces) == "Hello there, you."
             assert b"".join(piece.pcm for piece in pieces) == PCM
             assert [piece.text for piece in pieces if piece.text] == ["Hello ", "there, ", "you."]
@@ -84,7 +85,7 @@ def test_sound_comes_while_the_server_still_speaks():
 def test_words_that_no_sound_is_left_for_are_told_all_the_same():
     async def scenario():
         async with speaking(sound(b"\1\0")) as (mouth, _):
-            assert [piece.text for piece in await heard(mouth, "One two three.")] == ["One ", "two three."]
+            assert [piece.text for piece in await collect_audio(mouth, "One two three.")] == ["One ", "two three."]
 
     run(scenario())
 
@@ -92,7 +93,7 @@ def test_words_that_no_sound_is_left_for_are_told_all_the_same():
 def test_a_wav_file_of_another_rate_is_made_ours():
     async def scenario():
         async with speaking(sound(wav_file(b"\1\0" * 8_000, 8_000), "audio/wav"), format="wav") as (mouth, _):
-            assert sum(len(piece.pcm) for piece in await heard(mouth, "One.")) == len(PCM)
+            assert sum(len(piece.pcm) for piece in await collect_audio(mouth, "One.")) == len(PCM)
 
     run(scenario())
 
@@ -109,7 +110,7 @@ def test_a_wav_file_is_read_also_where_samples_were_asked_for_however_it_comes()
 
     async def scenario():
         async with speaking(answer) as (mouth, _):
-            assert sum(len(piece.pcm) for piece in await heard(mouth, "One.")) == len(PCM)
+            assert sum(len(piece.pcm) for piece in await collect_audio(mouth, "One.")) == len(PCM)
 
     run(scenario())
 
@@ -119,7 +120,7 @@ def test_files_are_not_played_as_samples(body):
     async def scenario():
         async with speaking(sound(body, "audio/mpeg")) as (mouth, _):
             with pytest.raises(ApiError, match="not 'pcm' as was asked for"):
-                await heard(mouth, "One.")
+                await collect_audio(mouth, "One.")
 
     run(scenario())
 
@@ -128,7 +129,7 @@ def test_files_are_not_played_as_samples(body):
 def test_samples_are_samples_whatever_they_are_called_or_look_like(body, kind):
     async def scenario():
         async with speaking(sound(body, kind)) as (mouth, _):
-            assert b"".join(piece.pcm for piece in await heard(mouth, "One.")) == body
+            assert b"".join(piece.pcm for piece in await collect_audio(mouth, "One.")) == body
 
     run(scenario())
 
@@ -137,8 +138,8 @@ def test_only_voices_that_it_is_known_to_have_are_asked_for():
     async def scenario():
         async with speaking(sound()) as (mouth, asked):
             with pytest.raises(ClientError, match="'alloy' and 'ash'"):
-                await heard(mouth, "One.", "marin")
-            assert await heard(mouth, "") == []
+                await collect_audio(mouth, "One.", "marin")
+            assert await collect_audio(mouth, "") == []
             assert asked == []
 
     run(scenario())
@@ -160,7 +161,7 @@ def test_what_it_answers_instead_is_told(answer, status, said):
     async def scenario():
         async with speaking(answer) as (mouth, _):
             with pytest.raises(ApiError, match=said) as fault:
-                await heard(mouth, "One.")
+                await collect_audio(mouth, "One.")
             assert fault.value.status == status
 
     run(scenario())
@@ -170,7 +171,7 @@ def test_a_file_that_is_none_is_told():
     async def scenario():
         async with speaking(sound(b"ID3"), format="wav") as (mouth, _):
             with pytest.raises(ApiError, match="can't be played"):
-                await heard(mouth, "One.")
+                await collect_audio(mouth, "One.")
 
     run(scenario())
 
@@ -186,7 +187,7 @@ def test_a_server_that_breaks_off_is_told():
     async def scenario():
         async with speaking(answer) as (mouth, _):
             with pytest.raises(ApiError, match="closed the connection before its answer was complete"):
-                await heard(mouth, "One.")
+                await collect_audio(mouth, "One.")
 
     run(scenario())
 
@@ -198,11 +199,11 @@ def test_a_server_that_is_not_there_or_says_nothing_is_told():
     async def scenario():
         async with speaking(answer, first_byte_timeout_s=0.2) as (mouth, _):
             with pytest.raises(ApiError, match="in time") as fault:
-                await heard(mouth, "One.")
+                await collect_audio(mouth, "One.")
             assert fault.value.status == 504
         async with started(OpenAISynthesizer(SpeechServer(base_url="http://127.0.0.1:1/v1", model="x", voices=("a",)))) as mouth:
             with pytest.raises(ApiError, match="can't be reached"):
-                await heard(mouth, "One.")
+                await collect_audio(mouth, "One.")
 
     run(scenario())
 

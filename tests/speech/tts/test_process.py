@@ -11,18 +11,19 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import ApiError, ClientError
-from support.speech.voices import heard, is_running, run, started, tones, until
+from support.speech.running import run, started
+from support.speech.synthesizers import collect_audio, is_running, tone_synthesizer, until
 
 
 async def broken_off(mouth, text):
     with pytest.raises(ApiError, match="broke off"):
-        await heard(mouth, text)
+        await collect_audio(mouth, text)
 
 
 def test_it_speaks_in_pieces_of_a_word_that_are_the_text(tmp_path):
     async def scenario():
-        async with started(tones(tmp_path)) as mouth:
-            pieces = await heard(mouth, "One two, three. Four five.")
+        async with started(tone_synthesizer(tmp_path)) as mouth:
+            pieces = await collect_audio(mouth, "One two, three. Four five.")
             assert [piece.text for piece in pieces] == ["One ", "two, ", "three. ", "Four ", "five."]
             assert {len(piece.pcm) for piece in pieces} == {200}
 
@@ -31,11 +32,11 @@ def test_it_speaks_in_pieces_of_a_word_that_are_the_text(tmp_path):
 
 def test_a_voice_is_known_by_its_name_or_an_alias_and_others_are_refused_by_name(tmp_path):
     async def scenario():
-        async with started(tones(tmp_path)) as mouth:
-            assert await heard(mouth, "One.", "low")
-            assert await heard(mouth, "One.", "alloy")
+        async with started(tone_synthesizer(tmp_path)) as mouth:
+            assert await collect_audio(mouth, "One.", "low")
+            assert await collect_audio(mouth, "One.", "alloy")
             with pytest.raises(ClientError, match="'high', 'low', and 'alloy'") as refusal:
-                await heard(mouth, "One.", "marin")
+                await collect_audio(mouth, "One.", "marin")
             assert refusal.value.param == "voice"
 
     run(scenario())
@@ -44,11 +45,11 @@ def test_a_voice_is_known_by_its_name_or_an_alias_and_others_are_refused_by_name
 @pytest.mark.parametrize(("text", "reason"), [("boom", "no such word"), ("drone", "can be sent to another process")])
 def test_what_can_not_be_said_costs_nobody_else_their_voice(tmp_path, text, reason):
     async def scenario():
-        async with started(tones(tmp_path)) as mouth:
+        async with started(tone_synthesizer(tmp_path)) as mouth:
             pid = mouth.process.pid
             with pytest.raises(ApiError, match=reason):
-                await heard(mouth, text)
-            assert len(await heard(mouth, "One two.")) == 2
+                await collect_audio(mouth, text)
+            assert len(await collect_audio(mouth, "One two.")) == 2
             assert mouth.process.pid == pid
 
     run(scenario())
@@ -57,12 +58,12 @@ def test_what_can_not_be_said_costs_nobody_else_their_voice(tmp_path, text, reas
 def test_a_process_killed_mid_word_fails_what_was_being_said_and_the_next_is_said(tmp_path):
     async def scenario():
         noticed = []
-        async with started(tones(tmp_path, notice=noticed.append)) as mouth:
+        async with started(tone_synthesizer(tmp_path, notice=noticed.append)) as mouth:
             pid = mouth.process.pid
             with pytest.raises(ApiError, match="broke off") as fault:
-                await heard(mouth, "One two. This will crash now.")
+                await collect_audio(mouth, "One two. This will crash now.")
             assert fault.value.status == 503
-            assert len(await heard(mouth, "One two.")) == 2
+            assert len(await collect_audio(mouth, "One two.")) == 2
             assert mouth.process.pid != pid and not is_running(pid)
             assert len(noticed) == 1
 
@@ -71,23 +72,23 @@ def test_a_process_killed_mid_word_fails_what_was_being_said_and_the_next_is_sai
 
 def test_a_process_killed_from_without_is_replaced(tmp_path):
     async def scenario():
-        async with started(tones(tmp_path)) as mouth:
+        async with started(tone_synthesizer(tmp_path)) as mouth:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(broken_off(mouth, "wait here."))
                 await until((tmp_path / "waiting").exists)
                 os.kill(mouth.process.pid, signal.SIGKILL)
-            assert len(await heard(mouth, "One two.")) == 2
+            assert len(await collect_audio(mouth, "One two.")) == 2
 
     run(scenario())
 
 
 def test_a_process_that_never_answers_is_killed_and_replaced(tmp_path):
     async def scenario():
-        async with started(tones(tmp_path, response_timeout_s=0.5)) as mouth:
+        async with started(tone_synthesizer(tmp_path, response_timeout_s=0.5)) as mouth:
             pid = mouth.process.pid
             with pytest.raises(ApiError, match="broke off"):
-                await heard(mouth, "hang")
-            assert len(await heard(mouth, "One two.")) == 2
+                await collect_audio(mouth, "hang")
+            assert len(await collect_audio(mouth, "One two.")) == 2
             assert not is_running(pid)
 
     run(scenario())
@@ -95,20 +96,20 @@ def test_a_process_that_never_answers_is_killed_and_replaced(tmp_path):
 
 def test_closing_the_iterator_stops_the_work(tmp_path):
     async def scenario():
-        async with started(tones(tmp_path)) as mouth:
+        async with started(tone_synthesizer(tmp_path)) as mouth:
             async with aclosing(mouth.synthesize("One. Wait here. More.")) as speaking:
                 assert (await anext(speaking)).text == "One. "
                 await until((tmp_path / "waiting").exists)
             await until((tmp_path / "stopped").exists)
-            assert len(await heard(mouth, "One two.")) == 2
+            assert len(await collect_audio(mouth, "One two.")) == 2
 
     run(scenario())
 
 
 def test_a_cancelled_listener_stops_the_work(tmp_path):
     async def scenario():
-        async with started(tones(tmp_path)) as mouth, asyncio.TaskGroup() as tasks:
-            listening = tasks.create_task(heard(mouth, "wait here."))
+        async with started(tone_synthesizer(tmp_path)) as mouth, asyncio.TaskGroup() as tasks:
+            listening = tasks.create_task(collect_audio(mouth, "wait here."))
             await until((tmp_path / "waiting").exists)
             listening.cancel()
             await until((tmp_path / "stopped").exists)
@@ -121,10 +122,10 @@ def test_all_who_speak_have_their_turns(tmp_path):
         ended = []
 
         async def one(name, text):
-            await heard(mouth, text)
+            await collect_audio(mouth, text)
             ended.append(name)
 
-        async with started(tones(tmp_path)) as mouth, asyncio.TaskGroup() as tasks:
+        async with started(tone_synthesizer(tmp_path)) as mouth, asyncio.TaskGroup() as tasks:
             tasks.create_task(one("long", "One two three. " * 200))
             tasks.create_task(one("short", "One."))
         assert ended == ["short", "long"]
@@ -134,11 +135,11 @@ def test_all_who_speak_have_their_turns(tmp_path):
 
 def test_who_waits_for_a_first_word_goes_before_who_has_one(tmp_path):
     async def scenario():
-        async with started(tones(tmp_path)) as mouth, asyncio.TaskGroup() as tasks:
-            holding = tasks.create_task(heard(mouth, "wait here."))
+        async with started(tone_synthesizer(tmp_path)) as mouth, asyncio.TaskGroup() as tasks:
+            holding = tasks.create_task(collect_audio(mouth, "wait here."))
             await until((tmp_path / "waiting").exists)
             for text in ("A1. A2.", "B1. B2.", "C1. C2."):
-                tasks.create_task(heard(mouth, text))
+                tasks.create_task(collect_audio(mouth, text))
             await asyncio.sleep(0)  # all of them have asked
             holding.cancel()
         assert (tmp_path / "said").read_text().split() == ["A1.", "B1.", "C1.", "A2.", "B2.", "C2."]
@@ -148,11 +149,11 @@ def test_who_waits_for_a_first_word_goes_before_who_has_one(tmp_path):
 
 def test_more_than_can_be_said_is_refused(tmp_path):
     async def scenario():
-        async with started(tones(tmp_path, max_pending=1)) as mouth, asyncio.TaskGroup() as tasks:
-            waiting = tasks.create_task(heard(mouth, "wait here."))
+        async with started(tone_synthesizer(tmp_path, max_pending=1)) as mouth, asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(collect_audio(mouth, "wait here."))
             await until((tmp_path / "waiting").exists)
             with pytest.raises(ApiError, match="overloaded") as refusal:
-                await heard(mouth, "One.")
+                await collect_audio(mouth, "One.")
             assert refusal.value.code == "server_is_overloaded"
             waiting.cancel()
 
@@ -165,7 +166,7 @@ def test_more_than_can_be_said_is_refused(tmp_path):
 def test_a_voice_that_can_not_speak_says_so_at_the_start(tmp_path, flaw, said):
     async def scenario():
         (tmp_path / flaw).touch()
-        mouth = tones(tmp_path, start_timeout_s=2)
+        mouth = tone_synthesizer(tmp_path, start_timeout_s=2)
         with pytest.raises(ApiError, match=said):
             await mouth.start()
         await mouth.stop()
@@ -176,36 +177,36 @@ def test_a_voice_that_can_not_speak_says_so_at_the_start(tmp_path, flaw, said):
 def test_a_voice_that_can_not_be_replaced_is_tried_again(tmp_path):
     async def scenario():
         noticed = []
-        async with started(tones(tmp_path, notice=noticed.append)) as mouth:
+        async with started(tone_synthesizer(tmp_path, notice=noticed.append)) as mouth:
             (tmp_path / "missing").touch()
             os.kill(mouth.process.pid, signal.SIGKILL)
             await until(lambda: any("There is no tone" in line for line in noticed))
             (tmp_path / "missing").unlink()
-            assert len(await heard(mouth, "One two.")) == 2
+            assert len(await collect_audio(mouth, "One two.")) == 2
 
     run(scenario())
 
 
 def test_it_says_nothing_before_it_is_started_or_after_it_is_stopped(tmp_path):
     async def scenario():
-        mouth = tones(tmp_path)
+        mouth = tone_synthesizer(tmp_path)
         with pytest.raises(ApiError, match="not been started"):
-            await heard(mouth, "One.")
+            await collect_audio(mouth, "One.")
         async with started(mouth):
             pid = mouth.process.pid
         await mouth.stop()
         assert not is_running(pid)
         with pytest.raises(ApiError, match="not been started"):
-            await heard(mouth, "One.")
+            await collect_audio(mouth, "One.")
 
     run(scenario())
 
 
 SERVER = """
 import asyncio, pathlib, sys
-from support.speech import voices
+from support.speech.synthesizers import tone_synthesizer
 async def main():
-    mouth = voices.tones(pathlib.Path(sys.argv[1]))
+    mouth = tone_synthesizer(pathlib.Path(sys.argv[1]))
     await mouth.start()
     print(mouth.process.pid, flush=True)
     await asyncio.sleep(600)

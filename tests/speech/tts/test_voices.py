@@ -13,7 +13,8 @@ import pytest
 from antiphon.audio import peak
 from antiphon.errors import ApiError, ServerError
 from antiphon.speech.tts.voices import kokoro_synthesizer, piper_synthesizer
-from support.speech.voices import heard, run, started
+from support.speech.running import run, started
+from support.speech.synthesizers import collect_audio
 
 KOKORO_FOLDER = Path.home() / ".cache" / "antiphon" / "models" / "kokoro-82m-int8"
 needs_kokoro = pytest.mark.skipif(
@@ -38,7 +39,7 @@ def test_every_language_is_spoken_and_words_are_in_their_places():
     async def scenario():
         async with started(kokoro_synthesizer(KOKORO_FOLDER)) as mouth:
             for voice in mouth.voices:
-                pieces = await heard(mouth, "Hello there, you.", voice)
+                pieces = await collect_audio(mouth, "Hello there, you.", voice)
                 assert [piece.text for piece in pieces] == ["Hello ", "there, ", "you."]
                 assert all(0.03 < len(piece.pcm) / 48_000 < 2.5 for piece in pieces)
                 assert 4_000 < peak(b"".join(piece.pcm for piece in pieces)) <= 32_767
@@ -50,7 +51,9 @@ def test_every_language_is_spoken_and_words_are_in_their_places():
 def test_kokoro_is_as_fast_as_is_asked_also_where_the_model_is_not():
     async def scenario():
         async with started(kokoro_synthesizer(KOKORO_FOLDER)) as mouth:
-            usual, fast = [sum(len(piece.pcm) for piece in await heard(mouth, "Hello there, you.", None, speed)) for speed in (1, 4)]
+            usual, fast = [
+                sum(len(piece.pcm) for piece in await collect_audio(mouth, "Hello there, you.", None, speed)) for speed in (1, 4)
+            ]
             assert usual / fast == pytest.approx(4, rel=0.15)
 
     run(scenario())
@@ -105,7 +108,7 @@ def test_weights_that_are_none_are_told_at_the_start(tmp_path):
 def test_words_are_heard_one_after_the_other_and_together_are_the_text():
     async def scenario():
         async with started(piper_synthesizer([PIPER_FOLDER])) as mouth:
-            pieces = await heard(mouth, "One of the best, in my opinion. And it was!")
+            pieces = await collect_audio(mouth, "One of the best, in my opinion. And it was!")
             assert "".join(piece.text for piece in pieces) == "One of the best, in my opinion. And it was!"
             assert [piece.text for piece in pieces][:4] == ["One ", "of ", "the ", "best, "]
             lengths_s = [len(piece.pcm) / 2 / mouth.rate_hz for piece in pieces]
@@ -121,13 +124,13 @@ def test_it_is_as_fast_as_is_asked_and_text_without_words_is_a_pause():
     async def scenario():
         async with started(piper_synthesizer([PIPER_FOLDER])) as mouth:
             lengths = {
-                speed: sum(len(piece.pcm) for piece in await heard(mouth, "The capital of France is Paris.", None, speed))
+                speed: sum(len(piece.pcm) for piece in await collect_audio(mouth, "The capital of France is Paris.", None, speed))
                 for speed in (0.25, 1, 1.5, 4)
             }
             # The voice itself says no sentence twice at the same pace.
             assert [lengths[1] / lengths[speed] / speed for speed in lengths] == pytest.approx([1] * 4, rel=0.15)
-            assert peak(b"".join(piece.pcm for piece in await heard(mouth, "..."))) == 0
-            assert "".join(piece.text for piece in await heard(mouth, "One\0two.")) == "One\0two."
+            assert peak(b"".join(piece.pcm for piece in await collect_audio(mouth, "..."))) == 0
+            assert "".join(piece.text for piece in await collect_audio(mouth, "One\0two.")) == "One\0two."
 
     run(scenario())
 
@@ -142,7 +145,7 @@ def test_killed_mid_word_it_fails_what_was_being_said_and_says_the_next():
                 with pytest.raises(ApiError, match="broke off"):
                     async for _ in speaking:
                         pass
-            assert await heard(mouth, "The next.")
+            assert await collect_audio(mouth, "The next.")
 
     run(scenario())
 
@@ -152,7 +155,7 @@ def test_two_who_speak_at_once_both_get_their_own():
     async def scenario():
         async with started(piper_synthesizer([PIPER_FOLDER])) as mouth, asyncio.TaskGroup() as tasks:
             texts = ["Hello there. How are you?", "One two three. Four five six."]
-            both = [tasks.create_task(heard(mouth, text)) for text in texts]
+            both = [tasks.create_task(collect_audio(mouth, text)) for text in texts]
             for text, task in zip(texts, both, strict=True):
                 assert "".join(piece.text for piece in await task) == text
 

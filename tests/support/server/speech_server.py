@@ -1,29 +1,23 @@
-"""A real server whose ear and mouth are simple enough to know what they will do."""
+"""A real server whose transcriber and synthesizer are simple enough to know what they will do."""
 
 import asyncio
 import contextlib
 import math
-import queue
 import threading
 from struct import pack
 
-import uvloop
-
 from antiphon.engines.cascade.parts import SpeechStack
 from antiphon.errors import ServerError, invalid_value
-from antiphon.runtime.service import Service
 from antiphon.runtime.speech.service import SpeechService
 from antiphon.server.app import build
-from antiphon.server.processes.run import HttpServer
-from antiphon.server.transport import logs
-from antiphon.server.transport.listener import base_url, open_listener
 from antiphon.speech.base import INPUT_RATE_HZ, AudioChunk, TimedText, Transcript, check_options
 from support.server.scripted_server import SCRIPT, configured
+from support.server.threaded_server import serving
 
 WORD_MS = 250
 
 
-class Ear:
+class ScriptedTranscriber:
     """
     Hears how long each sound is: `[2.0 s]`, and nothing in silence.
 
@@ -67,7 +61,7 @@ class Ear:
         return Transcript(text=text, segments=segments, words=words, language=(wish.languages or ("en",))[0], tokens=3)
 
 
-class Synthesizer:
+class ToneSynthesizer:
     """
     Says a word in a quarter of a second, as a tone.
 
@@ -115,47 +109,20 @@ def tone(ms, rate_hz, hz=220):
 class Served:
     """The server under test, with its parts."""
 
-    def __init__(self, url, service, ear, mouth):
-        self.url, self.service, self.ear, self.mouth = url, service, ear, mouth
+    def __init__(self, url, service, transcriber, synthesizer):
+        self.url, self.service, self.transcriber, self.synthesizer = url, service, transcriber, synthesizer
 
 
 @contextlib.contextmanager
-def speaking(home, *, ear=None, mouth=None, models=None, **settings):
+def speaking(home, *, transcriber=None, synthesizer=None, models=None, **settings):
     """The server, in a thread of its own."""
     models = models or {"parrot": {"engine": "scripted", **SCRIPT}}
     config = configured(home, models, **{"server.port": 0, "server.drain_s": 0.2, "store.url": "memory", **settings})
-    logs.configure(config.logging)
-    ear, mouth = ear or Ear(), mouth or Synthesizer()
-    started = queue.SimpleQueue()
+    transcriber, synthesizer = transcriber or ScriptedTranscriber(), synthesizer or ToneSynthesizer()
 
-    async def serve(listener):
-        service = Service(config, lambda _line: None)
-        parts = SpeechStack(transcriber=ear, synthesizer=mouth, voices=(*Synthesizer.voices, "alloy"))
+    def prepare(service):
+        parts = SpeechStack(transcriber=transcriber, synthesizer=synthesizer, voices=(*ToneSynthesizer.voices, "alloy"))
         service.speech = SpeechService(config.speech, config.models_dir, {}, stack=parts)
-        await service.open()
-        server = HttpServer(service, lambda: started.put((server, Served(base_url(listener), service, ear, mouth))))
-        server.config.app = build(service)
-        try:
-            await server.serve(sockets=[listener])
-        finally:
-            await service.close()
 
-    def work(listener):
-        try:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(serve(listener))
-        except BaseException as error:
-            started.put(error)
-
-    with open_listener("127.0.0.1", 0) as listener:
-        thread = threading.Thread(target=work, args=(listener,), daemon=True)
-        thread.start()
-        begun = started.get()
-        if isinstance(begun, BaseException):
-            raise begun
-        server, served = begun
-        try:
-            yield served
-        finally:
-            server.should_exit = True
-            thread.join()
+    with serving(config, build, prepare=prepare) as (server, url):
+        yield Served(url, server.service, transcriber, synthesizer)

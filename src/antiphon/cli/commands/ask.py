@@ -1,14 +1,16 @@
 """`antiphon ask`."""
 
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from antiphon.cli.common import server, weights
-from antiphon.cli.common.flags import ConfigFlag, ShellParameter
+from antiphon.cli.common.client import check_answer_status
+from antiphon.cli.common.flags import ConfigFlag, ShellParameter, UrlFlag
 from antiphon.cli.common.shell import Shell, UsageError
 from antiphon.errors import UpstreamError
+from antiphon.wire.codec.types import JsonDict
 
 
 def _refuse_option(_type: object, question: str) -> None:
@@ -25,7 +27,7 @@ def ask(
     instructions: str | None = None,
     stream: Annotated[bool | None, Parameter(negative="--no-stream")] = None,
     as_json: Annotated[bool, Parameter(name="--json")] = False,
-    url: str | None = None,
+    url: UrlFlag = None,
     file: ConfigFlag = None,
     shell: ShellParameter,
 ) -> None:
@@ -33,8 +35,8 @@ def ask(
     Ask a model a question.
 
     It asks the server that --url or OPENAI_BASE_URL names, or else the
-    configured one. If that one does not run, the engine starts for this
-    question only. Standard output gets the answer and nothing else.
+    configured one. If that one does not run, a server starts for this question
+    only. Standard output gets the answer and nothing else.
 
     Try:
         antiphon ask "What is a fugue?"
@@ -47,13 +49,12 @@ def ask(
         instructions: the system prompt.
         stream: print the answer as it arrives; on by default without --json.
         as_json: print the whole response as JSON; with --stream, one event on each line.
-        url: base address of the server, such as http://127.0.0.1:8642/v1.
     """
     text = shell.stdin.read() if question == "-" else question
     if not text.strip():
         raise UsageError("There is no question.")
     with server.ensure_server(shell, url, file, weights.with_models) as client:
-        body: dict[str, Any] = {"model": model or client.first_model(), "input": text}
+        body: JsonDict = {"model": model or client.first_model(), "input": text}
         if instructions is not None:
             body["instructions"] = instructions
         if stream if stream is not None else not as_json:
@@ -62,16 +63,16 @@ def ask(
             _print_response(client.post("/v1/responses", body), shell, as_json)
 
 
-def _print_response(response: dict[str, Any], shell: Shell, as_json: bool) -> None:
+def _print_response(response: JsonDict, shell: Shell, as_json: bool) -> None:
     if as_json:
         shell.say_json(response)
     else:
         shell.say(output_text(response))
-    _check_status(response, shell)
+    check_response(response, shell)
 
 
-def _print_stream(events: Iterable[dict[str, Any]], shell: Shell, as_json: bool) -> None:
-    last: dict[str, Any] = {}
+def _print_stream(events: Iterable[JsonDict], shell: Shell, as_json: bool) -> None:
+    last: JsonDict = {}
     for event in events:
         last = event
         if as_json:
@@ -82,17 +83,21 @@ def _print_stream(events: Iterable[dict[str, Any]], shell: Shell, as_json: bool)
         shell.say()
     if "response" not in last:
         raise UpstreamError("The answer broke off.")
-    _check_status(last["response"], shell)
+    check_response(last["response"], shell)
 
 
-def _check_status(response: dict[str, Any], shell: Shell) -> None:
-    if response["status"] == "failed":
-        raise UpstreamError(f"The model failed: {response['error']['message']}")
-    if response["status"] == "incomplete":
-        shell.note(f"the answer was cut off: {response['incomplete_details']['reason']}")
+def check_response(response: JsonDict, shell: Shell) -> None:
+    """
+    Say how a response ended, if it is not complete.
+
+    Raises:
+        UpstreamError: the model failed.
+    """
+    error, details = response.get("error") or {}, response.get("incomplete_details") or {}
+    check_answer_status(response["status"], error.get("message") or details.get("reason"), shell)
 
 
-def output_text(response: dict[str, Any]) -> str:
+def output_text(response: JsonDict) -> str:
     """The text of a response's messages, refusals included."""
     parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
     return "".join(part.get("text") or part.get("refusal", "") for part in parts)

@@ -1,7 +1,5 @@
 """`antiphon config`: check, show, schema."""
 
-from typing import Any
-
 import msgspec
 from cyclopts import App
 
@@ -89,16 +87,15 @@ def schema(*, shell: ShellParameter) -> None:
     shell.say_json(config_files.schema())
 
 
-def _flatten(config: Config) -> dict[str, Any]:
+def _flatten(config: Config) -> dict[str, object]:
     """Every setting, by dotted key."""
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for section, value in config.model_dump(mode="json", exclude={"models"}).items():
         flat |= {f"{section}.{key}": inner for key, inner in value.items()} if isinstance(value, dict) else {section: value}
-    flat["store.url"] = settings.mask_password(flat["store.url"])
-    return flat | {"models": [_model_table(model) for model in config.models]}
+    return flat | {"store.url": settings.mask_password(config.store.url), "models": [_model_table(model) for model in config.models]}
 
 
-def _model_table(model: ModelEntry) -> dict[str, Any]:
+def _model_table(model: ModelEntry) -> dict[str, object]:
     """The model as it stands in a file."""
     sessions = {} if model.sessions is None else {"sessions": model.sessions}
     return {"name": model.name, "engine": model.engine, **sessions, **model.options}

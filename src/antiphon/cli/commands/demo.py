@@ -6,12 +6,11 @@ import textwrap
 import time
 from collections.abc import Callable
 from importlib import resources
-from typing import Any
 
 from antiphon import audio
-from antiphon.cli.commands.ask import output_text
+from antiphon.cli.commands.ask import check_response, output_text
 from antiphon.cli.common import server, settings, weights
-from antiphon.cli.common.client import ApiClient
+from antiphon.cli.common.client import ApiClient, check_answer_status
 from antiphon.cli.common.flags import ConfigFlag, ShellParameter
 from antiphon.cli.common.shell import Shell
 from antiphon.cli.voice import audio as recordings
@@ -24,10 +23,11 @@ from antiphon.cli.voice.transcript import MODEL, DuplexTranscript, TextChunk
 from antiphon.config.load import Config, ModelEntry
 from antiphon.errors import UpstreamError
 from antiphon.runtime.speech import service
+from antiphon.wire.codec.types import JsonDict
 from antiphon.wire.minicpmo.media import RATE_IN_HZ
 from antiphon.wire.minicpmo.server_events import ServerEvent, SessionCreated, SessionQueued
 
-_WEATHER_TOOL: dict[str, Any] = {
+_WEATHER_TOOL: JsonDict = {
     "type": "function",
     "name": "get_weather",
     "description": "The weather in a city right now.",
@@ -39,7 +39,7 @@ _WEATHER_TOOL: dict[str, Any] = {
     },
     "strict": True,
 }
-_CITY_SCHEMA: dict[str, Any] = {
+_CITY_SCHEMA: JsonDict = {
     "type": "object",
     "properties": {
         "city": {"type": "string", "maxLength": 40},
@@ -99,7 +99,7 @@ class _DemoRunner:
         """Print what a speaker said; with an empty name, a remark."""
         self.shell.say(textwrap.fill(text, min(100, self.shell.columns), initial_indent=f"  {speaker:>6}  ", subsequent_indent=" " * 10))
 
-    def ask(self, question: str | list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    def ask(self, question: str | list[JsonDict], **more: object) -> JsonDict:
         """
         Send a question, and print the answer and how long it took.
 
@@ -113,8 +113,7 @@ class _DemoRunner:
         body = {"model": self.model, "input": question, "max_output_tokens": _MAX_OUTPUT_TOKENS, **more}
         response = self.client.post("/v1/responses", body)
         took_s = time.perf_counter() - start_s
-        if response["status"] == "failed":
-            raise UpstreamError(f"The model failed: {response['error']['message']}")
+        check_response(response, self.shell)
         for call in function_calls(response):
             self.print_line("model", f"calls {call['name']}({call['arguments']})")
         if text := output_text(response):
@@ -123,7 +122,7 @@ class _DemoRunner:
         return response
 
 
-def function_calls(response: dict[str, Any]) -> list[dict[str, Any]]:
+def function_calls(response: JsonDict) -> list[JsonDict]:
     """The function calls of a response."""
     return [item for item in response["output"] if item["type"] == "function_call"]
 
@@ -139,7 +138,7 @@ def _show_stream(runner: _DemoRunner) -> None:
     runner.print_line("you", question)
     start_s = time.perf_counter()
     arrivals_s: list[float] = []
-    event: dict[str, Any] = {}
+    event: JsonDict = {}
     renderer = TerminalRenderer(runner.shell)
     for event in runner.client.stream("/v1/responses", {"model": runner.model, "input": question, "max_output_tokens": 120}):
         if event["type"] == "response.output_text.delta":
@@ -198,8 +197,7 @@ def _show_voice(runner: _DemoRunner) -> None:
         _print_no_speech(runner, error)
         return
     answer = outcome.turns[-1]
-    if answer.status == "failed":
-        raise UpstreamError(f"The model failed: {answer.reason}")
+    check_answer_status(answer.status, answer.reason, runner.shell)
     _save_audio(runner, bytes(answer.pcm))
 
 
@@ -226,7 +224,7 @@ def _show_queue(runner: _DemoRunner) -> None:
     async def visit(number: int, person: str) -> None:
         await asyncio.sleep(number * _ARRIVAL_GAP_S)
         await run_duplex_session(runner.client, options, inputs, _QueueRenderer(person, runner.print_line))
-        runner.print_line(person, "leaves")
+        runner.print_line(person, "is done")
 
     async def visit_all() -> None:
         await asyncio.gather(*(visit(number, person) for number, person in enumerate(_PEOPLE)))  # noqa: TID251 - a client's, and all end here
@@ -245,7 +243,7 @@ class _QueueRenderer(Renderer):
     def show_state(self, event: ServerEvent, transcript: DuplexTranscript) -> None:
         match event:
             case SessionCreated():
-                self._print_change("has the place")
+                self._print_change("is served")
             case SessionQueued():
                 self._print_change(format_queue_position(transcript.queue_positions[-1]))
             case _:
@@ -283,5 +281,5 @@ _STEPS = {
     "A conversation that the server remembers": _show_memory,
     "A question by voice": _show_voice,
     "The same in full duplex: audio goes both ways all the time": _show_duplex,
-    "Three people, and a model with one place": _show_queue,
+    "Three people, and a model that serves one at a time": _show_queue,
 }

@@ -6,11 +6,11 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from cyclopts import App
 
-from antiphon.cli.common import settings
+from antiphon.cli.common import lazy, settings
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
 from antiphon.cli.common.shell import Shell, UsageError, format_time
 from antiphon.records import KeyRecord
@@ -49,26 +49,27 @@ def create(
     shell: ShellParameter,
 ) -> None:
     """
-    Create a key, and show it this once.
+    Create a key, and print it: it can't be shown again.
 
     Once there is a key, every request to the server needs one. A running
     server accepts a new key at once.
+
+    The scopes are responses:write, responses:read, models:read, realtime,
+    audio, sessions and admin.
 
     Try:
         antiphon keys create --name laptop
         antiphon keys create --name ci --expires 30d --limit-requests 60
 
     Args:
-        name: your name for it.
-        tenant: whose responses it can reach; by default `default`.
-        scopes: what it may do, separated by commas: responses:write, responses:read, models:read, realtime, audio,
-            sessions, admin; by default all but admin.
+        name: a name to recognize it by.
+        tenant: keys of one tenant reach the same responses and recordings; by default `default`.
+        scopes: what it may do, separated by commas; by default everything but admin.
         expires: when it expires: 30m, 12h, 30d, 8w from now, or a date such as 2030-01-31.
-        limit_requests: requests a minute.
-        limit_tokens: tokens a minute, input and output.
-        limit_streams: answers at the same time.
-        record: which of its sessions are recorded, instead of the server's setting: never, consent (those that ask for
-            it), or always.
+        limit_requests: how many requests it may send in a minute.
+        limit_tokens: how many tokens it may use in a minute, input and output together.
+        limit_streams: how many answers it may get at the same time.
+        record: record its sessions never, only those that ask for it (consent), or always; by default as the server does.
     """
     now = time.time()
     limits = {"requests_per_minute": limit_requests, "tokens_per_minute": limit_tokens, "streams": limit_streams}
@@ -143,14 +144,12 @@ def revoke(*which: str, file: ConfigFlag = None, shell: ShellParameter) -> None:
 
 def _with_keys(shell: Shell, file: Path | None, work: Callable[[KeyStore], Awaitable[ResultT]]) -> ResultT:
     """Run `work` with the keys of the configured store."""
-    from antiphon.stores.sql.store import SqlStore  # noqa: PLC0415 - the database takes most of a second to load; help needs none
-
     url = settings.load(shell, file).config.database_url
     if url is None:
         raise UsageError("Keys need a store that lasts, and `store.url` is `memory`.")
 
     async def open_and_work() -> ResultT:
-        store = SqlStore(url)
+        store = lazy.store.SqlStore(url)
         try:
             await store.open()
             return await work(store.keys)
@@ -183,7 +182,7 @@ def _parse_expiry(text: str, now: datetime) -> int:
     return int(moment.timestamp())
 
 
-def _to_dict(key: KeyRecord, now: float) -> dict[str, Any]:
+def _to_dict(key: KeyRecord, now: float) -> dict[str, object]:
     """All of a key but its hash."""
     return {name: getattr(key, name) for name in key.__struct_fields__ if name != "hash"} | {"state": _state(key, now)}
 

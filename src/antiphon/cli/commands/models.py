@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from cyclopts import App
@@ -135,7 +134,7 @@ def _states(folder: Path) -> dict[str, str]:
     return {name: states.get(name, "-") for name in catalogue.load()}
 
 
-def _to_dict(model: CatalogueModel, folder: Path, states: Mapping[str, str]) -> dict[str, Any]:
+def _to_dict(model: CatalogueModel, folder: Path, states: Mapping[str, str]) -> dict[str, object]:
     return {
         "name": model.name,
         "kind": model.kind,

@@ -1,13 +1,12 @@
 """`antiphon queue`: list, cancel."""
 
-from collections.abc import Mapping
-from typing import Any
 from urllib.parse import quote
 
 from cyclopts import App
 
 from antiphon.cli.common import server
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter, UrlFlag
+from antiphon.wire.http.queue import QueueStatus
 
 app = App(
     name="queue",
@@ -39,21 +38,21 @@ def list_(*, as_json: JsonFlag = False, url: UrlFlag = None, file: ConfigFlag = 
         antiphon queue list
         antiphon queue list --json
     """
-    queue = server.find_server(shell, url, file).get(_PATH)
+    queue = server.find_server(shell, url, file).read(_PATH, QueueStatus)
     if as_json:
         return shell.say_json(queue)
-    tickets = [*queue["items"], *queue["running_tasks"]]
+    tickets = [*queue.items, *queue.running_tasks]
     if not tickets:
         return shell.note("no ticket waits, and none is being served")
     rows = [
         (
-            ticket["ticket_id"],
-            ticket["model"],
-            ticket["kind"],
-            _format_position(ticket),
-            format_age(_status_since(ticket), queue["now"]),
-            _format_wait(ticket),
-            ticket["key_id"] or "-",
+            ticket.ticket_id,
+            ticket.model,
+            ticket.kind,
+            f"{ticket.position}." if ticket.status == "queued" else f"with {ticket.worker_id}",
+            format_age(ticket.enqueued_at if ticket.started_at is None else ticket.started_at, queue.now),
+            "-" if ticket.estimated_wait_s is None else format_duration(ticket.estimated_wait_s),
+            ticket.key_id or "-",
         )
         for ticket in tickets
     ]
@@ -63,7 +62,7 @@ def list_(*, as_json: JsonFlag = False, url: UrlFlag = None, file: ConfigFlag = 
 @app.command
 def cancel(ticket: str, /, *, url: UrlFlag = None, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
-    Take a ticket out of the queue; its client is told.
+    Take a ticket out of the queue; its session ends with an error.
 
     Try:
         antiphon queue cancel q_68af0c1d2e3f
@@ -86,17 +85,3 @@ def format_duration(seconds: float) -> str:
 def format_age(at: float, now: float) -> str:
     """How long ago `at` was; both times by the same clock."""
     return format_duration(now - at)
-
-
-def _status_since(ticket: Mapping[str, Any]) -> float:
-    since: float = ticket["enqueued_at"] if ticket["status"] == "queued" else ticket["started_at"]
-    return since
-
-
-def _format_position(ticket: Mapping[str, Any]) -> str:
-    return f"{ticket['position']}." if ticket["status"] == "queued" else f"with {ticket['worker_id']}"
-
-
-def _format_wait(ticket: Mapping[str, Any]) -> str:
-    wait_s = ticket["estimated_wait_s"]
-    return "-" if wait_s is None else format_duration(wait_s)

@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import aiohttp
 import msgspec
@@ -15,6 +14,7 @@ from antiphon.runtime.recording.events import IN, OUT
 from antiphon.runtime.recording.files import EventLine
 from antiphon.runtime.replay.compare import TurnComparison, compare
 from antiphon.runtime.replay.steps import END_OF_TURN, DownloadedRecording, IdMapping, ReplayStep, milestone_of
+from antiphon.wire.codec.types import JsonDict
 
 IDLE_TIMEOUT_S = 20.0
 """Longer than any model takes between two events."""
@@ -73,7 +73,7 @@ class SessionReplay:
         async for message in socket:
             if message.type is not aiohttp.WSMsgType.TEXT:
                 break
-            event = msgspec.json.decode(message.data, type=dict[str, Any])
+            event = msgspec.json.decode(message.data, type=JsonDict)
             self._append_line(OUT, event)
             self._ids.on_server_event(event)
             self._received_counts[milestone_of(event)] += 1
@@ -81,14 +81,14 @@ class SessionReplay:
         self._is_over = True
         self._arrival.set()
 
-    async def _send(self, socket: aiohttp.ClientWebSocketResponse, event: dict[str, Any]) -> None:
+    async def _send(self, socket: aiohttp.ClientWebSocketResponse, event: JsonDict) -> None:
         self._append_line(IN, {"type": event.get("type")})  # the comparison needs only the time
         try:
             await socket.send_str(msgspec.json.encode(event).decode())
         except (aiohttp.ClientError, ConnectionError):
             self._is_over = True
 
-    def _append_line(self, direction: str, event: dict[str, Any]) -> None:
+    def _append_line(self, direction: str, event: JsonDict) -> None:
         at_s = asyncio.get_running_loop().time() - self._start_s
         self.lines.append(EventLine(len(self.lines) + 1, at_s, direction, event))
 

@@ -4,9 +4,9 @@ import asyncio
 import io
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 from cyclopts import App, Parameter
@@ -19,9 +19,11 @@ from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter, UrlF
 from antiphon.cli.common.shell import UsageError, align_columns, format_time
 from antiphon.errors import UpstreamError
 from antiphon.runtime.recording.files import EVENTS, META, decode_lines
-from antiphon.runtime.recording.transcript import TranscriptTurn, read_turns
+from antiphon.runtime.recording.transcript import read_turns
 from antiphon.runtime.replay.compare import to_dict
 from antiphon.runtime.replay.steps import DownloadedRecording
+from antiphon.wire.codec.types import JsonDict
+from antiphon.wire.http.recordings import RecordedSession, RecordedSessionList
 
 app = App(
     name="sessions",
@@ -69,11 +71,11 @@ def list_(*, limit: int = 20, as_json: JsonFlag = False, url: UrlFlag = None, fi
         return shell.note("there are no recordings; `recording.when` says which sessions are recorded")
     rows = [
         (
-            session["id"][:_SHORT_ID_LENGTH],
-            format_time(session["created_at"]),
-            session["protocol"],
-            session["mode"],
-            session["model"],
+            session.id[:_SHORT_ID_LENGTH],
+            format_time(session.created_at),
+            session.protocol,
+            session.mode,
+            session.model,
             *_length_size_state(session),
         )
         for session in sessions
@@ -97,7 +99,7 @@ def show(session: str, /, *, as_json: JsonFlag = False, url: UrlFlag = None, fil
     has_events = any(one["name"] == EVENTS for one in facts.get("files", ()))
     turns = read_turns(decode_lines(client.get_file(_session_path(facts["id"]) + "/events"))) if has_events else []
     if as_json:
-        return shell.say_json(facts | {"turns": [_turn_to_dict(turn) for turn in turns]})
+        return shell.say_json(facts | {"turns": turns})
     rows = [
         (name, _format_fact(name, value)) for name, value in facts.items() if name not in ("object", "files") and value not in (None, "")
     ]
@@ -225,24 +227,22 @@ def _session_path(session_id: str) -> str:
     return f"{_PATH}/{quote(session_id, safe='')}"
 
 
-def _list_sessions(client: ApiClient, limit: int) -> Iterator[dict[str, Any]]:
+def _list_sessions(client: ApiClient, limit: int) -> Iterator[RecordedSession]:
     after = ""
     while limit > 0:
-        page = client.get(f"{_PATH}?limit={min(limit, _PAGE_SIZE)}{after}")
-        yield from page["data"]
-        limit -= len(page["data"])
-        if not page["has_more"]:
+        page = client.read(f"{_PATH}?limit={min(limit, _PAGE_SIZE)}{after}", RecordedSessionList)
+        yield from page.data
+        limit -= len(page.data)
+        if not page.has_more or page.last_id is None:
             return
-        after = f"&after={quote(page['last_id'], safe='')}"
+        after = f"&after={quote(page.last_id, safe='')}"
 
 
 def _resolve_id(client: ApiClient, prefix: str) -> str:
     """The one id that begins with `prefix`; `prefix` itself if none does."""
-    if len(prefix) > _SHORT_ID_LENGTH:  # probably a whole id, so the newest recordings are enough to look at
-        sessions = client.get(f"{_PATH}?limit={_PAGE_SIZE}")["data"]
-    else:
-        sessions = list(_list_sessions(client, _MAX_LISTED))
-    ids = [session["id"] for session in sessions if session["id"].startswith(prefix)]
+    # Of what is probably a whole id, the newest recordings are enough to look at.
+    limit = _PAGE_SIZE if len(prefix) > _SHORT_ID_LENGTH else _MAX_LISTED
+    ids = [session.id for session in _list_sessions(client, limit) if session.id.startswith(prefix)]
     if len(ids) > 1 and prefix not in ids:
         raise UsageError(f"More than one recording begins with '{prefix}': {', '.join(ids[:3])}.")
     return ids[0] if len(ids) == 1 else prefix
@@ -260,16 +260,11 @@ def _download(client: ApiClient, session_id: str) -> DownloadedRecording:
 # Formatting
 
 
-def _turn_to_dict(turn: TranscriptTurn) -> dict[str, Any]:
-    """A turn as `--json` names its fields."""
-    return {"who": turn.role, "text": turn.text, "at_s": turn.at_s, "first_s": turn.latency_s, "reason": turn.reason}
+def _format_fact(name: str, value: object) -> str:
+    return f"{format_time(value)} UTC" if name.endswith("_at") and isinstance(value, int) else str(value)
 
 
-def _format_fact(name: str, value: Any) -> str:
-    return f"{format_time(value)} UTC" if name.endswith("_at") else str(value)
-
-
-def _file_lines(files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _file_lines(files: Sequence[JsonDict]) -> Iterator[str]:
     """A line for each file, and one for each folder, which may hold hundreds."""
     folders: dict[str, list[int]] = {}
     for one in files:
@@ -282,9 +277,9 @@ def _file_lines(files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"{folder}/ ({len(sizes)}, {sum(sizes)} bytes)"
 
 
-def _length_size_state(session: Mapping[str, Any]) -> Sequence[str]:
-    short = ", cut short" if session["bytes"] else ", no files"  # `show` says why
-    state = session["status"] + (short if session["truncated"] else "")
-    if session["status"] == "live":  # neither is known yet
+def _length_size_state(session: RecordedSession) -> Sequence[str]:
+    short = ", cut short" if session.bytes else ", no files"  # `show` says why
+    state = session.status + (short if session.truncated else "")
+    if session.status == "live":  # neither is known yet
         return "-", "-", state
-    return f"{session['duration_ms'] / 1000:.1f} s", f"{session['bytes'] / 1e6:.1f} MB", state
+    return f"{session.duration_ms / 1000:.1f} s", f"{session.bytes / 1e6:.1f} MB", state

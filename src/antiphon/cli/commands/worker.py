@@ -3,7 +3,7 @@
 import socket
 import tomllib
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlsplit
 
 from cyclopts import Parameter
@@ -48,17 +48,15 @@ def worker(
 
     Args:
         join: address of the server, ws:// or wss://.
-        engine: as in a model's table in the configuration.
+        engine: the engine to run, by its name in the configuration, such as `local`.
         model: the model's name on the server; by default the option `model`.
         slots: how many sessions to run at the same time; by default as many as the engine says.
         kind: a kind of session to accept: responses, realtime, chat, audio or video; may be repeated; by default all.
         option: an option of the engine, as key=value; may be repeated.
-        name: the worker's name for the server's operator; by default this machine's.
-        speech: transcribe and speak for the engine here, as [speech] in this machine's configuration says, not in the
-            server.
+        name: the address that `antiphon workers list` shows for it; by default this machine's name.
+        speech: add speech recognition and a voice to the engine here, from this machine's [speech], not in the server.
         drain_s: how many seconds sessions get to finish when the worker stops; by default `server.drain_s`.
-        exit_when_drained: exit after the last session once the server's operator drains this worker; else stay
-            connected and idle.
+        exit_when_drained: after `antiphon workers drain` and the last session, exit; by default stay connected, idle.
         key_env: the variable with the key; by default ANTIPHON_WORKER_KEY.
     """
     url, kinds = _parse_url(join), _parse_kinds(kind or ())
@@ -88,7 +86,7 @@ def worker(
     serve(config, url=url, key=key, options=worker_options, notice=shell.note)
 
 
-def _parse_option(text: str) -> tuple[str, Any]:
+def _parse_option(text: str) -> tuple[str, object]:
     """An option's name and value; the value is TOML, or else plain text."""
     key, equals, value = text.partition("=")
     if not equals or not key:

@@ -1,10 +1,10 @@
 """`antiphon workers`: list, show, drain, resume, remove."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
+import msgspec
 from cyclopts import App
 
 from antiphon.cli.commands.queue import format_age, format_duration
@@ -12,7 +12,9 @@ from antiphon.cli.common import server
 from antiphon.cli.common.client import ApiClient
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter, UrlFlag
 from antiphon.cli.common.shell import UsageError, format_time
+from antiphon.engine_api.capabilities import Capabilities
 from antiphon.errors import UpstreamError
+from antiphon.wire.http.queue import WorkerList, WorkerStatusEntry
 
 app = App(
     name="workers",
@@ -54,14 +56,13 @@ def list_(*, as_json: JsonFlag = False, url: UrlFlag = None, file: ConfigFlag = 
         antiphon workers list
         antiphon workers list --json
     """
-    listing = server.find_server(shell, url, file).get(_PATH)
-    workers = listing["workers"]
+    listing = server.find_server(shell, url, file).read(_PATH, WorkerList)
     if as_json:
-        return shell.say_json(workers)
-    if not workers:
+        return shell.say_json(listing.workers)
+    if not listing.workers:
         return shell.note("there are no workers")
     head = ("WORKER", "MODEL", "STATE", "TAKEN", "KINDS", "CAN", "UP", "HEARD", "VERSION", "ADDRESS")
-    return shell.say_rows([head, *(_row(worker, listing["now"]) for worker in workers)])
+    return shell.say_rows([head, *(_row(worker, listing.now) for worker in listing.workers)])
 
 
 @app.command
@@ -75,14 +76,13 @@ def show(worker: str, /, *, as_json: JsonFlag = False, url: UrlFlag = None, file
     Args:
         worker: the id.
     """
-    facts = server.find_server(shell, url, file).get(_worker_path(worker))
+    entry = server.find_server(shell, url, file).read(_worker_path(worker), WorkerStatusEntry)
     if as_json:
-        return shell.say_json(facts)
-    shell.say_rows(list(_facts(facts)))
-    sessions = facts["sessions"]
-    if sessions:
+        return shell.say_json(entry)
+    shell.say_rows(list(_facts(entry)))
+    if entry.sessions:
         shell.say()
-        rows = [(one["ticket_id"], one["kind"], format_time(one["started_at"], seconds=True), one["key_id"] or "-") for one in sessions]
+        rows = [(one.ticket_id, one.kind, format_time(one.started_at, seconds=True), one.key_id or "-") for one in entry.sessions]
         shell.say_rows([("TICKET", "KIND", "SINCE (UTC)", "KEY"), *rows])
     return None
 
@@ -92,8 +92,8 @@ def drain(worker: str, /, *, wait: bool = False, url: UrlFlag = None, file: Conf
     """
     Give a worker no new sessions; those under way go on.
 
-    The worker is told, and says how many sessions are left. After the last one
-    it stays connected and idle, or exits if it runs with --exit-when-drained.
+    Prints how many sessions are left. After the last one the worker stays
+    connected and idle, or exits if it runs with --exit-when-drained.
 
     Try:
         antiphon workers drain minicpm-o-1
@@ -155,69 +155,67 @@ def _worker_path(worker: str) -> str:
 def _session_count(client: ApiClient, worker: str) -> int:
     """How many sessions a worker has; 0 if it is gone."""
     try:
-        count: int = client.get(_worker_path(worker))["taken"]
+        return client.read(_worker_path(worker), WorkerStatusEntry).taken
     except UpstreamError as error:
         if error.code != "worker_not_found":
             raise
         return 0
-    return count
 
 
 # Formatting
 
 
-def _row(worker: Mapping[str, Any], now: float) -> Sequence[str]:
+def _row(worker: WorkerStatusEntry, now: float) -> Sequence[str]:
     return (
-        worker["worker_id"],
-        worker["model"],
-        worker["status"],
+        worker.worker_id,
+        worker.model,
+        worker.status,
         _format_slots(worker),
-        "all" if len(worker["kinds"]) == _KIND_COUNT else ",".join(worker["kinds"]),
-        _capability_labels(worker) or "-",
-        format_age(worker["joined_at"], now),
+        "all" if len(worker.kinds) == _KIND_COUNT else ",".join(worker.kinds),
+        _capability_labels(worker.abilities) or "-",
+        format_age(worker.joined_at, now),
         _heartbeat_age(worker),
-        worker["version"] or "-",
-        worker["address"] or "-",
+        worker.version or "-",
+        worker.address or "-",
     )
 
 
-def _facts(worker: Mapping[str, Any]) -> Iterator[Sequence[str]]:
-    yield "worker", worker["worker_id"]
-    yield "model", worker["model"]
-    yield "address", worker["address"] or "in the server's process"
-    yield "version", worker["version"] or "-"
-    yield "state", worker["status"]
+def _facts(worker: WorkerStatusEntry) -> Iterator[Sequence[str]]:
+    yield "worker", worker.worker_id
+    yield "model", worker.model
+    yield "address", worker.address or "in the server's process"
+    yield "version", worker.version or "-"
+    yield "state", worker.status
     yield "taken", _format_slots(worker)
-    yield "served", str(worker["total_requests"])
-    yield "failures", f"{worker['failures']} one after another"
-    yield "kinds", ", ".join(worker["kinds"])
-    yield "can", _capability_labels(worker) or "-"
-    yield "abilities", ", ".join(_capability_values(worker["abilities"])) or "-"
-    yield "up since", f"{format_time(worker['joined_at'], seconds=True)} UTC"
+    yield "served", str(worker.total_requests)
+    yield "failures", f"{worker.failures} one after another"
+    yield "kinds", ", ".join(worker.kinds)
+    yield "can", _capability_labels(worker.abilities) or "-"
+    yield "abilities", ", ".join(_capability_values(worker.abilities)) or "-"
+    yield "up since", f"{format_time(worker.joined_at, seconds=True)} UTC"
     yield "heard", _heartbeat_age(worker)
 
 
-def _format_slots(worker: Mapping[str, Any]) -> str:
-    return f"{worker['taken']} of {worker['slots'] or 'any'}"
+def _format_slots(worker: WorkerStatusEntry) -> str:
+    return f"{worker.taken} of {worker.slots or 'any'}"
 
 
-def _capability_labels(worker: Mapping[str, Any]) -> str:
-    abilities = worker["abilities"]
-    return ",".join(name for name, any_of in _CAPABILITY_LABELS if any(abilities[ability] for ability in any_of))
+def _capability_labels(capabilities: Capabilities) -> str:
+    return ",".join(label for label, names in _CAPABILITY_LABELS if any(getattr(capabilities, name) for name in names))
 
 
-def _capability_values(capabilities: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in capabilities.items():
+def _capability_values(capabilities: Capabilities) -> Iterator[str]:
+    for name, value in msgspec.structs.asdict(capabilities).items():
         if value is True:
             yield name
-        elif isinstance(value, list) and value:
+        elif isinstance(value, tuple) and value:
             yield f"{name} {'/'.join(value)}"
         elif isinstance(value, int) and not isinstance(value, bool):
             yield f"{name} {value}"
 
 
-def _heartbeat_age(worker: Mapping[str, Any]) -> str:
-    return "-" if worker["silent_s"] is None else f"{format_duration(worker['silent_s'])} ago"
+def _heartbeat_age(worker: WorkerStatusEntry) -> str:
+    return "-" if worker.silent_s is None else f"{format_duration(worker.silent_s)} ago"
 
 
 def _format_sessions(count: int) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from antiphon.cli.common import lazy
 from antiphon.cli.common.shell import UsageError
 from antiphon.config.load import Config, ModelEntry
 from antiphon.engine_api.engine import BuildContext
@@ -39,20 +40,14 @@ def raise_usage_error(problems: Iterable[str]) -> None:
 def process_problems(config: Config) -> Iterator[str]:
     """What several server processes can't do together; one line each."""
     if config.server.processes > 1:
-        from antiphon.server.processes.supervisor import check_shareable  # noqa: PLC0415 - a third of a second, for this case only
-
-        yield from _problems_from(check_shareable, config)
+        yield from _problems_from(lazy.supervisor.check_shareable, config)
 
 
 def store_problems(config: Config) -> Iterator[str]:
     """What is wrong with the configured store; one line each. It does not connect to the store."""
-    # Both load SQLAlchemy, half a second that most commands don't need.
-    from antiphon.runtime.service import check_key_store  # noqa: PLC0415
-    from antiphon.stores.sql.database import Database  # noqa: PLC0415
-
-    yield from _problems_from(check_key_store, config)
+    yield from _problems_from(lazy.service.check_key_store, config)
     if config.database_url is not None:
-        yield from _problems_from(Database, config.database_url)
+        yield from _problems_from(lazy.database.Database, config.database_url)
 
 
 def _problems_from(check: Callable[[_T], object], subject: _T) -> Iterator[str]:

@@ -3,15 +3,20 @@
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
-from antiphon.errors import UpstreamError
+from antiphon.cli.common.shell import Shell
+from antiphon.errors import ClientError, UpstreamError
+from antiphon.wire.codec.reading import Reader
 from antiphon.wire.codec.sse import SseParser
+from antiphon.wire.codec.types import JsonDict, Wire
+
+W = TypeVar("W", bound=Wire)
 
 RESPONSE_TIMEOUT_S = 600  # a slow machine may need this long until the first token
 PROBE_TIMEOUT_S = 5
@@ -46,20 +51,33 @@ class ApiClient:
         self.key = key
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
 
-    def get(self, path: str, timeout_s: float = PROBE_TIMEOUT_S) -> dict[str, Any]:
+    def get(self, path: str, timeout_s: float = PROBE_TIMEOUT_S) -> JsonDict:
         """The JSON answer to a GET."""
         with self._open(path, None, timeout_s) as response:
             return _decode_object(response.read())
 
-    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def post(self, path: str, body: JsonDict) -> JsonDict:
         """The JSON answer to a POST."""
         with self._open(path, body, RESPONSE_TIMEOUT_S) as response:
             return _decode_object(response.read())
 
-    def delete(self, path: str) -> dict[str, Any]:
+    def delete(self, path: str) -> JsonDict:
         """The JSON answer to a DELETE."""
         with self._open(path, None, PROBE_TIMEOUT_S, "DELETE") as response:
             return _decode_object(response.read())
+
+    def read(self, path: str, kind: type[W]) -> W:
+        """
+        The answer to a GET, as a wire type.
+
+        Raises:
+            UpstreamError: also for an answer that is no such object.
+        """
+        with self._open(path, None, PROBE_TIMEOUT_S) as response:
+            try:
+                return Reader[W](kind).read(response.read())
+            except ClientError as error:
+                raise UpstreamError(f"The server's answer to {path} can't be read: {error.message}") from None
 
     def get_file(self, path: str) -> bytes:
         """The bytes of a file."""
@@ -69,7 +87,7 @@ class ApiClient:
             except (OSError, HTTPException):
                 raise ServerUnreachable(f"The server at {self.base_url} sent only a part of {path}.") from None
 
-    def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    def stream(self, path: str, body: JsonDict) -> Iterator[JsonDict]:
         """The events of a streamed answer to a POST, as they arrive."""
         with self._open(path, {**body, "stream": True}, RESPONSE_TIMEOUT_S) as response:
             parser = SseParser(_MAX_EVENT_BYTES)
@@ -99,7 +117,7 @@ class ApiClient:
         except UpstreamError:
             return False
 
-    def _open(self, path: str, body: Mapping[str, Any] | None, timeout_s: float, method: str | None = None) -> HTTPResponse:
+    def _open(self, path: str, body: JsonDict | None, timeout_s: float, method: str | None = None) -> HTTPResponse:
         payload = msgspec.json.encode(body) if body is not None else None
         try:
             request = urllib.request.Request(self.base_url + path, payload, self._headers, method=method)
@@ -109,6 +127,19 @@ class ApiClient:
         except (OSError, HTTPException, ValueError) as error:
             raise unreachable_error(self.base_url, error) from None
         return response
+
+
+def check_answer_status(status: str | None, reason: str | None, shell: Shell) -> None:
+    """
+    Say how an answer ended, if it is not complete.
+
+    Raises:
+        UpstreamError: the model failed.
+    """
+    if status == "failed":
+        raise UpstreamError(f"The model failed: {reason or 'it gave no reason'}")
+    if status == "incomplete":
+        shell.note(f"the answer was cut off: {reason}")
 
 
 def unreachable_error(base_url: str, error: Exception) -> ServerUnreachable:
@@ -132,8 +163,8 @@ def _status_error(error: urllib.error.HTTPError) -> UpstreamError:
         return UpstreamError(f"The server at {error.url} answered {error.code} {error.reason}.", status=error.code)
 
 
-def _decode_object(text: bytes | str) -> dict[str, Any]:
+def _decode_object(text: bytes | str) -> JsonDict:
     try:
-        return msgspec.json.decode(text, type=dict[str, Any])
+        return msgspec.json.decode(text, type=JsonDict)
     except msgspec.DecodeError as error:
         raise UpstreamError(f"The server sent no JSON object: {error}.") from None

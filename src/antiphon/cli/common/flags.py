@@ -18,9 +18,16 @@ from cyclopts import (
 from antiphon.cli.common.shell import Shell
 from antiphon.errors import quote_list
 
-ConfigFlag = Annotated[Path | None, Parameter(name="--config", help="a configuration file, read after those in their usual places.")]
-JsonFlag = Annotated[bool, Parameter(name="--json", help="as JSON.")]
+ConfigFlag = Annotated[
+    Path | None, Parameter(name="--config", help="a configuration file; its settings override those of the files in the usual places.")
+]
+JsonFlag = Annotated[bool, Parameter(name="--json", help="print JSON.")]
 UrlFlag = Annotated[str | None, Parameter(name="--url", help="base address of the server, such as http://127.0.0.1:8642/v1.")]
+RecordingPath = Annotated[
+    Path, Parameter(help="WAV files; with the extra `speech` also FLAC, MP3 and Ogg, with `formats` also M4A, MP4, WebM and AAC.")
+]
+OutputFlag = Annotated[Path | None, Parameter(name=["--output", "-o"], help="write the answers' audio to this WAV file, at 24 kHz.")]
+RecordFlag = Annotated[bool, Parameter(help="ask a running server to record this session; it says afterwards where the recording is.")]
 ShellParameter = Annotated[Shell, Parameter(parse=False)]
 """The shell that a command runs in; `main` passes it, nobody types it."""
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from antiphon.cli.common import settings
+from antiphon.cli.common import lazy, settings
 from antiphon.cli.common.client import ApiClient, ServerUnreachable
 from antiphon.cli.common.shell import Shell, UsageError
 from antiphon.config.load import Config
@@ -29,7 +29,7 @@ def ensure_server(shell: Shell, url: str | None, file: Path | None, prepare: Cal
     if client.is_alive():
         yield client
         return
-    shell.note(f"no server at {client.base_url}, so the engine starts here, for as long as this takes")
+    shell.note(f"no server answers at {client.base_url}, so one starts for this command only")
     with background_server(prepare(config, shell)) as base_url:
         yield ApiClient(base_url)
 
@@ -63,8 +63,6 @@ def _named_server(shell: Shell, url: str | None) -> ApiClient | None:
 @contextlib.contextmanager
 def background_server(config: Config) -> Iterator[str]:
     """Serve the configured models in this process, on a free port; yields the base address. It keeps nothing."""
-    from antiphon.server.processes import run  # noqa: PLC0415 - the server takes a second to load, and is not needed where one runs
-
     quiet = config.logging.model_copy(update={"level": "warning"})
-    with run.background_server(config.model_copy(update={"logging": quiet})) as base_url:
+    with lazy.run.background_server(config.model_copy(update={"logging": quiet})) as base_url:
         yield base_url

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.errors import ServerError
+from antiphon.wire.codec.types import encode
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,7 +54,7 @@ class Shell(Struct, frozen=True, eq=False, kw_only=True):
 
     def say_json(self, value: object, indent: int = 2) -> None:
         """Print the result as JSON; with `indent` 0 on one line."""
-        text = msgspec.json.encode(value)
+        text = encode(value)
         self.say((msgspec.json.format(text, indent=indent) if indent else text).decode())
 
     def say_rows(self, rows: Sequence[Sequence[str]]) -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from antiphon import audio
-from antiphon.cli.common.shell import Shell, UsageError
+from antiphon.cli.common import lazy
+from antiphon.cli.common.shell import UsageError
 from antiphon.errors import ClientError
+from antiphon.speech.base import INPUT_RATE_HZ
 
 RATE_HZ = 24_000
 """In both directions: the Realtime API takes PCM at this rate only."""
@@ -55,19 +57,6 @@ def read_recording(path: Path, rate_hz: int = RATE_HZ) -> InputRecording:
     return InputRecording(path.name, pcm)
 
 
-def check_output_path(path: Path) -> None:
-    """
-    Check that a file can be written there, before a conversation that would be lost.
-
-    Raises:
-        UsageError: the path is a folder, or its folder doesn't exist.
-    """
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder; -o takes the name of a WAV file.")
-    if not path.parent.is_dir():
-        raise UsageError(f"There is no folder {path.parent} to write {path.name} into.")
-
-
 def _read_wav(path: Path, target_hz: int) -> bytes:
     with wave.open(str(path)) as file:
         channels, width, rate_hz = file.getnchannels(), file.getsampwidth(), file.getframerate()
@@ -84,12 +73,9 @@ def _read_other(path: Path, target_hz: int) -> bytes:
             f"{path} is no plain WAV file, and to read other formats these packages are missing: {', '.join(absent)}. "
             "Run `make install`, or `pip install 'antiphon[speech]'`."
         )
-    from antiphon.speech import base  # noqa: PLC0415 - needs the extra `speech`, as the next one; WAV files don't
-    from antiphon.speech.audio_files import decode  # noqa: PLC0415
-
     try:
-        file = decode.AudioFileReader(path.read_bytes())
-        return to_rate(b"".join(iter(file.read, b"")), base.INPUT_RATE_HZ, target_hz)
+        file = lazy.decode.AudioFileReader(path.read_bytes())
+        return to_rate(b"".join(iter(file.read, b"")), INPUT_RATE_HZ, target_hz)
     except ClientError as error:
         raise UsageError(f"{path}: {error.message}") from None
 
@@ -120,9 +106,7 @@ def to_rate(pcm: bytes, rate_hz: int, target_hz: int = RATE_HZ) -> bytes:
         return pcm
     if importlib.util.find_spec("soxr") is None:
         return interpolate(pcm, rate_hz, target_hz)
-    from antiphon.speech.dsp.resample import resample  # noqa: PLC0415 - needs the extra `speech`, which is optional here
-
-    return resample(pcm, rate_hz, target_hz)
+    return lazy.resample.resample(pcm, rate_hz, target_hz)
 
 
 def interpolate(pcm: bytes, rate_hz: int, target_hz: int = RATE_HZ) -> bytes:
@@ -145,13 +129,3 @@ def split_chunks(pcm: bytes) -> Iterator[bytes]:
 
 
 SILENT_CHUNK = bytes(audio.size_bytes(CHUNK_MS, RATE_HZ))
-
-
-def write_answer(pcm: bytes, rate_hz: int, path: Path, shell: Shell) -> Path | None:
-    """Write an answer's audio, s16le, and say where; returns the path, or None where there is no audio."""
-    if not pcm:
-        shell.note(f"the answer has no audio, so {path.name} is not written")
-        return None
-    path.write_bytes(audio.wav_file(pcm, rate_hz))
-    shell.note(f"the answer is in {path.name}: {audio.duration_ms(len(pcm), rate_hz) / 1000:.1f} s")
-    return path

@@ -5,7 +5,7 @@ import importlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol, Self, cast
 
 from antiphon.audio import duration_ms
 from antiphon.cli.voice.audio import CHUNK_MS, RATE_HZ
@@ -22,8 +22,8 @@ class DeviceStream(Protocol):
     def latency(self) -> float:
         """Seconds between the device and the callback."""
 
-    def __enter__(self) -> Any: ...
-    def __exit__(self, *reason: Any) -> Any: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *reason: object) -> bool | None: ...
 
 
 class SoundDeviceLibrary(Protocol):
@@ -42,7 +42,7 @@ class SoundDeviceLibrary(Protocol):
         """A device is missing, or can't be used like this."""
 
 
-def load_library(import_module: Callable[[str], Any] = importlib.import_module) -> SoundDeviceLibrary:
+def load_library(import_module: Callable[[str], object] = importlib.import_module) -> SoundDeviceLibrary:
     """
     Import sounddevice.
 
@@ -140,10 +140,10 @@ class AudioDevices:
         """
         playback = SpeakerPlayback()
 
-        def on_input(buffer: Any, _frames: int, _time: Any, _status: Any) -> None:
+        def on_input(buffer: memoryview, _frames: int, _time: object, _status: object) -> None:
             on_audio(bytes(buffer))
 
-        def fill_output(buffer: Any, _frames: int, _time: Any, _status: Any) -> None:
+        def fill_output(buffer: memoryview, _frames: int, _time: object, _status: object) -> None:
             buffer[:] = playback.read(len(buffer))
 
         stream_format = {"samplerate": RATE_HZ, "channels": 1, "dtype": "int16", "blocksize": _BLOCK_FRAMES}

@@ -1,10 +1,14 @@
 """Pictures for a session with video: JPEG files in a folder, or a film."""
 
 import glob
+from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from antiphon.cli.common.shell import UsageError
+
+if TYPE_CHECKING:
+    import av
 
 _SUFFIXES = (".jpg", ".jpeg")
 
@@ -48,28 +52,23 @@ def _read_film(path: Path) -> list[bytes]:
         raise UsageError(
             f"{path.name} is no folder of JPEG files, and reading films needs PyAV: pip install 'antiphon[formats]'."
         ) from None
+    pictures: list[bytes] = []
     try:
         with av.open(str(path)) as film:
-            return _picture_each_second(av, film)
+            for frame in film.decode(film.streams.video[0]):
+                if frame.pts is not None and frame.time >= len(pictures):
+                    pictures.append(_encode_jpeg(frame, av.VideoCodecContext.create("mjpeg", "w")))
+                    if len(pictures) == MAX_PICTURES:
+                        break
     except (av.FFmpegError, IndexError) as error:
         raise UsageError(f"{path.name} can't be read as a film: {error}.") from None
-
-
-def _picture_each_second(av: Any, film: Any) -> list[bytes]:
-    pictures: list[bytes] = []
-    for frame in film.decode(film.streams.video[0]):
-        if frame.time is not None and frame.time >= len(pictures):
-            pictures.append(_encode_jpeg(av, frame))
-            if len(pictures) == MAX_PICTURES:
-                break
     return pictures
 
 
-def _encode_jpeg(av: Any, frame: Any) -> bytes:
+def _encode_jpeg(frame: "av.VideoFrame", coder: "av.VideoCodecContext") -> bytes:
     """Encode a frame, scaled down where it is wider than `MAX_WIDTH_PX`."""
-    width = min(MAX_WIDTH_PX, frame.width) // 2 * 2
-    height = max(2, round(frame.height * width / frame.width) // 2 * 2)
-    coder = av.CodecContext.create("mjpeg", "w")
-    coder.width, coder.height, coder.pix_fmt, coder.time_base = width, height, "yuvj420p", frame.time_base
-    packets = [*coder.encode(frame.reformat(width, height, "yuvj420p")), *coder.encode(None)]
+    coder.width = min(MAX_WIDTH_PX, frame.width) // 2 * 2  # even, as `yuvj420p` has half as many colours as pixels
+    coder.height = max(2, round(frame.height * coder.width / frame.width) // 2 * 2)
+    coder.pix_fmt, coder.time_base = "yuvj420p", Fraction(1)  # a single picture has no time
+    packets = [*coder.encode(frame.reformat(coder.width, coder.height, coder.pix_fmt)), *coder.encode(None)]
     return b"".join(bytes(packet) for packet in packets)

@@ -2,7 +2,6 @@
 
 import abc
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple
 
@@ -16,8 +15,8 @@ from antiphon.cli.voice.realtime_session import (
     connect_realtime,
     refusal_error,
 )
-from antiphon.cli.voice.render import Renderer, format_talk_latencies
-from antiphon.cli.voice.socket import ClientSession, EventT, TimedEvent
+from antiphon.cli.voice.render import Renderer, format_latencies
+from antiphon.cli.voice.socket import ClientSession, EventCounts, EventT, TimedEvent
 from antiphon.cli.voice.transcript import TalkTranscript, TalkTurn, TextChunk
 from antiphon.errors import UpstreamError
 from antiphon.wire.realtime.client_events import InputAudioBufferAppend
@@ -39,17 +38,10 @@ TRANSCRIPT_TIMEOUT_S = 5.0
 
 
 class TalkOutcome(NamedTuple):
-    """
-    A conversation that is over.
-
-    Attributes:
-        sent_counts: number of events sent, by type.
-        received_counts: number of events received, by type.
-    """
+    """A conversation that is over."""
 
     turns: Sequence[TalkTurn]
-    sent_counts: Counter[str]
-    received_counts: Counter[str]
+    event_counts: EventCounts
 
 
 class PacedConversation(abc.ABC, Generic[EventT]):
@@ -104,8 +96,8 @@ async def run_conversation(
                 renderer.remark(recording.name)
             await conversation.send_recording(recording)
             for turn in transcript.turns[first:]:
-                renderer.remark(format_talk_latencies(turn))
-    return TalkOutcome(transcript.turns, session.sent_counts, session.received_counts)
+                renderer.remark(format_latencies(turn.latencies_ms))
+    return TalkOutcome(transcript.turns, session.event_counts)
 
 
 class RecordingsConversation(PacedConversation[RealtimeEvent]):

@@ -2,9 +2,7 @@
 
 import abc
 import base64
-from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import Struct
 
@@ -13,10 +11,11 @@ from antiphon.cli.common.client import ApiClient
 from antiphon.cli.voice.audio import InputRecording
 from antiphon.cli.voice.from_files import FAST_SILENCE_MS, MAX_SILENCE_MS, SETTLE_S, PacedConversation
 from antiphon.cli.voice.minicpmo_session import MinicpmoClientSession, MinicpmoEvent, MinicpmoSessionOptions, connect_minicpmo
-from antiphon.cli.voice.render import Renderer, format_duplex_latencies
-from antiphon.cli.voice.socket import TimedEvent
+from antiphon.cli.voice.render import Renderer, format_latencies
+from antiphon.cli.voice.socket import EventCounts, TimedEvent
 from antiphon.cli.voice.transcript import DuplexAnswer, DuplexTranscript
 from antiphon.errors import UpstreamError
+from antiphon.wire.codec.types import JsonDict
 from antiphon.wire.minicpmo.media import RATE_IN_HZ, to_floats
 from antiphon.wire.minicpmo.server_events import ServerEvent, SessionClosed, SessionCreated
 
@@ -62,15 +61,23 @@ class DuplexOutcome(Struct, frozen=True, kw_only=True):
 
     Attributes:
         session_closed: None where the server sent no such event.
-        sent_counts: number of events sent, by type.
-        received_counts: number of events received, by type.
     """
 
     transcript: DuplexTranscript
     session_created: SessionCreated
     session_closed: SessionClosed | None
-    sent_counts: Counter[str]
-    received_counts: Counter[str]
+    event_counts: EventCounts
+
+    def to_dict(self) -> dict[str, object]:
+        """All but the audio, for `--json`."""
+        return {
+            "session_id": self.session_created.session_id,
+            "runtime_mode": self.session_created.mode,
+            "queue": [position._asdict() for position in self.transcript.queue_positions],
+            "answers": [answer.to_dict() for answer in self.transcript.answers],
+            "usage": (self.session_closed.usage or None) if self.session_closed is not None else None,
+            "events": self.event_counts._asdict(),
+        }
 
 
 async def run_duplex_session(
@@ -92,14 +99,13 @@ async def run_duplex_session(
             transcript.source = recording.name
             await mode.send_recording(recording)
             if (answer := _first_answer(transcript, first)) is not None:
-                renderer.remark(format_duplex_latencies(answer))
+                renderer.remark(format_latencies(answer.latencies_ms))
         await session.close(mode.on_event)
     return DuplexOutcome(
         transcript=transcript,
         session_created=session.session_created,
         session_closed=session.session_closed,
-        sent_counts=session.sent_counts,
-        received_counts=session.received_counts,
+        event_counts=session.event_counts,
     )
 
 
@@ -118,6 +124,7 @@ class _SessionMode(PacedConversation[MinicpmoEvent]):
         self._transcript = transcript
         self._renderer = renderer
         self._inputs = inputs
+        self._messages: list[JsonDict] = []
 
     @abc.abstractmethod
     async def send_recording(self, recording: InputRecording) -> None:
@@ -138,15 +145,10 @@ class _SessionMode(PacedConversation[MinicpmoEvent]):
 class _DuplexMode(_SessionMode):
     """Audio is sent all the time, also while the model speaks."""
 
-    def __init__(
-        self, session: MinicpmoClientSession, transcript: DuplexTranscript, renderer: Renderer, inputs: DuplexSessionInput
-    ) -> None:
-        super().__init__(session, transcript, renderer, inputs)
-        self._silence = bytes(size_bytes(inputs.chunk_ms, RATE_IN_HZ))
-        self._picture_second = -1
+    _picture_second = -1
 
     async def send_recording(self, recording: InputRecording) -> None:
-        first, size = len(self._transcript.answers), len(self._silence)
+        first, size = len(self._transcript.answers), size_bytes(self._inputs.chunk_ms, RATE_IN_HZ)
         start_s = self._due_s = self._now()
         sent_ms, speech_end_ms = 0.0, find_speech_end_ms(recording.pcm)
         self._transcript.speech_end_s = start_s + duration_ms(len(recording.pcm), RATE_IN_HZ) / 1000  # until it is known
@@ -166,7 +168,7 @@ class _DuplexMode(_SessionMode):
         return max(0.0, ms / 1000 - FAST_BURST_S) / FAST_FACTOR if self._inputs.is_fast else ms / 1000
 
     async def _send_silence(self, first: int) -> None:
-        silence_ms, transcript = 0.0, self._transcript
+        silence, silence_ms, transcript = bytes(size_bytes(self._inputs.chunk_ms, RATE_IN_HZ)), 0.0, self._transcript
         while not self._is_answered(first):
             if silence_ms >= self._inputs.max_silence_ms and not transcript.is_speaking:
                 if len(transcript.answers) > first:
@@ -174,7 +176,7 @@ class _DuplexMode(_SessionMode):
                 raise UpstreamError(f"The model has said nothing to {transcript.source}.")
             at_once = self._inputs.is_fast and silence_ms < FAST_SILENCE_MS
             self._due_s = max(self._due_s, self._now()) + (0 if at_once else self._inputs.chunk_ms / 1000)
-            await self._send_chunk(self._silence)
+            await self._send_chunk(silence)
             silence_ms += self._inputs.chunk_ms
 
     def _is_answered(self, first: int) -> bool:
@@ -186,7 +188,7 @@ class _DuplexMode(_SessionMode):
 
     async def _send_chunk(self, chunk: bytes, *, force_listen: bool = False) -> None:
         await self._receive_until_due()
-        append: dict[str, Any] = {"audio": base64.b64encode(to_floats(chunk)).decode()}
+        append: JsonDict = {"audio": base64.b64encode(to_floats(chunk)).decode()}
         if force_listen:
             append["force_listen"] = True
         if (picture := self._next_picture()) is not None:
@@ -205,12 +207,6 @@ class _DuplexMode(_SessionMode):
 
 class _ChatMode(_SessionMode):
     """Each recording is a message, sent with all messages before it: chat mode keeps no history on the server."""
-
-    def __init__(
-        self, session: MinicpmoClientSession, transcript: DuplexTranscript, renderer: Renderer, inputs: DuplexSessionInput
-    ) -> None:
-        super().__init__(session, transcript, renderer, inputs)
-        self._messages: list[dict[str, Any]] = []
 
     async def send_recording(self, recording: InputRecording) -> None:
         parts = [{"type": "audio", "data": base64.b64encode(to_floats(recording.pcm)).decode()}]

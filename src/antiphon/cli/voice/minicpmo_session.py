@@ -3,7 +3,7 @@
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlencode
 
 import aiohttp
@@ -60,7 +60,7 @@ class MinicpmoClientSession(ClientSession[MinicpmoEvent]):
     def decode(self, text: bytes) -> MinicpmoEvent:
         return decode_server(text)
 
-    async def send(self, event_type: str, **fields: Any) -> None:
+    async def send(self, event_type: str, **fields: object) -> None:
         """
         Send an event.
 

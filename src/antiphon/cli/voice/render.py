@@ -1,10 +1,14 @@
-"""How a voice session is shown in the terminal: who says what, word by word, and what else happens."""
+"""How a voice session is shown: who says what, word by word, and what else happens; or its result, as JSON and audio."""
 
 import re
 import textwrap
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
-from antiphon.cli.common.shell import Shell
-from antiphon.cli.voice.transcript import MODEL, USER, DuplexAnswer, DuplexQueuePosition, DuplexTranscript, TalkTurn, TextChunk
+from antiphon import audio
+from antiphon.cli.common.shell import Shell, UsageError
+from antiphon.cli.voice.audio import RATE_HZ
+from antiphon.cli.voice.transcript import MODEL, USER, DuplexQueuePosition, DuplexTranscript, TextChunk
 from antiphon.wire.minicpmo.server_events import (
     OutputDelta,
     ServerEvent,
@@ -16,10 +20,6 @@ from antiphon.wire.minicpmo.server_events import (
 _INDENT = 10
 _MAX_COLUMNS = 110
 """Longer lines are hard to read."""
-
-_TALK_LATENCY_LABELS = {"transcript": "transcript", "first_token": "first token", "first_audio": "first audio"}
-_DUPLEX_LATENCY_LABELS = {"first_text": "first text", "first_audio": "first audio"}
-"""In the order in which they usually come."""
 
 
 class Renderer:
@@ -130,23 +130,58 @@ class TerminalRenderer(Renderer):
         self._needs_new_line = False
 
 
+class SessionOutput:
+    """
+    Where a session with recordings goes.
+
+    Args:
+        file: the value of `--output`: a WAV file for the answers' audio.
+        as_json: print the result as JSON, instead of showing the session as it goes.
+
+    Raises:
+        UsageError: the file can't be written; a conversation would be lost.
+    """
+
+    def __init__(self, shell: Shell, file: Path | None, *, as_json: bool) -> None:
+        self.renderer = Renderer() if as_json else TerminalRenderer(shell)
+        self._shell = shell
+        self._as_json = as_json
+        self._path = None if file is None else shell.cwd / file
+        if self._path is not None and self._path.is_dir():
+            raise UsageError(f"{self._path} is a folder; -o takes the name of a WAV file.")
+        if self._path is not None and not self._path.parent.is_dir():
+            raise UsageError(f"There is no folder {self._path.parent} to write {self._path.name} into.")
+
+    def finish(self, result: Mapping[str, object], answers: Iterable[bytes | bytearray]) -> None:
+        """
+        Write the file, and print the result.
+
+        Args:
+            answers: their audio, s16le at 24 kHz, which both protocols answer with.
+        """
+        path = self._path and self._write_wav(self._path, b"".join(answers))
+        if self._as_json:
+            self._shell.say_json({**result, "output": None if path is None else str(path)})
+
+    def _write_wav(self, path: Path, pcm: bytes) -> Path | None:
+        if not pcm:
+            self._shell.note(f"the answer has no audio, so {path.name} is not written")
+            return None
+        path.write_bytes(audio.wav_file(pcm, RATE_HZ))
+        self._shell.note(f"the answer is in {path.name}: {audio.duration_ms(len(pcm), RATE_HZ) / 1000:.1f} s")
+        return path
+
+
 def format_queue_position(position: DuplexQueuePosition) -> str:
     """A position in the queue, in words."""
     wait = "" if position.wait_s is None else f", about {position.wait_s:.0f} s"
     return f"waits: number {position.position} of {position.queue_length}{wait}"
 
 
-def format_talk_latencies(turn: TalkTurn) -> str:
-    """How long after the end of the speech each part of the answer came."""
-    latencies = turn.latencies_ms
-    return f"speech end -> {', '.join(f'{label} {_format_ms(latencies[name])}' for name, label in _TALK_LATENCY_LABELS.items())} ms"
-
-
-def format_duplex_latencies(answer: DuplexAnswer) -> str:
-    """How long after the end of the speech each part of the answer came."""
-    latencies = answer.latencies_ms
-    steps = (f"{label} {_format_ms(latencies[name])}" for name, label in _DUPLEX_LATENCY_LABELS.items())
-    return " -> ".join(("speech end", *steps)) + " ms"
+def format_latencies(latencies_ms: Mapping[str, float | None]) -> str:
+    """How long after the end of the speech each part of an answer came; its end, the last of them, is left out."""
+    steps = (f"{name.replace('_', ' ')} {_format_ms(ms)}" for name, ms in list(latencies_ms.items())[:-1])
+    return f"speech end -> {', '.join(steps)} ms"
 
 
 def _format_ms(ms: float | None) -> str:

@@ -43,19 +43,21 @@ class TimedEvent(NamedTuple, Generic[EventT]):
     at_s: float
 
 
+class EventCounts(NamedTuple):
+    """Numbers of events, by type."""
+
+    sent: Counter[str]
+    received: Counter[str]
+
+
 class ClientSession(abc.ABC, Generic[EventT]):
     """
     The client's side of a session; each dialect adds how its events are written and read.
-
-    Attributes:
-        sent_counts: number of events sent, by type.
-        received_counts: number of events received, by type.
     """
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
-        self.sent_counts: Counter[str] = Counter()
-        self.received_counts: Counter[str] = Counter()
+        self.event_counts = EventCounts(Counter(), Counter())
 
     @abc.abstractmethod
     def decode(self, text: bytes) -> EventT:
@@ -77,7 +79,7 @@ class ClientSession(abc.ABC, Generic[EventT]):
             await self._socket.send_str(text)
         except (aiohttp.ClientError, ConnectionError):
             raise self._closed_error() from None
-        self.sent_counts[event_type] += 1
+        self.event_counts.sent[event_type] += 1
 
     async def receive(self, timeout_s: float | None = None) -> TimedEvent[EventT] | None:
         """
@@ -97,7 +99,7 @@ class ClientSession(abc.ABC, Generic[EventT]):
             event = self.decode(message.data.encode())
         except ClientError as error:  # the decoders say so of whoever sends
             raise UpstreamError(f"The server sent something that is no event: {error.message}") from None
-        self.received_counts[event.type] += 1
+        self.event_counts.received[event.type] += 1
         return TimedEvent(event, asyncio.get_running_loop().time())
 
     def _closed_error(self, message: aiohttp.WSMessage | None = None) -> UpstreamError:

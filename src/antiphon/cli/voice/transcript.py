@@ -1,7 +1,7 @@
 """What each side said in a voice session, and when: built from the server's events, in both dialects."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -92,7 +92,7 @@ class TalkTurn(Struct, kw_only=True):
         }
         return _latencies_ms(self.speech_end_s, times_s)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """All but the audio, for `--json`."""
         return {
             "source": self.source,
@@ -249,7 +249,7 @@ class DuplexAnswer(Struct, kw_only=True):
         """How long after the end of the speech each thing came; None for what didn't."""
         return _latencies_ms(self.speech_end_s, {"first_text": self.first_text_s, "first_audio": self.first_audio_s, "ended": self.ended_s})
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """All but the audio, for `--json`."""
         return {
             "source": self.source,

@@ -4,13 +4,16 @@ the rest is made.
 """
 
 import io
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import soundfile
 
 from antiphon.audio import streaming_wav_header
 from antiphon.speech.audio_files.ffmpeg import AacEncoder
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 RATE_HZ = 24_000
 """Of the audio in all formats."""
@@ -125,7 +128,7 @@ class _AppendOnlyFile(io.RawIOBase):
         self._pending.clear()
         return result
 
-    def write(self, buffer: Any) -> int:
+    def write(self, buffer: "ReadableBuffer") -> int:
         chunk = bytes(buffer)
         if self._position == self._size:
             self._pending += chunk

@@ -8,12 +8,15 @@ read. Codecs, rates, channels and frame sizes are limited: a frame of 20 bytes c
 import importlib.util
 import io
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from antiphon.errors import ClientError
 from antiphon.speech.base import INPUT_RATE_HZ
+
+if TYPE_CHECKING:
+    import av
 
 FORMATS = ("m4a", "mp4", "webm", "aac")
 
@@ -34,10 +37,11 @@ def is_available() -> bool:
 
 def detect_format(file: bytes) -> str | None:
     """FFmpeg's name for the format of a file, from its first bytes; None for a format that is not supported here."""
-    if file[4:8] == b"ftyp":
+    if file[4:8] == b"ftyp":  # ISO/IEC 14496-12, 4.3
         return "mp4"
-    if file.startswith(b"\x1aE\xdf\xa3"):
+    if file.startswith(b"\x1aE\xdf\xa3"):  # the EBML header: RFC 8794, 11.2.1
         return "matroska"
+    # ADTS: twelve bits set, and the two of `layer` not, which tells it from MP3 (ISO/IEC 13818-7, 6.2).
     return "aac" if len(file) > 1 and file[0] == 0xFF and file[1] & 0xF6 == 0xF0 else None
 
 
@@ -70,7 +74,7 @@ def decode(file: bytes, file_format: str, check_format: Callable[[int, int], Non
         raise _corrupt_file_error() from None
 
 
-def _pcm(resampler: Any, frame: Any) -> Iterator[bytes]:
+def _pcm(resampler: "av.AudioResampler", frame: "av.AudioFrame | None") -> Iterator[bytes]:
     for output in resampler.resample(frame):
         yield bytes(output.planes[0])[: output.samples * 2]
 

@@ -25,7 +25,7 @@ from antiphon.speech.threads import BoundedThreadPool
 
 FILES = ("encoder_model.ort", "decoder_model_merged.ort", "tokenizer.bin")
 
-_BEGIN_TOKEN, _END_TOKEN = 1, 2
+_BEGIN_TOKEN, _END_TOKEN = 1, 2  # of Llama's tokenizer, which Moonshine uses
 _TOKENS_PER_S = 10  # the paper's 6.5 cuts off digits that are said in a row
 _EXTRA_TOKENS = 8
 _MIN_AUDIO_S = 0.1
@@ -135,6 +135,7 @@ class _Model:
         for _ in range(int(len(samples) / INPUT_RATE_HZ * _TOKENS_PER_S) + _EXTRA_TOKENS):
             pasts = self._decoder_cache_tensors if tokens else self._cache_tensors
             feeds["input_ids"] = np.array([[tokens[-1] if tokens else _BEGIN_TOKEN]], np.int64)
+            # The merged decoder of Hugging Face Optimum has two branches: the first step has no cache to read.
             feeds["use_cache_branch"] = np.array([bool(tokens)])
             logits, *outputs = self._decoder.run(["logits", *(past.output_name for past in pasts)], feeds, run_options)
             feeds.update((past.input_name, tensor) for past, tensor in zip(pasts, outputs, strict=True))

@@ -21,6 +21,7 @@ CHECK_AFTER_MS = 200
 """Silence after which a model judges how complete the turn sounds."""
 UNKNOWN_WAIT_MS = 800
 """Silence that ends a turn if the model gives no judgement."""
+# Speech ends this far below its threshold, as in `get_speech_timestamps` of silero-vad.
 _HYSTERESIS = 0.15
 _MIN_THRESHOLD = 0.01
 _COMPLETE, _INCOMPLETE = 0.9, 0.1

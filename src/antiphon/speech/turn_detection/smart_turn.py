@@ -33,7 +33,7 @@ MAX_PENDING = 4
 FloatArray = npt.NDArray[np.float32]
 
 _CONTEXT_SAMPLES = CONTEXT_S * INPUT_RATE_HZ
-_WINDOW_SAMPLES = 400
+_WINDOW_SAMPLES = 400  # these three as in Whisper's `audio.py`: 25 ms, every 10 ms
 _HOP_SAMPLES = 160
 _FLOOR = 1e-10
 
@@ -102,6 +102,7 @@ def log_mel_features(pcm: bytes) -> FloatArray:
     samples = np.zeros(_CONTEXT_SAMPLES, np.float32)
     tail = np.frombuffer(pcm[-_CONTEXT_SAMPLES * SAMPLE_BYTES :], "<i2")
     samples[_CONTEXT_SAMPLES - len(tail) :] = tail / np.float32(32_768)
+    # Zero mean and unit variance, as the feature extractor of `transformers` makes them.
     samples -= samples.mean()
     samples /= np.sqrt(samples.var() + 1e-7)
     signal = np.pad(samples, _WINDOW_SAMPLES // 2, mode="reflect")
@@ -109,6 +110,7 @@ def log_mel_features(pcm: bytes) -> FloatArray:
     windows = np.lib.stride_tricks.sliding_window_view(signal, _WINDOW_SAMPLES)[::_HOP_SAMPLES][:FRAMES]
     power = np.abs(np.fft.rfft(windows * _WINDOW)) ** 2
     bels: FloatArray = np.log10(np.maximum(_MEL_FILTERS @ power.T, _FLOOR))
+    # The upper 80 dB, shifted and scaled as in Whisper's `log_mel_spectrogram`.
     features: FloatArray = ((np.maximum(bels, bels.max() - 8) + 4) / 4).astype(np.float32)
     return features
 

@@ -31,6 +31,7 @@ from antiphon.speech.base import INPUT_RATE_HZ
 MODEL = "silero-vad"
 """Its name in the catalogue."""
 
+# At 16 kHz Silero's model takes frames of 512 samples after 64 of the one before, as `OnnxWrapper` in silero-vad does.
 FRAME_SAMPLES = 512
 FRAME_MS = FRAME_SAMPLES * 1000 // INPUT_RATE_HZ
 OnFrame = Callable[[int, float], None]
@@ -51,8 +52,8 @@ Frames below this, root mean square, are silence: in the faintest speech that th
 """
 _QUIET_ENERGY = FRAME_SAMPLES * 10 ** (QUIET_DBFS / 10)
 _SILENCE_PROBABILITY = 0.1
-_GATE_CLOSE_FRAMES = 16
-_GATE_PREROLL_FRAMES = 8
+_GATE_CLOSE_FRAMES = 16  # half a second
+_GATE_PREROLL_FRAMES = 8  # a quarter of a second
 _MAX_SKIPPED_FRAMES = 256
 
 

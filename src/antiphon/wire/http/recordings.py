@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from msgspec import UNSET
+
 from antiphon.wire.codec.types import Opt, Wire
 
 
@@ -37,7 +39,7 @@ class RecordedSession(Wire, kw_only=True):
     truncated: str | None
     tenant: str
     key_id: str | None
-    files: Opt[list[SessionFile]]
+    files: Opt[list[SessionFile]] = UNSET
 
 
 class RecordedSessionList(Wire, kw_only=True):

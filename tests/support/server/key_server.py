@@ -15,20 +15,29 @@ MODELS = {
 }
 
 
-class Keyed:
+class KeyServer:
     """A server that needs keys."""
 
-    def __init__(self, tmp_path, **settings):
-        self.config = configured(tmp_path, MODELS, **{"logging.level": "error", "server.require_keys": True, **settings})
+    def __init__(self, tmp_path, models=MODELS, **settings):
+        self.config = configured(tmp_path, models, **{"logging.level": "error", "server.require_keys": True, **settings})
+
+    async def with_store(self, work):
+        store = SqlStore(str(self.config.database_url))
+        await store.open()
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    async def create_key(self, **fields):
+        """A new key, and its record."""
+        record, secret = make_key("laptop", now=1, **fields)
+        await self.with_store(lambda store: store.keys.add(record))
+        return secret, record
 
     async def key(self, **fields):
         """A new key."""
-        record, secret = make_key("laptop", now=1, **fields)
-        store = SqlStore(str(self.config.database_url))
-        await store.open()
-        await store.keys.add(record)
-        await store.close()
-        return secret
+        return (await self.create_key(**fields))[0]
 
     def serving(self):
         return background_server(self.config, is_persistent=True)

@@ -1,42 +1,22 @@
-"""What tests of ears share: how to hear, and an ear that knows what it will be told."""
-
-import asyncio
-import contextlib
+"""A transcriber that knows what it will hear, and what tests of transcribers share."""
 
 from antiphon.audio import size_bytes
 from antiphon.engine_api.options import Transcription
 from antiphon.speech.base import INPUT_RATE_HZ, TimedText, Transcript
 
-WISH = Transcription()
-
-
-def run(scenario):
-    async def in_time():
-        async with asyncio.timeout(120):
-            return await scenario
-
-    return asyncio.run(in_time())
-
-
-@contextlib.asynccontextmanager
-async def started(ear):
-    await ear.start()
-    try:
-        yield ear
-    finally:
-        await ear.stop()
+OPTIONS = Transcription()
 
 
 def silence(seconds):
     return bytes(size_bytes(seconds * 1000, INPUT_RATE_HZ))
 
 
-class Dictated:
+class WordTranscriber:
     """
-    An ear that hears the words of a list, one in each half second, and in what is cut off in the middle of a word only part of it.
+    Hears the words of a list, one in each half second, and in what is cut off in the middle of a word only part of it.
 
     Attributes:
-        asked: how long each sound was that it was given, in milliseconds.
+        asked: how long each piece of audio was that it got, in milliseconds.
         fault: raised the next time.
     """
 

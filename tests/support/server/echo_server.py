@@ -1,24 +1,18 @@
 """A server whose only route becomes a WebSocket and says back what it hears."""
 
-import asyncio
 import contextlib
-import queue
-import threading
 
-import uvloop
 from starlette.applications import Starlette
 
 from antiphon.errors import ApiError
-from antiphon.runtime.service import Service
 from antiphon.server.admin import metrics
 from antiphon.server.http.access_log import AccessLogMiddleware
 from antiphon.server.http.auth import GuardedRoute
 from antiphon.server.http.errors import on_api_error
-from antiphon.server.processes.run import HttpServer
-from antiphon.server.transport import connection, logs
+from antiphon.server.transport import connection
 from antiphon.server.transport.limits import TokenBucket
-from antiphon.server.transport.listener import base_url, open_listener
 from support.server.scripted_server import configured
+from support.server.threaded_server import serving
 
 
 class Echo:
@@ -64,10 +58,9 @@ class Echo:
 class Served:
     """The server under test."""
 
-    def __init__(self, server, url):
-        self.server, self.url = server, url
+    def __init__(self, server, url, echoes):
+        self.server, self.url, self.echoes = server, url, echoes
         self.metrics = server.service.metrics
-        self.echoes = []
 
 
 class _Route:
@@ -92,39 +85,14 @@ class _Route:
 def echoing(home, *, pace=None, subprotocol=None, **settings):
     """The server, in a thread of its own."""
     config = configured(home, {}, **{f"server.{name}": value for name, value in {"port": 0, "drain_s": 0.2, **settings}.items()})
-    logs.configure(config.logging)
-    started = queue.SimpleQueue()
+    echoes = []
 
-    async def serve(listener):
-        service = Service(config, lambda _line: None)
-        await service.open()
-        server = HttpServer(service, lambda: started.put(served))
-        served = Served(server, base_url(listener))
+    def build(service):
         routes = [
-            GuardedRoute("/echo", _Route(served.echoes, pace, subprotocol), service=service, access="responses:write", methods=["GET"]),
+            GuardedRoute("/echo", _Route(echoes, pace, subprotocol), service=service, access="responses:write", methods=["GET"]),
             *metrics.routes(service),
         ]
-        server.config.app = AccessLogMiddleware(Starlette(routes=routes, exception_handlers={ApiError: on_api_error}), service)
-        try:
-            await server.serve(sockets=[listener])
-        finally:
-            await service.close()
+        return AccessLogMiddleware(Starlette(routes=routes, exception_handlers={ApiError: on_api_error}), service)
 
-    def work(listener):
-        try:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(serve(listener))
-        except BaseException as error:
-            started.put(error)
-
-    with open_listener("127.0.0.1", 0) as listener:
-        thread = threading.Thread(target=work, args=(listener,), daemon=True)
-        thread.start()
-        served = started.get()
-        if isinstance(served, BaseException):
-            raise served
-        try:
-            yield served
-        finally:
-            served.server.should_exit = True
-            thread.join()
+    with serving(config, build) as (server, url):
+        yield Served(server, url, echoes)

@@ -1,7 +1,6 @@
-"""What tests of voices share: a mouth that speaks in tones, and how to hear one out."""
+"""A synthesizer that speaks in tones, and what tests of synthesizers share."""
 
 import asyncio
-import contextlib
 from pathlib import Path
 
 from antiphon.speech.tts.process import ProcessSynthesizer, VoiceLimits
@@ -10,24 +9,7 @@ from support.speech import tone_voice
 PROGRAM = (tone_voice.__file__,)
 
 
-def run(scenario):
-    async def in_time():
-        async with asyncio.timeout(120):
-            return await scenario
-
-    return asyncio.run(in_time())
-
-
-@contextlib.asynccontextmanager
-async def started(mouth):
-    await mouth.start()
-    try:
-        yield mouth
-    finally:
-        await mouth.stop()
-
-
-def tones(folder: Path, *, notice=lambda _line: None, **patience):
+def tone_synthesizer(folder: Path, *, notice=lambda _line: None, **patience):
     return ProcessSynthesizer(
         PROGRAM,
         [folder],
@@ -39,7 +21,7 @@ def tones(folder: Path, *, notice=lambda _line: None, **patience):
     )
 
 
-async def heard(mouth, text, voice=None, speed=1.0):
+async def collect_audio(mouth, text, voice=None, speed=1.0):
     return [piece async for piece in mouth.synthesize(text, voice, speed)]
 
 

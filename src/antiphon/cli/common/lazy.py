@@ -1,0 +1,31 @@
+"""
+Modules that take up to a second to load, or need an optional package, and that only some runs of a command use.
+
+`lazy.run` imports `antiphon.server.processes.run` when it is first used (PEP 562), so help and short commands stay
+fast.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from antiphon.runtime import service as service
+    from antiphon.server.processes import run as run, supervisor as supervisor
+    from antiphon.speech.audio_files import decode as decode
+    from antiphon.speech.dsp import resample as resample
+    from antiphon.stores.sql import database as database, store as store
+else:
+    MODULES = {
+        "service": "antiphon.runtime.service",
+        "run": "antiphon.server.processes.run",
+        "supervisor": "antiphon.server.processes.supervisor",
+        "decode": "antiphon.speech.audio_files.decode",
+        "resample": "antiphon.speech.dsp.resample",
+        "database": "antiphon.stores.sql.database",
+        "store": "antiphon.stores.sql.store",
+    }
+
+    def __getattr__(name):
+        if name not in MODULES:
+            raise AttributeError(f"module {__name__} has no attribute {name}")
+        return importlib.import_module(MODULES[name])
