@@ -14,11 +14,14 @@ from antiphon.server.admin import metrics
 from antiphon.server.http.access_log import AccessLogMiddleware
 from antiphon.server.http.auth import GuardedRoute
 from antiphon.server.http.errors import on_api_error
+from antiphon.server.http.operation import Operation
 from antiphon.server.processes.run import HttpServer
 from antiphon.server.transport import connection, logs
 from antiphon.server.transport.limits import TokenBucket
 from antiphon.server.transport.listener import base_url, open_listener
 from support.server.scripted_server import configured
+
+ECHO = Operation("echo", "Server", "Say back what was said")
 
 
 class Echo:
@@ -101,7 +104,13 @@ def echoing(home, *, pace=None, subprotocol=None, **settings):
         server = HttpServer(service, lambda: started.put(served))
         served = Served(server, base_url(listener))
         routes = [
-            GuardedRoute("/echo", _Route(served.echoes, pace, subprotocol), service=service, access="responses:write", methods=["GET"]),
+            GuardedRoute(
+                "/echo",
+                _Route(served.echoes, pace, subprotocol),
+                service=service,
+                access="responses:write",
+                operation=ECHO,
+            ),
             *metrics.routes(service),
         ]
         server.config.app = AccessLogMiddleware(Starlette(routes=routes, exception_handlers={ApiError: on_api_error}), service)

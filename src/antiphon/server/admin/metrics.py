@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from antiphon.runtime.core.metrics import Histogram, Snapshot
 from antiphon.runtime.multiprocess.link import ServerTotals
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import GuardedRoute
+from antiphon.server.http.operation import Operation
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -29,7 +29,10 @@ HTTP_LABELS = ("http_route", "http_request_method", "http_response_status_code")
 MODEL_LABEL = "gen_ai_request_model"
 
 
-def routes(service: Service) -> list[Route]:
+_METRICS = Operation("getMetrics", "Server", "Metrics for Prometheus", media_types=("text/plain",))
+
+
+def routes(service: Service) -> list[GuardedRoute]:
     """The route `/metrics`."""
 
     async def metrics(_request: Request) -> Response:
@@ -38,7 +41,7 @@ def routes(service: Service) -> list[Route]:
         registry = _registry(await _sum_processes(service))
         return Response(exposition.generate_latest(registry), headers={"content-type": exposition.CONTENT_TYPE_PLAIN_0_0_4})
 
-    return [GuardedRoute("/metrics", metrics, service=service, access="admin", methods=["GET"])]
+    return [GuardedRoute("/metrics", metrics, service=service, access="admin", operation=_METRICS)]
 
 
 async def _sum_processes(service: Service) -> ServerTotals:

@@ -11,9 +11,10 @@ from starlette.types import Receive, Scope, Send
 from antiphon.audio import duration_ms
 from antiphon.errors import ServerError, model_not_found, unsupported_parameter, unsupported_value
 from antiphon.runtime.service import Service
-from antiphon.server.audio.streaming import EVENT_STREAM_TYPE, CancellableRequest, HttpResponseWriter, write_all
+from antiphon.server.audio.streaming import AUDIO_ERRORS, EVENT_STREAM_TYPE, CancellableRequest, HttpResponseWriter, write_all
 from antiphon.server.http.auth import track_response
 from antiphon.server.http.body import read_json_body
+from antiphon.server.http.operation import BODY_ERRORS, Operation
 from antiphon.speech.base import AudioChunk, Synthesizer
 from antiphon.speech.text.clauses import ClauseSplitter
 from antiphon.speech.text.speakable import TextNormalizer, synthesize_clause
@@ -21,6 +22,17 @@ from antiphon.wire.http.audio import SpeechAudioDelta, SpeechAudioDone, SpeechEv
 
 if TYPE_CHECKING:
     from antiphon.engines.cascade.parts import SpeechStack
+
+OPERATION = Operation(
+    "createSpeech",
+    "Audio",
+    "Read a text aloud",
+    request_type=SpeechRequest,
+    event_type=SpeechEvent,
+    errors=BODY_ERRORS | AUDIO_ERRORS,
+    description="The audio is sent while it is made: as a file, or with `stream_format` `sse` as events.",
+    media_types=("audio/*",),
+)
 
 MODEL_ALIASES = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts", "gpt-4o-mini-tts-2025-12-15")
 """OpenAI's models. Clients name them, and get the server's voice."""
