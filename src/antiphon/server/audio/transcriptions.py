@@ -10,14 +10,14 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from antiphon.engine_api.options import Transcription as TranscriptionOptions
-from antiphon.errors import ServerError, model_not_found, mutually_exclusive, unsupported_parameter, unsupported_value
+from antiphon.errors import model_not_found, mutually_exclusive, unsupported_parameter, unsupported_value
 from antiphon.runtime.service import Service
 from antiphon.server.audio.form import FILE_LIMIT_BYTES, read_form
 from antiphon.server.audio.streaming import AUDIO_ERRORS, EVENT_STREAM_TYPE, CancellableRequest, HttpResponseWriter, write_all
 from antiphon.server.http.auth import track_response
 from antiphon.server.http.errors import json_response
 from antiphon.server.http.operation import Operation
-from antiphon.speech.base import TimedText, Transcriber
+from antiphon.speech.base import TimedText, TranscriptChunk, join_text
 from antiphon.wire.codec.types import encode
 from antiphon.wire.http.audio import (
     DurationUsage,
@@ -36,7 +36,6 @@ from antiphon.wire.http.audio import (
 
 if TYPE_CHECKING:
     from antiphon.engines.cascade.parts import SpeechStack
-    from antiphon.speech.stt.long_form import TranscriptChunk
 
 
 class TranscriptionForm(TranscriptionRequest, kw_only=True):
@@ -143,9 +142,7 @@ class _TranscriptionJob:
     """Transcribes one recording."""
 
     def __init__(self, request: TranscriptionRequest, stack: "SpeechStack") -> None:
-        if stack.transcriber is None:
-            raise ServerError("This server has no speech recognition.", status=501, code="speech_not_available")
-        self._transcriber: Transcriber = stack.transcriber
+        self._stack = stack
         self._request = request
         self._options = _transcription_options(request)
         self._chunks: list[TranscriptChunk] = []
@@ -158,12 +155,9 @@ class _TranscriptionJob:
             audio: the recording, decoded.
 
         Raises:
-            ClientError: the transcriber doesn't support an option.
+            ApiError: there is no transcriber, or it doesn't support an option.
         """
-        from antiphon.speech.stt.long_form import transcribe_long  # noqa: PLC0415 - its libraries take a while to load, and many servers need none
-
-        self._transcriber.check_options(self._options)
-        self._chunk_stream = transcribe_long(self._transcriber, audio, self._options)
+        self._chunk_stream = self._stack.transcribe_long(audio, self._options)
 
     @property
     def tokens(self) -> int:
@@ -176,7 +170,7 @@ class _TranscriptionJob:
 
     @property
     def _text(self) -> str:
-        return " ".join(chunk.transcript.text for chunk in self._chunks if chunk.transcript.text)
+        return join_text(self._chunks)
 
     async def events(self) -> AsyncIterator[TranscriptTextDelta | TranscriptTextDone]:
         """The transcript in deltas, and then whole."""

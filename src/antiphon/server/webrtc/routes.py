@@ -8,13 +8,16 @@ the engine and the call's sockets are open, so that what fails until then is a p
 import asyncio
 import importlib
 import importlib.util
+from collections.abc import Callable, Coroutine
 from email import message_from_bytes
 from email.policy import HTTP
+from typing import TypeAlias
 
 import msgspec
 from starlette.datastructures import Headers, QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from antiphon.errors import ClientError, ServerError, missing_parameter, shorten
 from antiphon.protocols.realtime.settings import initial_session
@@ -31,6 +34,8 @@ from antiphon.wire.codec.types import JsonDict
 from antiphon.wire.realtime.session import AnySession, decode_session
 
 PATH = "/v1/realtime/calls"
+
+RunCall: TypeAlias = Callable[[Service, Scope, str, CallRequest, "asyncio.Future[str]"], Coroutine[None, None, None]]
 
 SDP_TYPE = "application/sdp"
 
@@ -113,10 +118,8 @@ def routes(service: Service) -> list[GuardedRoute]:
 async def _create_call(service: Service, request: Request) -> Response:
     """Start a call, and answer its offer."""
     call_request = await _parse_call_request(service, request)
-    # aiortc takes a third of a second to load, so it is imported in a thread.
-    await asyncio.to_thread(importlib.import_module, "antiphon.server.webrtc.call")
-    from antiphon.server.webrtc.call import run_call  # noqa: PLC0415 - as above, and it is an extra
-
+    # aiortc is an extra and takes a third of a second to load, so it is imported only here, and in a thread.
+    run_call: RunCall = (await asyncio.to_thread(importlib.import_module, "antiphon.server.webrtc.call")).run_call
     call_id = new_id("rtc")
     answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     service.calls.start(run_call(service, request.scope, call_id, call_request, answer), call_id)
