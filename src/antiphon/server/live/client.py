@@ -1,6 +1,6 @@
 """What the clients of all live protocols share."""
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from antiphon.errors import ServerError
 
@@ -11,7 +11,7 @@ REASON_LIMIT_BYTES = 123
 class ClientListener(Protocol):
     """Receives a client's events; normally the driver of its session."""
 
-    def receive_from_client(self, message: Any) -> None:
+    def receive_from_client(self, message: object) -> None:
         """The client sent an event."""
 
     def hang_up(self) -> None:

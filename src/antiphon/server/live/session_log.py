@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from antiphon.errors import overloaded_error, shorten
 from antiphon.protocols.realtime.settings import RealtimeSessionConfig
@@ -139,10 +139,10 @@ def _check_session_limit(service: Service) -> None:
 class EventLogTap:
     """Logs the events of a session, except for audio and deltas, which would repeat what is logged whole."""
 
-    def on_client_event(self, event: Any) -> None:
+    def on_client_event(self, event: Tagged) -> None:
         _log_event("asked", event)
 
-    def on_server_event(self, event: Any) -> None:
+    def on_server_event(self, event: Tagged) -> None:
         _log_event("answered", event)
 
 
