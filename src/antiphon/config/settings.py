@@ -37,7 +37,9 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
     require_keys: bool | None = Field(
         default=None, description="Whether every request needs an API key; unset: once a key has been created."
     )
-    allowed_hosts: _Names = Field(default=(), description="Host names of the server, besides its own.")
+    allowed_hosts: _Names = Field(
+        default=(), description="Host names that clients may use for the server, besides `localhost` and `server.host`."
+    )
     allowed_origins: _Names = Field(default=(), description="Web origins whose pages may use the server.")
     processes: int = Field(default=1, ge=1, le=256, description="The number of server processes.")
     drain_s: float = Field(default=30, ge=0, description="Seconds that responses in progress have to finish when the server stops.")
@@ -74,7 +76,9 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
 class ResponsesSettings(BaseModel, frozen=True, extra="forbid"):
     """The Responses API."""
 
-    profile: Literal["openai", "openresponses"] = Field(default="openai", description="Whose format to follow where they differ.")
+    profile: Literal["openai", "openresponses"] = Field(
+        default="openai", description="Whose format to follow where OpenAI's and Open Responses' differ."
+    )
     obfuscation: bool = Field(default=True, description="Pad stream events, so that their sizes don't reveal the text.")
     unavailable_tools: Literal["carry", "refuse"] = Field(
         default="carry",
@@ -85,7 +89,7 @@ class ResponsesSettings(BaseModel, frozen=True, extra="forbid"):
 class CallsSettings(BaseModel, frozen=True, extra="forbid"):
     """The addresses of WebRTC calls."""
 
-    addresses: _Names = Field(default=(), description="Addresses to tell callers, if they differ from those the server listens on.")
+    addresses: _Names = Field(default=(), description="Addresses to announce to callers, if they differ from those the server listens on.")
     ports: str | None = Field(default=None, description="UDP ports to use, such as `50000-50099`; unset: any free ones.")
 
     @property
@@ -141,18 +145,20 @@ VAD_MODEL, TURN_MODEL = "silero-vad", "smart-turn-v3.2"
 class SpeechSettings(BaseModel, frozen=True, extra="forbid"):
     """Transcription and speech synthesis for models that only read and write text."""
 
-    enabled: bool | None = Field(default=None, description="Whether text models get speech; unset: if all it needs is installed.")
+    enabled: bool | None = Field(
+        default=None, description="Whether text models listen and speak; unset: if everything for it is installed."
+    )
     speculation: bool = Field(default=True, description="Start the response before it is certain that the turn has ended.")
     ears: str = Field(default="moonshine-tiny-en", min_length=1, description="The model that transcribes.")
-    ears_url: str | None = Field(default=None, description="A server that has it, such as `http://127.0.0.1:8000/v1`.")
+    ears_url: str | None = Field(default=None, description="URL of a transcription server, such as `http://127.0.0.1:8000/v1`.")
     ears_key_env: str | None = Field(default=None, description="The environment variable with that server's key.")
-    ears_languages: _Names = Field(default=(), description="Languages that this server's model understands, as codes; empty for any.")
+    ears_languages: _Names = Field(default=(), description="Languages that the transcription server understands, as codes; empty for any.")
     voice: str = Field(default="piper-en-us-joe-medium", min_length=1, description="The model that speaks.")
-    voice_url: str | None = Field(default=None, description="A server that has it, such as `http://127.0.0.1:8880/v1`.")
+    voice_url: str | None = Field(default=None, description="URL of a text-to-speech server, such as `http://127.0.0.1:8880/v1`.")
     voice_key_env: str | None = Field(default=None, description="The environment variable with that server's key.")
-    voices: _Names = Field(default=(), description="Voices that this server has.")
+    voices: _Names = Field(default=(), description="Voices of the text-to-speech server.")
     voice_folders: _Names = Field(default=(), description="Folders with more Piper voices.")
-    voice_aliases: _Names = Field(default=(), description="Other names for voices, as `nova=en_US-joe-medium`.")
+    voice_aliases: _Names = Field(default=(), description="Other names for voices, such as `nova=en_US-joe-medium`.")
 
     @field_validator("voice_aliases")
     @classmethod
@@ -195,8 +201,8 @@ class MinicpmoSettings(BaseModel, frozen=True, extra="forbid"):
     video_s: float = Field(default=300, gt=0, description="Seconds after which a video session ends.")
     audio_s: float = Field(default=600, gt=0, description="Seconds after which an audio session ends.")
     chat_s: float = Field(default=3600, gt=0, description="Seconds after which a chat session ends.")
-    warning_s: float = Field(default=30, ge=0, description="Seconds before its end from which a session is told how many are left.")
-    init_s: float = Field(default=30, gt=0, description="Seconds within which a client must start once it is served.")
+    warning_s: float = Field(default=30, ge=0, description="Seconds before its end when a session starts to report how many are left.")
+    init_s: float = Field(default=30, gt=0, description="Seconds within which a client must start its session once it has left the queue.")
     idle_s: float = Field(default=60, gt=0, description="Seconds that a session may be without audio or video.")
     chat_idle_s: float = Field(default=300, gt=0, description="Seconds that a chat session may be without a question.")
     resume_s: float = Field(default=20, ge=0, description="Seconds that a session waits for a client that lost its network; 0: not at all.")
@@ -206,11 +212,11 @@ class MinicpmoSettings(BaseModel, frozen=True, extra="forbid"):
 class QueueSettings(BaseModel, frozen=True, extra="forbid"):
     """The queue for models whose workers are all busy."""
 
-    size: int = Field(default=1000, ge=0, description="The most clients that wait.")
-    waiting_per_key: int = Field(default=0, ge=0, description="The most clients that wait with the same key; 0 for no limit.")
-    serving_per_key: int = Field(default=0, ge=0, description="The most clients that are served with the same key; 0 for no limit.")
-    priorities: _Names = Field(default=(), description="Who goes first, as `chat=1,key_68af=2`: kinds or keys; a higher number goes first.")
-    update_s: float = Field(default=3, gt=0, description="Seconds between two updates to a client that waits.")
+    size: int = Field(default=1000, ge=0, description="The most waiting clients.")
+    waiting_per_key: int = Field(default=0, ge=0, description="The most waiting clients with the same key; 0 for no limit.")
+    serving_per_key: int = Field(default=0, ge=0, description="The most clients with the same key that are served at once; 0 for no limit.")
+    priorities: _Names = Field(default=(), description="Priorities by kind or key, such as `chat=1,key_68af=2`; higher numbers go first.")
+    update_s: float = Field(default=3, gt=0, description="Seconds between updates to a waiting client.")
 
     @field_validator("priorities")
     @classmethod

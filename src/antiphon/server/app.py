@@ -3,7 +3,6 @@
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from antiphon.errors import ApiError
@@ -12,6 +11,7 @@ from antiphon.server import shared_address
 from antiphon.server.admin import docs_page, health, metrics, queue, recordings
 from antiphon.server.audio import routes as audio
 from antiphon.server.http.access_log import AccessLogMiddleware
+from antiphon.server.http.auth import GuardedRoute
 from antiphon.server.http.errors import on_api_error, on_client_disconnect, on_exception_group, on_http_exception, on_unexpected_error
 from antiphon.server.minicpmo import presets
 from antiphon.server.openapi import document
@@ -21,7 +21,7 @@ from antiphon.server.webrtc import routes as realtime_calls
 from antiphon.server.workers import join
 
 
-def routes(service: Service) -> list[Route]:
+def routes(service: Service) -> list[GuardedRoute]:
     """All routes."""
     # Starlette tries routes in order, so those with the most requests come first.
     surfaces = (

@@ -5,19 +5,30 @@
 """
 
 from starlette.datastructures import Headers, QueryParams
-from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.errors import ClientError
 from antiphon.runtime.service import Service
+from antiphon.server.http.auth import GuardedRoute
 from antiphon.server.minicpmo import routes as minicpmo
 from antiphon.server.realtime import routes as realtime
 from antiphon.server.transport import connection
 
+_OPEN_SESSION = realtime.open_session_operation(
+    "openSession",
+    "Open a session",
+    description="With `mode`, or where nothing in the request belongs to the Realtime API, MiniCPM-o's protocol is spoken.",
+    parameters=minicpmo.SESSION_PARAMETERS,
+)
 
-def routes(service: Service) -> list[Route]:
+
+def routes(service: Service) -> list[GuardedRoute]:
     """The WebSocket routes of both protocols."""
-    return realtime.routes(service, lambda open: _SharedAddress(open, minicpmo.MinicpmoEndpoint(service)))
+    endpoint = _SharedAddress(realtime.RealtimeEndpoint(service, "ga"), minicpmo.MinicpmoEndpoint(service))
+    return [
+        realtime.RealtimeRoute("/v1/realtime", endpoint, service=service, access="realtime", operation=_OPEN_SESSION),
+        *realtime.routes(service),
+    ]
 
 
 class _SharedAddress:

@@ -4,7 +4,7 @@ The contracts of the speech components: a `Transcriber` turns speech into text, 
 All sessions share one of each. Slow work is done in threads or processes; nothing blocks the event loop.
 """
 
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -42,6 +42,40 @@ class Transcript(Struct, frozen=True, kw_only=True):
     words: tuple[TimedText, ...] = ()
     language: str | None = None
     tokens: int = 0
+
+
+class TranscriptChunk(Struct, frozen=True):
+    """
+    The transcript of a segment of a recording.
+
+    Attributes:
+        start_s: where it begins in the recording; likewise `end_s`.
+    """
+
+    transcript: Transcript
+    start_s: float
+    end_s: float
+
+    @property
+    def segments(self) -> Iterator[TimedText]:
+        """The segments with their times in the recording; one for all the text if the transcriber has no times."""
+        if self.transcript.segments:
+            yield from (self._shift(segment) for segment in self.transcript.segments)
+        elif self.transcript.text:
+            yield TimedText(self.transcript.text, self.start_s, self.end_s)
+
+    @property
+    def words(self) -> Iterator[TimedText]:
+        """The words with their times in the recording, if requested."""
+        yield from (self._shift(word) for word in self.transcript.words)
+
+    def _shift(self, segment: TimedText) -> TimedText:
+        return TimedText(segment.text, self.start_s + segment.start_s, self.start_s + segment.end_s)
+
+
+def join_text(chunks: Iterable[TranscriptChunk]) -> str:
+    """The text of all chunks."""
+    return " ".join(chunk.transcript.text for chunk in chunks if chunk.transcript.text)
 
 
 class Transcriber(Protocol):

@@ -2,13 +2,14 @@
 
 import io
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
 import soundfile
 
 from antiphon.speech.audio_files.decode import AudioFileReader
-from antiphon.speech.audio_files.encode import MEDIA_TYPES, RATE_HZ, open_encoder
+from antiphon.speech.audio_files.encode import RATE_HZ, AudioFileFormat, open_encoder
 
 SECONDS = 3
 TONE = (8000 * np.sin(2 * math.pi * 440 * np.arange(SECONDS * RATE_HZ) / RATE_HZ)).astype("<i2").tobytes()
@@ -26,7 +27,7 @@ def test_bare_sound_is_what_it_was():
     assert b"".join(written("wav"))[44:] == TONE
 
 
-@pytest.mark.parametrize("kind", [kind for kind in MEDIA_TYPES if kind != "pcm"])
+@pytest.mark.parametrize("kind", [kind for kind in get_args(AudioFileFormat) if kind != "pcm"])
 def test_a_file_can_be_read_again(kind):
     recording = AudioFileReader(b"".join(written(kind)))
     sound = np.frombuffer(b"".join(iter(recording.read, b"")), "<i2").astype(np.float32)
@@ -36,7 +37,7 @@ def test_a_file_can_be_read_again(kind):
     assert math.sqrt(2 * float(np.mean(np.square(middle)))) == pytest.approx(8000, rel=0.1)
 
 
-@pytest.mark.parametrize("kind", MEDIA_TYPES)
+@pytest.mark.parametrize("kind", get_args(AudioFileFormat))
 def test_the_first_of_a_file_leaves_long_before_its_last(kind):
     pieces = written(kind)
     begun = next(number for number, piece in enumerate(pieces) if len(piece) > 1000)
@@ -54,7 +55,7 @@ def test_the_libraries_own_reader_agrees_on_the_length_of_those_that_know_it():
         assert read.duration == pytest.approx(SECONDS, abs=0.1)
 
 
-@pytest.mark.parametrize("kind", MEDIA_TYPES)
+@pytest.mark.parametrize("kind", get_args(AudioFileFormat))
 def test_a_file_of_nothing_can_be_written(kind):
     file = open_encoder(kind)
     assert isinstance(file.encode(b"") + file.finish(), bytes)

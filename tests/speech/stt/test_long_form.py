@@ -1,6 +1,7 @@
 """Recordings of any length, written down in stretches."""
 
-from antiphon.speech.stt.long_form import MAX_TIMED_SEGMENT_S, join_text, transcribe_long
+from antiphon.speech.base import join_text
+from antiphon.speech.stt.long_form import MAX_TIMED_SEGMENT_S, transcribe_long
 from antiphon.speech.stt.segmenting import MAX_SEGMENT_S
 from support.speech.running import run
 from support.speech.transcribers import OPTIONS, WordTranscriber, silence

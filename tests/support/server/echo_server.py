@@ -9,10 +9,13 @@ from antiphon.server.admin import metrics
 from antiphon.server.http.access_log import AccessLogMiddleware
 from antiphon.server.http.auth import GuardedRoute
 from antiphon.server.http.errors import on_api_error
+from antiphon.server.http.operation import Operation
 from antiphon.server.transport import connection
 from antiphon.server.transport.limits import TokenBucket
 from support.server.scripted_server import configured
 from support.server.threaded_server import serving
+
+ECHO = Operation("echo", "Server", "Say back what was said")
 
 
 class Echo:
@@ -89,7 +92,7 @@ def echoing(home, *, pace=None, subprotocol=None, **settings):
 
     def build(service):
         routes = [
-            GuardedRoute("/echo", _Route(echoes, pace, subprotocol), service=service, access="responses:write", methods=["GET"]),
+            GuardedRoute("/echo", _Route(echoes, pace, subprotocol), service=service, access="responses:write", operation=ECHO),
             *metrics.routes(service),
         ]
         return AccessLogMiddleware(Starlette(routes=routes, exception_handlers={ApiError: on_api_error}), service)

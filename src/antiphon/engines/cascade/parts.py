@@ -1,10 +1,13 @@
 """The speech components that all conversations of a process share."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from msgspec import Struct
 
-from antiphon.speech.base import Synthesizer, Transcriber
+from antiphon.engine_api.options import Transcription
+from antiphon.errors import ServerError
+from antiphon.speech.base import Synthesizer, Transcriber, TranscriptChunk
+from antiphon.speech.stt.long_form import transcribe_long
 from antiphon.speech.turn_detection.smart_turn import SmartTurn
 from antiphon.speech.turn_detection.vad import SileroVad
 
@@ -28,6 +31,18 @@ class SpeechStack(Struct, frozen=True, kw_only=True):
     synthesizer: Synthesizer | None = None
     noise_reduction: Sequence[str] = ()
     voices: tuple[str, ...] = ()
+
+    def transcribe_long(self, audio: AsyncIterator[bytes], options: Transcription) -> AsyncIterator[TranscriptChunk]:
+        """
+        The transcript of a recording, as `antiphon.speech.stt.long_form` makes it.
+
+        Raises:
+            ApiError: there is no transcriber, or it doesn't support an option.
+        """
+        if self.transcriber is None:
+            raise ServerError("This server has no speech recognition.", status=501, code="speech_not_available")
+        self.transcriber.check_options(options)
+        return transcribe_long(self.transcriber, audio, options)
 
     async def start(self) -> None:
         """

@@ -95,7 +95,7 @@ class ActiveCalls:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def start(self, coroutine: Coroutine[object, object, None], name: str) -> None:
+    def start(self, coroutine: Coroutine[None, None, None], name: str) -> None:
         """Run a call in a task of its own."""
         # It lives longer than the request that begins it; `close` waits for it.
         task = asyncio.create_task(coroutine, name=name)  # noqa: TID251

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from antiphon.runtime.core.url_fetch import fetcher as fetcher
     from antiphon.speech.audio_files.decode import AudioFiles as AudioFiles
     from antiphon.speech.dsp.noise import available_kinds as available_kinds
-    from antiphon.speech.stt.long_form import join_text as join_text, transcribe_long as transcribe_long
+    from antiphon.speech.stt.long_form import transcribe_long as transcribe_long
     from antiphon.speech.stt.moonshine import MoonshineTranscriber as MoonshineTranscriber
     from antiphon.speech.stt.openai import OpenAITranscriber as OpenAITranscriber, TranscriptionServer as TranscriptionServer
     from antiphon.speech.stt.whisper import WhisperTranscriber as WhisperTranscriber
@@ -37,7 +37,6 @@ _MODULES = {
     "WhisperTranscriber": "antiphon.speech.stt.whisper",
     "available_kinds": "antiphon.speech.dsp.noise",
     "fetcher": "antiphon.runtime.core.url_fetch",
-    "join_text": "antiphon.speech.stt.long_form",
     "transcribe_long": "antiphon.speech.stt.long_form",
 }
 """By name, the module that defines it."""

@@ -5,9 +5,9 @@ import binascii
 from msgspec import structs
 
 from antiphon.engine_api.options import Transcription
-from antiphon.errors import ClientError, ServerError, invalid_base64
-from antiphon.runtime.core import lazy
+from antiphon.errors import ClientError, invalid_base64
 from antiphon.runtime.speech.service import SpeechService
+from antiphon.speech.base import join_text
 from antiphon.wire.responses import items
 from antiphon.wire.responses.parts import InputAudio
 
@@ -53,8 +53,4 @@ async def transcribe_file(file: bytes, speech: SpeechService) -> str:
         ApiError: there is no transcriber, or the file can't be read.
     """
     stack = await speech.load()
-    if stack.transcriber is None:
-        raise ServerError("This server can't transcribe audio.", status=501, code="speech_not_available")
-    return lazy.join_text(
-        [passage async for passage in lazy.transcribe_long(stack.transcriber, speech.audio_files.decode(file), Transcription())]
-    )
+    return join_text([chunk async for chunk in stack.transcribe_long(speech.audio_files.decode(file), Transcription())])

@@ -13,13 +13,23 @@ from importlib.resources import files
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import GuardedRoute
+from antiphon.server.http.operation import Operation
+
+_DOCS = Operation("getDocumentPage", "Server", "The OpenAPI document as a page", media_types=("text/html",))
+_FRONT = Operation(
+    "getFrontPage",
+    "Server",
+    "Redirect a browser to `/docs`",
+    errors={404: "The client does not accept HTML."},
+    status=307,
+    media_types=("text/html",),
+)
 
 
-def routes(service: Service) -> list[Route]:
+def routes(service: Service) -> list[GuardedRoute]:
     """The routes `/docs` and `/`."""
     page = files("antiphon.server.admin").joinpath("docs_page.html").read_text()
     headers = {
@@ -37,8 +47,8 @@ def routes(service: Service) -> list[Route]:
         return Response(status_code=307, headers={"location": "/docs"}, media_type="text/html")
 
     return [
-        GuardedRoute("/docs", docs, service=service, access="public", methods=["GET"]),
-        GuardedRoute("/", front, service=service, access="public", methods=["GET"]),
+        GuardedRoute("/docs", docs, service=service, access="public", operation=_DOCS),
+        GuardedRoute("/", front, service=service, access="public", operation=_FRONT),
     ]
 
 

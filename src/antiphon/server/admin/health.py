@@ -1,47 +1,87 @@
 """Health, version, and the models as OpenAI's `GET /v1/models` lists them."""
 
-from typing import Any
+from typing import Literal
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from antiphon import __version__
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import GuardedRoute, guarded_routes
 from antiphon.server.http.errors import json_response
+from antiphon.server.http.operation import MODEL_NOT_FOUND, Operation
 
 
-def routes(service: Service) -> list[Route]:
+class Health(Struct):
+    """Whether the process is alive, or accepts new work."""
+
+    status: Literal["ok", "unavailable"]
+
+
+class Version(Struct):
+    """The name and the version of the server."""
+
+    name: Literal["antiphon"]
+    version: str
+
+
+class Model(Struct):
+    """A model of this server; `created` is in Unix seconds."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
+class ModelList(Struct):
+    """The models of this server."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+_LIST_MODELS = Operation("listModels", "Models", "List the models", ModelList)
+_RETRIEVE_MODEL = Operation("retrieveModel", "Models", "Retrieve a model", Model, errors=MODEL_NOT_FOUND)
+_LIVENESS = Operation("getLiveness", "Server", "Whether the process is alive", Health)
+_READINESS = Operation("getReadiness", "Server", "Whether new work is accepted", Health, errors={503: "No new work is accepted."})
+_HEALTH = _READINESS._replace(id="getHealth", summary="The same as `/readyz`")
+_VERSION = Operation("getVersion", "Server", "Name and version", Version)
+
+
+def routes(service: Service) -> list[GuardedRoute]:
     """The routes `/livez`, `/readyz` with its alias `/health`, `/version`, and those under `/v1/models`."""
 
     async def livez(_request: Request) -> Response:
-        return json_response({"status": "ok"})
+        return json_response(Health("ok"))
 
     async def readyz(_request: Request) -> Response:
         ready = service.is_ready and not service.live_sessions.is_draining and bool(service.registry.all())
-        return json_response({"status": "ok" if ready else "unavailable"}, 200 if ready else 503)
+        return json_response(Health("ok")) if ready else json_response(Health("unavailable"), 503)
 
     async def version(_request: Request) -> Response:
-        return json_response({"name": "antiphon", "version": __version__})
+        return json_response(Version("antiphon", __version__))
 
     async def list_models(_request: Request) -> Response:
-        return json_response({"object": "list", "data": [_model_object(model) for model in await service.registry.list_models()]})
+        return json_response(ModelList("list", [_model_object(model) for model in await service.registry.list_models()]))
 
     async def retrieve_model(request: Request) -> Response:
         return json_response(_model_object(service.registry.find(request.path_params["model"])))
 
-    return [
-        *guarded_routes(
-            service, [("GET", "/v1/models", list_models, "models:read"), ("GET", "/v1/models/{model:path}", retrieve_model, "models:read")]
-        ),
-        GuardedRoute("/livez", livez, service=service, access="probe"),
-        GuardedRoute("/readyz", readyz, service=service, access="probe"),
-        GuardedRoute("/health", readyz, service=service, access="probe"),
-        GuardedRoute("/version", version, service=service, access="public"),
-    ]
+    return guarded_routes(
+        service,
+        [
+            ("GET", "/v1/models", list_models, "models:read", _LIST_MODELS),
+            ("GET", "/v1/models/{model:path}", retrieve_model, "models:read", _RETRIEVE_MODEL),
+            ("GET", "/livez", livez, "probe", _LIVENESS),
+            ("GET", "/readyz", readyz, "probe", _READINESS),
+            ("GET", "/health", readyz, "probe", _HEALTH),
+            ("GET", "/version", version, "public", _VERSION),
+        ],
+    )
 
 
-def _model_object(model: ServedModel) -> dict[str, Any]:
-    return {"id": model.name, "object": "model", "created": model.created_at, "owned_by": "antiphon"}
+def _model_object(model: ServedModel) -> Model:
+    return Model(model.name, "model", model.created_at, "antiphon")

@@ -5,31 +5,37 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from antiphon.runtime.core.metrics import Histogram, Snapshot
 from antiphon.runtime.multiprocess.link import ServerTotals
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import GuardedRoute
+from antiphon.server.http.operation import Operation
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
     from prometheus_client.registry import Collector, CollectorRegistry
 
+K = TypeVar("K", bound=tuple[str, ...])
 T = TypeVar("T")
 
-LabelledValues: TypeAlias = Mapping[Any, T]
+LabelledValues: TypeAlias = Mapping[K, T]
 """Metric values by their label values, as a tuple."""
 
 HTTP_LABELS = ("http_route", "http_request_method", "http_response_status_code")
 MODEL_LABEL = "gen_ai_request_model"
 
 
-def routes(service: Service) -> list[Route]:
+_METRICS = Operation("getMetrics", "Server", "Metrics for Prometheus", media_types=("text/plain",))
+
+
+def routes(service: Service) -> list[GuardedRoute]:
     """The route `/metrics`."""
 
     async def metrics(_request: Request) -> Response:
@@ -38,7 +44,7 @@ def routes(service: Service) -> list[Route]:
         registry = _registry(await _sum_processes(service))
         return Response(exposition.generate_latest(registry), headers={"content-type": exposition.CONTENT_TYPE_PLAIN_0_0_4})
 
-    return [GuardedRoute("/metrics", metrics, service=service, access="admin", methods=["GET"])]
+    return [GuardedRoute("/metrics", metrics, service=service, access="admin", operation=_METRICS)]
 
 
 async def _sum_processes(service: Service) -> ServerTotals:
@@ -81,29 +87,28 @@ def _process_collector(pids: Sequence[int], exited_cpu_s: float) -> "Collector":
 class _Families:
     """Builds metric families of Prometheus' client, which is loaded only when `/metrics` is called."""
 
-    def __init__(self, core: Any) -> None:
+    def __init__(self, core: ModuleType) -> None:
         self._core = core
 
-    def counter(self, name: str, documentation: str, labels: tuple[str, ...], values: LabelledValues[float]) -> "Metric":
+    def counter(self, name: str, documentation: str, labels: tuple[str, ...], values: LabelledValues[K, float]) -> "Metric":
         """A counter with one sample for each label tuple."""
         return self._with_samples(self._core.CounterMetricFamily(name, documentation, labels=labels), values)
 
-    def gauge(self, name: str, documentation: str, labels: tuple[str, ...], values: LabelledValues[float]) -> "Metric":
+    def gauge(self, name: str, documentation: str, labels: tuple[str, ...], values: LabelledValues[K, float]) -> "Metric":
         """A gauge with one sample for each label tuple."""
         return self._with_samples(self._core.GaugeMetricFamily(name, documentation, labels=labels), values)
 
-    def histogram(self, name: str, documentation: str, labels: tuple[str, ...], values: LabelledValues[Histogram]) -> "Metric":
+    def histogram(self, name: str, documentation: str, labels: tuple[str, ...], values: LabelledValues[K, Histogram]) -> "Metric":
         """A histogram for each label tuple."""
-        family: Metric = self._core.HistogramMetricFamily(name, documentation, labels=labels)
+        family: HistogramMetricFamily = self._core.HistogramMetricFamily(name, documentation, labels=labels)
         for key, value in values.items():
-            family.add_metric(key, _buckets(value), value.total)  # type: ignore[attr-defined]  # of this kind of family
+            family.add_metric(key, _buckets(value), value.total)
         return family
 
-    def _with_samples(self, family: Any, values: LabelledValues[float]) -> "Metric":
+    def _with_samples(self, family: "CounterMetricFamily | GaugeMetricFamily", values: LabelledValues[K, float]) -> "Metric":
         for key, value in values.items():
             family.add_metric(key, value)
-        metric: Metric = family
-        return metric
+        return family
 
 
 def _server_collector(metrics: Snapshot) -> "Collector":
@@ -205,7 +210,7 @@ def _backends(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
     yield families.counter("antiphon_upstream_failures", "Failed requests to upstreams.", ("upstream", "reason"), metrics.upstream_failures)
 
 
-def _by_label(values: Mapping[str, T]) -> LabelledValues[T]:
+def _by_label(values: Mapping[str, T]) -> LabelledValues[tuple[str], T]:
     return {(key,): value for key, value in values.items()}
 
 

@@ -10,15 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from antiphon.errors import ClientError, shorten
-from antiphon.runtime.access.keys import Scope
 from antiphon.runtime.scheduling.base import TicketView, WorkerView
 from antiphon.runtime.scheduling.eta import EMA_ALPHA
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import EndpointFunction, GuardedRoute, guarded_routes, request_caller
+from antiphon.server.http.auth import GuardedRoute, guarded_routes, request_caller
 from antiphon.server.http.errors import json_response
+from antiphon.server.http.operation import Operation
 from antiphon.server.transport import logs
 from antiphon.wire.codec.types import Wire, encode
 from antiphon.wire.http import queue as wire
@@ -27,27 +26,71 @@ _REQUEST_TYPES = {"audio": "audio_duplex", "video": "omni_duplex"}
 """Conversation kinds whose name in MiniCPM-o's pages differs from ours."""
 
 
-def routes(service: Service) -> list[Route]:
+_TICKET_NOT_FOUND = {404: "There is no such ticket, or it is another client's, or it has ended."}
+_WORKER_NOT_FOUND = {404: "There is no such worker."}
+
+_STATUS = Operation("getStatus", "Queue", "Summarize the server's state", wire.GatewayStatus)
+_QUEUE = Operation("getQueue", "Queue", "List the clients that wait, and those that are served", wire.QueueStatus)
+_LIST_TICKETS = Operation("listTickets", "Queue", "The same", wire.QueueStatus)
+_TICKET = Operation("getTicket", "Queue", "Retrieve a ticket", wire.QueueTicket, errors=_TICKET_NOT_FOUND)
+_CANCEL = Operation(
+    "cancelTicket",
+    "Queue",
+    "Cancel a ticket that waits",
+    wire.TicketCancelled,
+    errors=_TICKET_NOT_FOUND | {409: "The ticket already has a worker."},
+    description="Its client gets `worker_busy`.",
+)
+_ETA = Operation("getEtaConfig", "Queue", "Retrieve what wait estimates are computed from", wire.EtaConfig)
+_LIST_WORKERS = Operation("listWorkers", "Queue", "List the workers", wire.WorkerList)
+_WORKER = Operation("getWorker", "Queue", "Retrieve a worker", wire.WorkerStatusEntry, errors=_WORKER_NOT_FOUND)
+_DRAIN = Operation(
+    "drainWorker",
+    "Queue",
+    "Assign no more clients to a worker",
+    wire.WorkerStatusEntry,
+    errors=_WORKER_NOT_FOUND,
+    description="Conversations in progress go on.",
+)
+_RESUME = Operation(
+    "resumeWorker",
+    "Queue",
+    "Assign clients to a drained worker again",
+    wire.WorkerStatusEntry,
+    errors=_WORKER_NOT_FOUND | {409: "The worker ends with its last session."},
+    description="A worker that is not draining stays as it is.",
+)
+_REMOVE = Operation(
+    "removeWorker",
+    "Queue",
+    "Remove a worker",
+    wire.WorkerRemoved,
+    errors=_WORKER_NOT_FOUND,
+    description="Conversations in progress go on. The worker is back when it joins again, or, if it is configured, when the server "
+    "restarts.",
+)
+
+
+def routes(service: Service) -> list[GuardedRoute]:
     """All routes of queue and workers."""
     endpoints = _QueueEndpoints(service)
-    rows: Sequence[tuple[str, str, EndpointFunction, Scope]] = (
-        ("GET", "/status", endpoints.status, "admin"),
-        ("GET", "/queue", endpoints.queue, "admin"),
-        ("GET", "/api/queue", endpoints.queue, "admin"),
-        ("GET", "/api/config/eta", endpoints.eta, "admin"),
-        ("GET", "/workers", endpoints.workers, "admin"),
-        ("GET", "/workers/{id}", endpoints.worker, "admin"),
-        ("POST", "/workers/{id}/drain", endpoints.drain, "admin"),
-        ("POST", "/workers/{id}/resume", endpoints.resume, "admin"),
-        ("DELETE", "/workers/{id}", endpoints.remove, "admin"),
-    )
-    ticket_methods = (("GET", endpoints.ticket), ("DELETE", endpoints.cancel))
     return [
-        *guarded_routes(service, rows),
-        *(
-            _TicketRoute("/api/queue/{id}", endpoint, service=service, access="realtime", methods=[method])
-            for method, endpoint in ticket_methods
+        *guarded_routes(
+            service,
+            [
+                ("GET", "/status", endpoints.status, "admin", _STATUS),
+                ("GET", "/queue", endpoints.queue, "admin", _QUEUE),
+                ("GET", "/api/queue", endpoints.queue, "admin", _LIST_TICKETS),
+                ("GET", "/api/config/eta", endpoints.eta, "admin", _ETA),
+                ("GET", "/workers", endpoints.workers, "admin", _LIST_WORKERS),
+                ("GET", "/workers/{id}", endpoints.worker, "admin", _WORKER),
+                ("POST", "/workers/{id}/drain", endpoints.drain, "admin", _DRAIN),
+                ("POST", "/workers/{id}/resume", endpoints.resume, "admin", _RESUME),
+                ("DELETE", "/workers/{id}", endpoints.remove, "admin", _REMOVE),
+            ],
         ),
+        _TicketRoute("/api/queue/{id}", endpoints.ticket, service=service, access="realtime", operation=_TICKET),
+        _TicketRoute("/api/queue/{id}", endpoints.cancel, service=service, access="realtime", operation=_CANCEL, method="DELETE"),
     ]
 
 

@@ -13,15 +13,15 @@ from typing import IO, cast
 from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
 
 from antiphon.errors import ClientError
 from antiphon.records import SessionRecord
 from antiphon.runtime.recording.library import RecordingLibrary
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import EndpointFunction, guarded_routes, request_caller
+from antiphon.server.http.auth import EndpointFunction, GuardedRoute, guarded_routes, request_caller
 from antiphon.server.http.errors import error_response, json_response
-from antiphon.server.http.paging import page_limit, page_order
+from antiphon.server.http.operation import Operation
+from antiphon.server.http.paging import page_limit, page_order, page_parameters
 from antiphon.stores.blobs import Blob
 from antiphon.wire.codec.types import encode
 from antiphon.wire.http.recordings import RecordedSession, RecordedSessionList, SessionDeleted, SessionFile
@@ -35,18 +35,46 @@ _PRIVATE_HEADERS = {"x-content-type-options": "nosniff", "cache-control": "priva
 """Recordings are private: no cache keeps them, and no browser guesses another type for them."""
 
 
-def routes(service: Service) -> list[Route]:
+_NOT_FOUND = {404: "There is no such session, or no such file of it."}
+_ERRORS = _NOT_FOUND | {409: "The session has not ended.", 502: "The store of recordings does not answer."}
+_FILE_ERRORS = _ERRORS | {416: "The file has none of the bytes that `range` asks for."}
+
+_LIST = Operation(
+    "listSessions",
+    "Sessions",
+    "List the recorded sessions",
+    RecordedSessionList,
+    errors={400: "A parameter is invalid, or `after` is none of the sessions; `param` says which."},
+    query=page_parameters("session"),
+)
+_SHOW = Operation("getSession", "Sessions", "Retrieve a recorded session", RecordedSession, errors=_NOT_FOUND)
+_DELETE = Operation("deleteSession", "Sessions", "Delete a recording", SessionDeleted, errors=_ERRORS)
+_EVENTS = Operation("getSessionEvents", "Sessions", "Download the events of a session", errors=_FILE_ERRORS, media_types=(EVENTS_TYPE,))
+_FILE = Operation(
+    "getSessionFile",
+    "Sessions",
+    "Download one of its files, such as `in.wav`",
+    errors=_FILE_ERRORS,
+    description="With `range`, a part of it, with the status 206.",
+    media_types=("audio/*",),
+)
+_DOWNLOAD = Operation(
+    "downloadSession", "Sessions", "Download all of its files in a zip file", errors=_ERRORS, media_types=("application/zip",)
+)
+
+
+def routes(service: Service) -> list[GuardedRoute]:
     """All routes under `/v1/sessions`."""
     recordings = service.recordings
     return guarded_routes(
         service,
         [
-            ("GET", PATH, _list(recordings), "sessions"),
-            ("GET", f"{PATH}/{{id}}", _show(recordings), "sessions"),
-            ("DELETE", f"{PATH}/{{id}}", _delete(recordings), "sessions"),
-            ("GET", f"{PATH}/{{id}}/events", _events(recordings), "sessions"),
-            ("GET", f"{PATH}/{{id}}/files/{{name:path}}", _file(recordings), "sessions"),
-            ("GET", f"{PATH}/{{id}}/download", _download(recordings), "sessions"),
+            ("GET", PATH, _list(recordings), "sessions", _LIST),
+            ("GET", f"{PATH}/{{id}}", _show(recordings), "sessions", _SHOW),
+            ("DELETE", f"{PATH}/{{id}}", _delete(recordings), "sessions", _DELETE),
+            ("GET", f"{PATH}/{{id}}/events", _events(recordings), "sessions", _EVENTS),
+            ("GET", f"{PATH}/{{id}}/files/{{name:path}}", _file(recordings), "sessions", _FILE),
+            ("GET", f"{PATH}/{{id}}/download", _download(recordings), "sessions", _DOWNLOAD),
         ],
     )
 

@@ -4,19 +4,18 @@
 There is one of each, so any model name of OpenAI's means it; see `docs/reference/audio-api.md`.
 """
 
-from starlette.routing import Route
-from starlette.types import ASGIApp
-
 from antiphon.runtime.service import Service
-from antiphon.server.audio.speech import SpeechEndpoint
-from antiphon.server.audio.transcriptions import TranscriptionEndpoint
-from antiphon.server.http.auth import GuardedRoute
+from antiphon.server.audio import speech, transcriptions
+from antiphon.server.http.auth import GuardedRoute, guarded_routes
 
 
-def routes(service: Service) -> list[Route]:
+def routes(service: Service) -> list[GuardedRoute]:
     """All routes under `/v1/audio`."""
-    endpoints: dict[str, ASGIApp] = {
-        "/v1/audio/transcriptions": TranscriptionEndpoint(service),
-        "/v1/audio/speech": SpeechEndpoint(service),
-    }
-    return [GuardedRoute(path, endpoint, service=service, access="audio", methods=["POST"]) for path, endpoint in endpoints.items()]
+    transcription, synthesis = transcriptions.TranscriptionEndpoint(service), speech.SpeechEndpoint(service)
+    return guarded_routes(
+        service,
+        [
+            ("POST", "/v1/audio/transcriptions", transcription, "audio", transcriptions.OPERATION),
+            ("POST", "/v1/audio/speech", synthesis, "audio", speech.OPERATION),
+        ],
+    )

@@ -1,9 +1,9 @@
 """`POST /v1/audio/speech`: reads a text aloud and streams the audio while it is made."""
 
 import importlib.util
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
@@ -12,24 +12,51 @@ from antiphon.audio import OUTPUT_MS_PER_TOKEN, duration_ms
 from antiphon.errors import ServerError, model_not_found, unsupported_parameter, unsupported_value
 from antiphon.offload import offload
 from antiphon.runtime.service import Service
-from antiphon.server.audio.streaming import EVENT_STREAM_TYPE, CancellableRequest, HttpResponseWriter, write_all
+from antiphon.server.audio.streaming import AUDIO_ERRORS, EVENT_STREAM_TYPE, CancellableRequest, HttpResponseWriter, write_all
 from antiphon.server.http.auth import track_response
 from antiphon.server.http.body import read_json_body
+from antiphon.server.http.operation import BODY_ERRORS, Operation
 from antiphon.speech.base import Synthesizer
 from antiphon.speech.text.clauses import ClauseSplitter
 from antiphon.speech.text.speakable import TextNormalizer, synthesize_clause
-from antiphon.wire.http.audio import SpeechAudioDelta, SpeechAudioDone, SpeechEvent, SpeechRequest, SpeechUsage, decode_speech_request
+from antiphon.wire.http.audio import (
+    SpeechAudioDelta,
+    SpeechAudioDone,
+    SpeechEvent,
+    SpeechFormat,
+    SpeechRequest,
+    SpeechUsage,
+    decode_speech_request,
+)
 
 if TYPE_CHECKING:
     from antiphon.engines.cascade.parts import SpeechStack
+
+OPERATION = Operation(
+    "createSpeech",
+    "Audio",
+    "Read a text aloud",
+    request_type=SpeechRequest,
+    event_type=SpeechEvent,
+    errors=BODY_ERRORS | AUDIO_ERRORS,
+    description="The audio is sent while it is made: as a file, or with `stream_format` `sse` as events.",
+    media_types=("audio/*",),
+)
 
 MODEL_ALIASES = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts", "gpt-4o-mini-tts-2025-12-15")
 """OpenAI's models. Clients name them, and get the server's voice."""
 
 CHARACTERS_PER_TOKEN = 4
 
-FORMATS = ("mp3", "opus", "flac", "wav", "pcm")
-"""And `aac`, where PyAV is installed."""
+MEDIA_TYPES: dict[SpeechFormat, str] = {
+    "mp3": "audio/mpeg",
+    "opus": "audio/ogg",
+    "flac": "audio/flac",
+    "wav": "audio/wav",
+    "pcm": "audio/pcm",
+    "aac": "audio/aac",
+}
+"""The formats and their media types; `aac` needs PyAV."""
 
 DEFAULT_VOICE_ALIASES = ("fable", "onyx", "nova")
 """Voices that only this route has at OpenAI. Where the server has none of that name, its own voice speaks."""
@@ -69,7 +96,7 @@ def _check_request(request: SpeechRequest, model: str) -> None:
         raise model_not_found(request.model, models)
     if request.instructions:
         raise unsupported_parameter("instructions", request.model)
-    formats = (*FORMATS, *(["aac"] if importlib.util.find_spec("av") else []))
+    formats = [name for name in MEDIA_TYPES if name != "aac" or importlib.util.find_spec("av")]
     if request.response_format not in formats:
         raise unsupported_value("response_format", request.response_format, request.model, formats)
 
@@ -83,8 +110,6 @@ class _SpeechSynthesis:
     """
 
     def __init__(self, service: Service, request: SpeechRequest, stack: "SpeechStack") -> None:
-        from antiphon.speech.audio_files import encode  # noqa: PLC0415 - its libraries take a while to load, and many servers need none
-
         if stack.synthesizer is None:
             raise ServerError("This server has no text to speech.", status=501, code="speech_not_available")
         self._synthesizer: Synthesizer = stack.synthesizer
@@ -92,10 +117,8 @@ class _SpeechSynthesis:
         self._audio_files = service.speech.audio_files
         voice = request.voice_name
         self._voice = None if voice in DEFAULT_VOICE_ALIASES and voice not in stack.voices else voice
-        self._rate_hz = encode.RATE_HZ
-        self._format = request.response_format
         self._audio_ms = 0.0
-        self.media_type = EVENT_STREAM_TYPE if request.stream_format == "sse" else encode.MEDIA_TYPES[self._format]
+        self.media_type = EVENT_STREAM_TYPE if request.stream_format == "sse" else MEDIA_TYPES[request.response_format]
 
     @property
     def usage(self) -> SpeechUsage:
@@ -104,36 +127,24 @@ class _SpeechSynthesis:
         output_tokens = round(self._audio_ms / OUTPUT_MS_PER_TOKEN)
         return SpeechUsage(input_tokens=input_tokens, output_tokens=output_tokens, total_tokens=input_tokens + output_tokens)
 
-    def body(self) -> AsyncIterator[bytes] | AsyncIterator[SpeechEvent]:
+    def body(self) -> AsyncGenerator[bytes, None] | AsyncGenerator[SpeechEvent, None]:
         """The audio file in chunks, or events with its chunks."""
         return self._events() if self.media_type == EVENT_STREAM_TYPE else self._file()
 
-    async def _events(self) -> AsyncIterator[SpeechEvent]:
-        async with aclosing(cast(AsyncGenerator[bytes, None], self._file())) as file:
+    async def _events(self) -> AsyncGenerator[SpeechEvent, None]:
+        async with aclosing(self._file()) as file:
             async for piece in file:
                 if piece:
                     yield SpeechAudioDelta(audio=piece)
         yield SpeechAudioDone(usage=self.usage)
 
-    async def _file(self) -> AsyncIterator[bytes]:
-        from antiphon.speech.audio_files import encode  # noqa: PLC0415 - as above
+    def _file(self) -> AsyncGenerator[bytes, None]:
+        return self._audio_files.encode(self._synthesize(), self._synthesizer.rate_hz, self._request.response_format)
 
-        file = encode.open_encoder(self._format)
-        async with aclosing(cast(AsyncGenerator[bytes, None], self._synthesize())) as sound:
-            async for pcm in sound:
-                self._audio_ms += duration_ms(len(pcm), self._rate_hz)
-                yield file.encode(pcm) if file.is_passthrough else await self._audio_files.encode(file, pcm)
-        yield await self._audio_files.finish_encoding(file)
-
-    async def _synthesize(self) -> AsyncIterator[bytes]:
-        from antiphon.speech.dsp.resample import Resampler  # noqa: PLC0415 - as above
-
+    async def _synthesize(self) -> AsyncGenerator[bytes, None]:
         clauses, speakable = ClauseSplitter(), TextNormalizer()
-        resampler = Resampler(self._synthesizer.rate_hz, self._rate_hz, live=True)
         for clause in (*clauses.feed(self._request.input), *clauses.flush()):
             async with aclosing(synthesize_clause(self._synthesizer, clause, speakable, self._voice, self._request.speed)) as chunks:
                 async for chunk in chunks:
-                    if pcm := resampler.process(chunk.pcm):
-                        yield pcm
-        if tail := resampler.flush():
-            yield tail
+                    self._audio_ms += duration_ms(len(chunk.pcm), self._synthesizer.rate_hz)
+                    yield chunk.pcm

@@ -14,10 +14,19 @@ from starlette.types import Scope, Send
 
 from antiphon.errors import ApiError
 from antiphon.runtime.core.sessions import LiveSessions
+from antiphon.server.http.operation import INVALID_REQUEST, MODEL_NOT_FOUND, UNAVAILABLE
 from antiphon.server.transport import connection
 from antiphon.wire.codec.types import Tagged, encode
 
 EVENT_STREAM_TYPE = "text/event-stream; charset=utf-8"
+
+AUDIO_ERRORS = MODEL_NOT_FOUND | {
+    400: INVALID_REQUEST,
+    501: "This server has no speech recognition or no text to speech; `message` says why.",
+    502: "The server that transcribes or speaks failed.",
+    503: UNAVAILABLE,
+    504: "The server that transcribes or speaks did not answer in time.",
+}
 
 
 class CancellableRequest:

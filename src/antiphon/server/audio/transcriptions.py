@@ -2,24 +2,26 @@
 
 import math
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from msgspec import UNSET
+from msgspec import UNSET, Meta, Raw
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from antiphon.engine_api.options import Transcription as TranscriptionOptions
-from antiphon.errors import ServerError, model_not_found, mutually_exclusive, unsupported_parameter, unsupported_value
+from antiphon.errors import model_not_found, mutually_exclusive, unsupported_parameter, unsupported_value
 from antiphon.runtime.service import Service
-from antiphon.server.audio.form import read_form
-from antiphon.server.audio.streaming import EVENT_STREAM_TYPE, CancellableRequest, HttpResponseWriter, write_all
+from antiphon.server.audio.form import FILE_LIMIT_BYTES, read_form
+from antiphon.server.audio.streaming import AUDIO_ERRORS, EVENT_STREAM_TYPE, CancellableRequest, HttpResponseWriter, write_all
 from antiphon.server.http.auth import track_response
 from antiphon.server.http.errors import json_response
-from antiphon.speech.base import TimedText, Transcriber
+from antiphon.server.http.operation import Operation
+from antiphon.speech.base import TimedText, TranscriptChunk, join_text
 from antiphon.wire.codec.types import encode
 from antiphon.wire.http.audio import (
     DurationUsage,
+    TranscriptEvent,
     Transcription,
     TranscriptionRequest,
     TranscriptSegment,
@@ -34,7 +36,27 @@ from antiphon.wire.http.audio import (
 
 if TYPE_CHECKING:
     from antiphon.engines.cascade.parts import SpeechStack
-    from antiphon.speech.stt.long_form import TranscriptChunk
+
+
+class TranscriptionForm(TranscriptionRequest, kw_only=True):
+    """A form with an audio file."""
+
+    file: Annotated[Raw, Meta(extra_json_schema={"type": "string", "contentMediaType": "application/octet-stream"})]
+
+
+OPERATION = Operation(
+    "createTranscription",
+    "Audio",
+    "Transcribe an audio file",
+    Transcription,
+    TranscriptionForm,
+    TranscriptEvent,
+    AUDIO_ERRORS | {413: f"The file is over {FILE_LIMIT_BYTES >> 20} MiB."},
+    description="WAV, FLAC, MP3 or Ogg, of two hours at most. With `stream`, each part of the text is sent as soon as it is transcribed. "
+    "With `response_format` `verbose_json` the response also has `segments` and `words`; `text`, `srt` and `vtt` are plain text.",
+    media_types=("text/plain",),
+    request_media_types=("multipart/form-data",),
+)
 
 MODEL_ALIASES = (
     "whisper-1",
@@ -120,9 +142,7 @@ class _TranscriptionJob:
     """Transcribes one recording."""
 
     def __init__(self, request: TranscriptionRequest, stack: "SpeechStack") -> None:
-        if stack.transcriber is None:
-            raise ServerError("This server has no speech recognition.", status=501, code="speech_not_available")
-        self._transcriber: Transcriber = stack.transcriber
+        self._stack = stack
         self._request = request
         self._options = _transcription_options(request)
         self._chunks: list[TranscriptChunk] = []
@@ -135,12 +155,9 @@ class _TranscriptionJob:
             audio: the recording, decoded.
 
         Raises:
-            ClientError: the transcriber doesn't support an option.
+            ApiError: there is no transcriber, or it doesn't support an option.
         """
-        from antiphon.speech.stt.long_form import transcribe_long  # noqa: PLC0415 - its libraries take a while to load, and many servers need none
-
-        self._transcriber.check_options(self._options)
-        self._chunk_stream = transcribe_long(self._transcriber, audio, self._options)
+        self._chunk_stream = self._stack.transcribe_long(audio, self._options)
 
     @property
     def tokens(self) -> int:
@@ -153,7 +170,7 @@ class _TranscriptionJob:
 
     @property
     def _text(self) -> str:
-        return " ".join(chunk.transcript.text for chunk in self._chunks if chunk.transcript.text)
+        return join_text(self._chunks)
 
     async def events(self) -> AsyncIterator[TranscriptTextDelta | TranscriptTextDone]:
         """The transcript in deltas, and then whole."""

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -49,7 +48,7 @@ class AccessLogMiddleware:
     def _record_request(self, scope: Scope, status: int, elapsed_s: float) -> None:
         route = getattr(scope.get("route"), "path", "none")
         self._service.metrics.requests[route, scope["method"], status].observe(elapsed_s)
-        fields: dict[str, Any] = {"method": scope["method"], "path": scope["path"], "status": status, "ms": round(elapsed_s * 1000, 1)}
+        fields: dict[str, object] = {"method": scope["method"], "path": scope["path"], "status": status, "ms": round(elapsed_s * 1000, 1)}
         if (drop_reason := connection.from_scope(scope).drop_reason) is not None:
             fields["dropped"] = drop_reason
         log = logs.get()

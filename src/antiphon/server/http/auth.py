@@ -27,6 +27,7 @@ from antiphon.runtime.access.rate_limits import format_duration
 from antiphon.runtime.service import Service
 from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY
 from antiphon.server.http.errors import on_api_error, on_exception_group, on_http_exception
+from antiphon.server.http.operation import Operation
 
 Access = Literal["probe", "public", "worker"] | keys.Scope
 """
@@ -57,13 +58,23 @@ class GuardedRoute(Route):
 
     Args:
         access: who may.
+        operation: what the route takes and returns, for `/openapi.json`.
     """
 
     def __init__(
-        self, path: str, endpoint: EndpointFunction | ASGIApp, *, service: Service, access: Access, methods: Sequence[str] | None = None
+        self,
+        path: str,
+        endpoint: EndpointFunction | ASGIApp,
+        *,
+        service: Service,
+        access: Access,
+        operation: Operation,
+        method: str = "GET",
     ) -> None:
-        super().__init__(path, endpoint, methods=methods)
+        super().__init__(path, endpoint, methods=[method])
+        self.method = method
         self.access = access
+        self.operation = operation
         self.service = service
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -121,9 +132,12 @@ class GuardedRoute(Route):
         return caller
 
 
-def guarded_routes(service: Service, rows: Iterable[tuple[str, str, EndpointFunction | ASGIApp, Access]]) -> list[Route]:
-    """A route for each row of method, path, endpoint and access."""
-    return [GuardedRoute(path, endpoint, service=service, access=access, methods=[method]) for method, path, endpoint, access in rows]
+def guarded_routes(service: Service, rows: Iterable[tuple[str, str, EndpointFunction | ASGIApp, Access, Operation]]) -> list[GuardedRoute]:
+    """A route for each row of method, path, endpoint, access and operation."""
+    return [
+        GuardedRoute(path, endpoint, service=service, access=access, operation=operation, method=method)
+        for method, path, endpoint, access, operation in rows
+    ]
 
 
 def request_caller(scope: Scope) -> Caller:

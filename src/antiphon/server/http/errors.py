@@ -1,7 +1,5 @@
 """JSON responses, and errors in the shape of the OpenAI API."""
 
-from typing import Any
-
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -11,7 +9,7 @@ from starlette.routing import Match, Route
 from antiphon.errors import ApiError, ClientError, shorten
 
 
-def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def json_response(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """A JSON response; `body` is plain values or encoded JSON."""
     content = body if isinstance(body, bytes) else msgspec.json.encode(body)
     return Response(content, status, headers, media_type="application/json")

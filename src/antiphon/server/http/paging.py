@@ -5,9 +5,21 @@ import re
 from starlette.datastructures import QueryParams
 
 from antiphon.errors import ClientError, invalid_value, shorten
+from antiphon.server.http.operation import Parameter
 from antiphon.stores.base import SortOrder
 
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100
+
+
+def page_parameters(noun: str) -> list[Parameter]:
+    """The parameters of a list of `noun`s, newest first."""
+    return [
+        Parameter(
+            "limit", f"The most {noun}s to return.", {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}
+        ),
+        Parameter("order", "`asc` for the oldest first.", {"type": "string", "enum": ["asc", "desc"], "default": "desc"}),
+        Parameter("after", f"The id of the {noun} before the first one to return.", {"type": "string"}),
+    ]
 
 
 def page_limit(query: QueryParams) -> int:

@@ -1,6 +1,6 @@
 """What the clients of all live protocols share."""
 
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from antiphon.errors import ServerError
 
@@ -8,10 +8,13 @@ REASON_LIMIT_BYTES = 123
 """RFC 6455 5.5: a control frame carries 125 bytes, and the code takes two."""
 
 
-class ClientListener(Protocol):
+MessageT_contra = TypeVar("MessageT_contra", contravariant=True)
+
+
+class ClientListener(Protocol[MessageT_contra]):
     """Receives a client's events; normally the driver of its session."""
 
-    def receive_from_client(self, message: Any) -> None:
+    def receive_from_client(self, message: MessageT_contra) -> None:
         """The client sent an event."""
 
     def hang_up(self) -> None:

@@ -10,15 +10,18 @@ from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.recording.recorder import RecordingTap, should_record
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import request_caller
+from antiphon.server.http.operation import Parameter
 
-RECORD_HEADER, RECORD_QUERY = "antiphon-record", "record"
+RECORD_HEADER = "antiphon-record"
+
+RECORD_PARAMETER = Parameter("record", "`1` to have the session recorded, where the server does so on request.", {"type": "string"})
 
 _TRUE_VALUES = ("1", "yes", "true")
 
 
 def wants_recording(scope: Scope) -> bool:
     """Whether the client asks for a recording."""
-    header, query = Headers(scope=scope).get(RECORD_HEADER, ""), QueryParams(scope["query_string"]).get(RECORD_QUERY, "")
+    header, query = Headers(scope=scope).get(RECORD_HEADER, ""), QueryParams(scope["query_string"]).get(RECORD_PARAMETER.name, "")
     return header.strip().lower() in _TRUE_VALUES or query.lower() in _TRUE_VALUES
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from antiphon.errors import overloaded_error, shorten
 from antiphon.protocols.realtime.settings import RealtimeSessionConfig
@@ -14,7 +14,7 @@ from antiphon.runtime.recording.recorder import RecordingTap
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.server.transport import logs
-from antiphon.wire.codec.types import Tagged, encode
+from antiphon.wire.codec.types import encode
 from antiphon.wire.minicpmo.client_events import Mode
 
 MAX_LOGGED_CHARS = 10_000
@@ -139,13 +139,13 @@ def _check_session_limit(service: Service) -> None:
 class EventLogTap:
     """Logs the events of a session, except for audio and deltas, which would repeat what is logged whole."""
 
-    def on_client_event(self, event: Any) -> None:
+    def on_client_event(self, event: object) -> None:
         _log_event("asked", event)
 
-    def on_server_event(self, event: Any) -> None:
+    def on_server_event(self, event: object) -> None:
         _log_event("answered", event)
 
 
-def _log_event(message: str, event: Tagged) -> None:
-    if not event.type.endswith((".append", ".delta")):
+def _log_event(message: str, event: object) -> None:
+    if not str(getattr(event, "type", "")).endswith((".append", ".delta")):
         logs.get().info(message, content=shorten(encode(event).decode(), MAX_LOGGED_CHARS))

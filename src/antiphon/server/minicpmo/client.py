@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from msgspec import UNSET
 
 from antiphon.errors import ApiError, ClientError
-from antiphon.protocols.minicpmo.session import CLOSE_CODES, ClientThrottled, ConnectionResumed, UnreadableMinicpmoEvent
+from antiphon.protocols.minicpmo.session import CLOSE_CODES, ClientThrottled, ConnectionResumed, MinicpmoMessage, UnreadableMinicpmoEvent
 from antiphon.runtime.core.taps import Tap
 from antiphon.server.live.client import ClientListener, close_reason
 from antiphon.server.minicpmo.pacing import AudioPacer
@@ -139,7 +139,7 @@ class MinicpmoClient:
         self._resumable_sessions = sessions
         self._resume_s = resume_s
         self._pacer = pacer or AudioPacer()
-        self._driver: ClientListener | None = None
+        self._driver: ClientListener[MinicpmoMessage] | None = None
         self._attachment: Attachment | None = None
         self._resume_token: str | None = None
         self._resend_buffer: ResendBuffer | None = None
@@ -148,7 +148,7 @@ class MinicpmoClient:
         self._throttle_timer: asyncio.TimerHandle | None = None
         self._has_begun = False
 
-    def start(self, attachment: Attachment, driver: ClientListener) -> None:
+    def start(self, attachment: Attachment, driver: ClientListener[MinicpmoMessage]) -> None:
         """Connect a WebSocket and a driver."""
         self._driver = driver
         self._attachment = attachment

@@ -5,26 +5,24 @@ Audio is stored as files and returned in the form that sessions take for a voice
 """
 
 import asyncio
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from antiphon.audio import SAMPLE_BYTES
 from antiphon.errors import ClientError
 from antiphon.offload import offload
-from antiphon.runtime.access.keys import Scope
 from antiphon.runtime.core import presets
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.core.presets import PresetFolder
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import EndpointFunction, guarded_routes
+from antiphon.server.http.auth import GuardedRoute, guarded_routes
 from antiphon.server.http.body import read_json_body
 from antiphon.server.http.errors import json_response
+from antiphon.server.http.operation import BODY_ERRORS, UNAVAILABLE, Operation
 from antiphon.server.transport import logs
 from antiphon.wire.codec.types import encode
 from antiphon.wire.minicpmo import endpoints as wire
@@ -32,21 +30,58 @@ from antiphon.wire.minicpmo.media import to_floats
 
 MAX_VOICE_S = 60
 
+_ERRORS = {
+    404: "There is no such preset, audio file or voice.",
+    501: "This server can't read audio files; `message` says how to change that.",
+    503: UNAVAILABLE,
+}
+_UPLOAD_ERRORS = (
+    _ERRORS
+    | BODY_ERRORS
+    | {
+        400: "The request is invalid, or the audio can't be read or is too long; `param` names the field.",
+        409: "There are too many voices already.",
+        413: f"{BODY_ERRORS[413][:-1]}, or the file over {wire.MAX_UPLOAD_BYTES >> 20} MiB.",
+    }
+)
 
-def routes(service: Service) -> list[Route]:
+_LIST_PRESETS = Operation("listPresets", "MiniCPM-o", "List the presets, by mode", wire.Presets, errors=_ERRORS)
+_PRESET_AUDIO = Operation("getPresetAudio", "MiniCPM-o", "Retrieve the audio of a preset", wire.PresetAudio, errors=_ERRORS)
+_DEFAULT_VOICE = Operation("getDefaultVoice", "MiniCPM-o", "Retrieve the default voice", wire.ReferenceAudio, errors=_ERRORS)
+_LIST_VOICES = Operation("listVoices", "MiniCPM-o", "List the stored voices", wire.VoiceList)
+_UPLOAD_VOICE = Operation(
+    "keepVoice",
+    "MiniCPM-o",
+    "Store a voice",
+    wire.VoiceUploadResult,
+    wire.VoiceUpload,
+    errors=_UPLOAD_ERRORS,
+    description="A file in one of the formats of `POST /v1/audio/transcriptions`, of a minute at most.",
+    links=dict.fromkeys(("getVoice", "dropVoice"), "id"),
+)
+_GET_VOICE = Operation("getVoice", "MiniCPM-o", "Retrieve a stored voice", wire.ReferenceAudio, errors=_ERRORS)
+_DELETE_VOICE = Operation(
+    "dropVoice", "MiniCPM-o", "Delete a stored voice", wire.VoiceUploadResult, errors={404: "There is no such voice."}
+)
+_FRONTEND_DEFAULTS = Operation("getFrontendDefaults", "MiniCPM-o", "Retrieve the defaults of a page", wire.FrontendDefaults)
+
+
+def routes(service: Service) -> list[GuardedRoute]:
     """All routes of presets and voices."""
     endpoints = _PresetEndpoints(service)
-    rows: Sequence[tuple[str, str, EndpointFunction, Scope]] = (
-        ("GET", "/api/presets", endpoints.list_presets, "realtime"),
-        ("GET", "/api/presets/{mode}/{id}/audio", endpoints.preset_audio, "realtime"),
-        ("GET", "/api/default_ref_audio", endpoints.default_voice, "realtime"),
-        ("GET", "/api/assets/ref_audio", endpoints.list_voices, "realtime"),
-        ("POST", "/api/assets/ref_audio", endpoints.upload_voice, "admin"),
-        ("GET", "/api/assets/ref_audio/{id}", endpoints.get_voice, "realtime"),
-        ("DELETE", "/api/assets/ref_audio/{id}", endpoints.delete_voice, "admin"),
-        ("GET", "/api/frontend_defaults", endpoints.frontend_defaults, "realtime"),
+    return guarded_routes(
+        service,
+        [
+            ("GET", "/api/presets", endpoints.list_presets, "realtime", _LIST_PRESETS),
+            ("GET", "/api/presets/{mode}/{id}/audio", endpoints.preset_audio, "realtime", _PRESET_AUDIO),
+            ("GET", "/api/default_ref_audio", endpoints.default_voice, "realtime", _DEFAULT_VOICE),
+            ("GET", "/api/assets/ref_audio", endpoints.list_voices, "realtime", _LIST_VOICES),
+            ("POST", "/api/assets/ref_audio", endpoints.upload_voice, "admin", _UPLOAD_VOICE),
+            ("GET", "/api/assets/ref_audio/{id}", endpoints.get_voice, "realtime", _GET_VOICE),
+            ("DELETE", "/api/assets/ref_audio/{id}", endpoints.delete_voice, "admin", _DELETE_VOICE),
+            ("GET", "/api/frontend_defaults", endpoints.frontend_defaults, "realtime", _FRONTEND_DEFAULTS),
+        ],
     )
-    return guarded_routes(service, rows)
 
 
 class _PresetEndpoints:

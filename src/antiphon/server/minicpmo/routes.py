@@ -20,6 +20,7 @@ from antiphon.runtime.scheduling.pool import no_worker_error
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import request_caller, track_response
 from antiphon.server.http.errors import first_error
+from antiphon.server.http.operation import Parameter
 from antiphon.server.live import recording
 from antiphon.server.live.client import session_failed
 from antiphon.server.live.session_log import log_minicpmo_session, minicpmo_taps
@@ -37,6 +38,16 @@ MINICPMO_SUBPROTOCOL = "map.realtime"
 
 OPENAI_PARAMETERS = ("model", "deployment", "intent", "call_id", "dialect")
 """Parameters of the OpenAI Realtime API, which shares this path."""
+
+SESSION_PARAMETERS = (
+    Parameter(
+        "resumable", "`1` if a client of MiniCPM-o's protocol will resume its session after it loses its network.", {"type": "string"}
+    ),
+    Parameter("mode", "The kind of session of MiniCPM-o's protocol.", {"type": "string", "enum": ["chat", "audio", "video"]}),
+    Parameter("resume", "The token of a session of MiniCPM-o's protocol whose connection was lost.", {"type": "string"}),
+    Parameter("after", "With `resume`, the `seq` of the last event that the client has received.", {"type": "integer", "minimum": 0}),
+)
+"""The parameters of this protocol."""
 
 EVENT_LIMIT_BYTES: dict[Mode, int] = {"audio": 12 << 20, "video": MESSAGE_LIMIT_BYTES, "chat": MESSAGE_LIMIT_BYTES}
 """The largest event. In audio sessions: two recordings of voices of a minute each."""

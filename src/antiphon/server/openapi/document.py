@@ -1,32 +1,51 @@
-"""
-`GET /openapi.json`: describes all routes, from the types that read and write their bodies.
-
-Every route needs a row in `operations.OPERATIONS`; a test checks that.
-"""
+"""`GET /openapi.json`: describes all routes, from their operations and the types that read and write their bodies."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
-from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
-from starlette.routing import Route
 
 from antiphon import __version__
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import GuardedRoute
-from antiphon.server.openapi import operations as operations
-from antiphon.server.openapi.operations import OPERATIONS, Error, Health, Operation
+from antiphon.server.admin.health import Health
+from antiphon.server.http.auth import Access, GuardedRoute
+from antiphon.server.http.operation import JSON_MEDIA_TYPE, JsonType, Operation
+from antiphon.server.openapi.common import COMMON_HEADERS, KEYLESS, TAGS, Error, common_errors, common_headers
 from antiphon.server.openapi.schemas import Schema, Schemas, build_schemas, reference
 from antiphon.wire.responses.events import StreamEvent
 from antiphon.wire.responses.profiles import PROFILES, Profile
 
-JSON_TYPE = "application/json"
+
+class Document(msgspec.Struct):
+    """An OpenAPI document."""
+
+    openapi: str
+    info: Schema
+    paths: Schema
 
 
-def routes(service: Service, others: Sequence[Route]) -> list[Route]:
+class Examples(msgspec.Struct, frozen=True):
+    """
+    The examples of an operation.
+
+    Attributes:
+        request: bodies by their summary.
+        answers: bodies by status and summary.
+        events: of a stream.
+    """
+
+    request: Mapping[str, object] = {}
+    answers: Mapping[str, Mapping[str, object]] = {}
+    events: Sequence[Schema] = ()
+
+
+_DOCUMENT = Operation("getDocument", "Server", "This document", Document)
+
+
+def routes(service: Service, others: Sequence[GuardedRoute]) -> list[GuardedRoute]:
     """The route `/openapi.json`, which describes itself and `others`."""
     documents: dict[bool, bytes] = {}
 
@@ -35,32 +54,30 @@ def routes(service: Service, others: Sequence[Route]) -> list[Route]:
         if is_open not in documents:
             profile = PROFILES[service.config.responses.profile]
             documents[is_open] = msgspec.json.encode(document([*others, own_route], profile, is_open=is_open))
-        return HttpResponse(documents[is_open], media_type=JSON_TYPE)
+        return HttpResponse(documents[is_open], media_type=JSON_MEDIA_TYPE)
 
-    own_route = GuardedRoute("/openapi.json", openapi, service=service, access="public", methods=["GET"])
+    own_route = GuardedRoute("/openapi.json", openapi, service=service, access="public", operation=_DOCUMENT)
     return [own_route]
 
 
-def document(all_routes: Iterable[Route], profile: Profile, *, is_open: bool) -> Schema:
+def document(all_routes: Iterable[GuardedRoute], profile: Profile, *, is_open: bool) -> Schema:
     """
     The OpenAPI document.
 
     Args:
-        all_routes: each must have a row in `OPERATIONS`.
         profile: how events are written.
         is_open: whether no key is needed.
-
-    Raises:
-        KeyError: a route has no row.
     """
-    rows = {(method, path): (route, OPERATIONS[method, path]) for method, path, route in _operations(all_routes)}
-    all_operations = [each for _, each in rows.values()]
-    gives = {kind for each in all_operations for kind in (each.response_type, each.event_type) if _is_type(kind)} | {Error, Health}
-    schemas = build_schemas([each.request_type for each in all_operations if each.request_type], list(gives), profile.event_names)
-    writer = _DocumentWriter(schemas, profile, is_open=is_open, examples=_examples())
+    operations = [route.operation for route in all_routes]
+    request_types = [each.request_type for each in operations if each.request_type is not None]
+    response_types = [kind for each in operations for kind in (each.response_type, each.event_type) if kind is not None]
+    schemas = build_schemas(request_types, [*response_types, Error], profile.event_names)
+    writer = _DocumentWriter(schemas, profile, is_open=is_open)
     paths: dict[str, Schema] = {}
-    for (method, path), (route, row) in rows.items():
-        paths.setdefault(path, {})[method.lower()] = writer.operation(path, route, row)
+    for route in all_routes:
+        path = re.sub(r":\w+}", "}", route.path)
+        paths.setdefault(path, {})[route.method.lower()] = writer.describe(path, route)
+    headers = COMMON_HEADERS | {name: header for each in operations for name, header in each.headers.items()}
     return {
         "openapi": "3.2.0",
         "info": {
@@ -70,13 +87,13 @@ def document(all_routes: Iterable[Route], profile: Profile, *, is_open: bool) ->
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        "tags": [{"name": name, "description": text} for name, text in operations.TAGS.items()],
+        "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
         "paths": paths,
         "components": {
             "schemas": schemas.components,
             "headers": {
                 name: {"description": each.description, "required": each.is_required, "schema": each.schema}
-                for name, each in operations.HEADERS.items()
+                for name, each in headers.items()
             },
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer", "description": "A key of `antiphon keys create`."},
@@ -87,33 +104,20 @@ def document(all_routes: Iterable[Route], profile: Profile, *, is_open: bool) ->
     }
 
 
-def _operations(all_routes: Iterable[Route]) -> Iterator[tuple[str, str, Route]]:
-    for route in all_routes:
-        for method in sorted((route.methods or {"POST"}) - {"HEAD", "OPTIONS"}):
-            yield method, re.sub(r":\w+}", "}", route.path), route
-
-
-def _is_type(annotation: Any) -> bool:
-    return annotation is not None and not isinstance(annotation, str)
-
-
-def _examples() -> Any:
-    """Examples by operation id: `request`s, `answers` and, for a stream, its `events`."""
-    return msgspec.json.decode(files("antiphon.server.openapi").joinpath("examples.json").read_bytes())
-
-
 class _DocumentWriter:
     """Writes operations."""
 
-    def __init__(self, schemas: Schemas, profile: Profile, *, is_open: bool, examples: Mapping[str, Any]) -> None:
+    def __init__(self, schemas: Schemas, profile: Profile, *, is_open: bool) -> None:
         self._schemas = schemas
         self._profile = profile
         self._is_open = is_open
-        self._examples = examples
+        self._examples = msgspec.json.decode(
+            files("antiphon.server.openapi").joinpath("examples.json").read_bytes(), type=dict[str, Examples]
+        )
 
-    def operation(self, path: str, route: Route, operation: Operation) -> Schema:
-        """One route with one method."""
-        scope = route.access if isinstance(route, GuardedRoute) and route.access not in ("probe", "public") else None
+    def describe(self, path: str, route: GuardedRoute) -> Schema:
+        """The operation of a route."""
+        operation = route.operation
         path_parameters = [
             {"name": name, "in": "path", "required": True, "description": "Its id.", "schema": {"type": "string", "minLength": 1}}
             for name in re.findall(r"{(\w+)}", path)
@@ -123,73 +127,57 @@ class _DocumentWriter:
             "tags": [operation.tag],
             "summary": operation.summary,
             **({"description": operation.description} if operation.description else {}),
-            "parameters": [*path_parameters, *operation.query],
-            "responses": {str(status): answer for status, answer in self._responses(route, operation, scope)},
-            "security": self._security(scope),
+            "parameters": [*path_parameters, *({"in": "query", **parameter._asdict()} for parameter in operation.query)],
+            "responses": {str(status): response for status, response in self._responses(route)},
+            "security": self._security(route.access),
         }
         if operation.request_type is not None:
-            examples = self._examples.get(operation.id, {}).get("request")
-            content = {operation.request_media_type: self._media_type(operation.request_type, examples)}
-            content |= {media_type: {"schema": {"type": "string"}} for media_type in operation.extra_request_media_types}
+            media_type, *others = operation.request_media_types
+            content = {media_type: self._media_type(operation.request_type, self._examples_of(operation).request)}
+            content |= {other: {"schema": {"type": "string"}} for other in others}
             result["requestBody"] = {"required": True, "content": content}
         return result
 
-    def _security(self, scope: str | None) -> list[Schema]:
-        if scope is None:
-            return []
-        if scope == "worker":
-            return [{"worker": []}]
-        return [{"bearer": [scope]}, {"header": [scope]}, *([{}] if self._is_open else [])]
+    def _examples_of(self, operation: Operation) -> Examples:
+        return self._examples.get(operation.id, Examples())
 
-    def _responses(self, route: Route, operation: Operation, scope: str | None) -> Iterator[tuple[int, Schema]]:
-        if operation.response_type is not None:
-            yield (
-                operation.status,
-                _response(operation.status, "As asked.", self._contents(operation), operation, scope) | _links(operation),
-            )
-        is_probe = isinstance(route, GuardedRoute) and route.access == "probe"
-        common_errors = (
-            operations.COMMON_ERRORS | ({} if is_probe else operations.GUARDED_ERRORS) | (operations.AUTHENTICATION_ERRORS if scope else {})
-        )
-        for status, when in sorted((common_errors | dict(operation.errors)).items()):
+    def _security(self, access: Access) -> list[Schema]:
+        if access in KEYLESS:
+            return []
+        if access == "worker":
+            return [{"worker": []}]
+        return [{"bearer": [access]}, {"header": [access]}, *([{}] if self._is_open else [])]
+
+    def _responses(self, route: GuardedRoute) -> Iterator[tuple[int, Schema]]:
+        operation = route.operation
+        if contents := self._contents(operation):
+            yield operation.status, _response(operation.status, "As requested.", contents, route) | _links(operation)
+        for status, when in sorted((common_errors(route.access) | dict(operation.errors)).items()):
+            # A server that is not ready sends its health, one with too many connections an error.
             is_health = operation.response_type is Health and status in operation.errors
             schema = {"anyOf": [reference("Health"), reference("Error")]} if is_health else reference("Error")
-            yield (
-                status,
-                _response(status, when, {JSON_TYPE: {"schema": schema, **self._examples_for(operation, status)}}, operation, scope),
-            )
-
-    def _examples_for(self, operation: Operation, status: int) -> Schema:
-        examples = self._examples.get(operation.id, {}).get("answers", {}).get(str(status)) or self._examples["errors"].get(str(status))
-        return {"examples": _examples_by_name(examples)} if examples else {}
+            examples = self._examples_of(operation).answers.get(str(status)) or self._examples["errors"].answers.get(str(status), {})
+            yield status, _response(status, when, {JSON_MEDIA_TYPE: {"schema": schema, **_examples(examples)}}, route)
 
     def _contents(self, operation: Operation) -> Schema:
-        contents: Schema = {}
-        if _is_type(operation.response_type):
-            contents[JSON_TYPE] = self._media_type(
-                operation.response_type, self._examples.get(operation.id, {}).get("answers", {}).get("200")
-            )
-        for media_type in (
-            *([] if _is_type(operation.response_type) else [operation.response_type]),
-            *operation.extra_response_media_types,
-        ):
-            contents[media_type] = {"schema": {"type": "string"}}
+        contents: Schema = {media_type: {"schema": {"type": "string"}} for media_type in operation.media_types}
+        if operation.response_type is not None:
+            contents[JSON_MEDIA_TYPE] = self._media_type(operation.response_type, self._examples_of(operation).answers.get("200", {}))
         if operation.event_type is not None:
-            contents["text/event-stream"] = self._event_stream(operation)
+            contents["text/event-stream"] = self._event_stream(operation.event_type, self._examples_of(operation).events)
         return contents
 
-    def _media_type(self, annotation: Any, examples: Mapping[str, Any] | None) -> Schema:
-        return {"schema": self._schemas.by_type[annotation], **({"examples": _examples_by_name(examples)} if examples else {})}
+    def _media_type(self, kind: JsonType, examples: Mapping[str, object]) -> Schema:
+        return {"schema": self._schemas.by_type[kind], **_examples(examples)}
 
-    def _event_stream(self, operation: Operation) -> Schema:
+    def _event_stream(self, event_type: JsonType, events: Sequence[Schema]) -> Schema:
         """An event stream, as OpenAPI 3.2 describes it: a schema for each event."""
-        json: Schema = {"type": "string", "contentMediaType": JSON_TYPE, "contentSchema": self._schemas.by_type[operation.event_type]}
+        json: Schema = {"type": "string", "contentMediaType": JSON_MEDIA_TYPE, "contentSchema": self._schemas.by_type[event_type]}
         fields: Schema = {"event": {"type": "string", "description": "The event's `type`."}, "data": json}
         required_fields = ["event", "data"]
-        if self._profile.done_marker and operation.event_type is StreamEvent:
+        if self._profile.done_marker and event_type is StreamEvent:
             fields["data"] = {"anyOf": [json, {"const": "[DONE]"}]}
             required_fields = ["data"]
-        events = self._examples[operation.id]["events"]
         text = "".join(f"event: {event['type']}\ndata: {msgspec.json.encode(event).decode()}\n\n" for event in events)
         return {
             "itemSchema": {"type": "object", "required": required_fields, "properties": fields},
@@ -197,9 +185,10 @@ class _DocumentWriter:
         }
 
 
-def _examples_by_name(examples: Mapping[str, Any]) -> Schema:
+def _examples(examples: Mapping[str, object]) -> Schema:
     """Examples, named after their summaries."""
-    return {re.sub(r"\W+", "_", summary.lower()): {"summary": summary, "value": value} for summary, value in examples.items()}
+    by_name = {re.sub(r"\W+", "_", summary.lower()): {"summary": summary, "value": value} for summary, value in examples.items()}
+    return {"examples": by_name} if by_name else {}
 
 
 def _links(operation: Operation) -> Schema:
@@ -207,14 +196,8 @@ def _links(operation: Operation) -> Schema:
     return {"links": links} if links else {}
 
 
-def _response(status: int, description: str, content: Schema, operation: Operation, scope: str | None) -> Schema:
-    headers = [
-        name
-        for name, header in operations.HEADERS.items()
-        if status in (header.statuses or (status,))
-        and header.operation_id in (None, operation.id)
-        and (scope or not name.startswith("x-ratelimit"))
-    ]
+def _response(status: int, description: str, content: Schema, route: GuardedRoute) -> Schema:
+    headers = [*common_headers(route.access, status), *(route.operation.headers if status == route.operation.status else ())]
     return {
         "description": description,
         "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in headers},

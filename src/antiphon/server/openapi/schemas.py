@@ -7,21 +7,22 @@ types, and an input item may omit its type.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, NamedTuple, TypeAlias, get_args, get_type_hints
 
 import msgspec
 
-from antiphon.wire.codec.types import EXTRA_NAME, Nothing, Tagged, Unknown, Wire
+from antiphon.server.http.operation import JsonType
+from antiphon.wire.codec.types import EXTRA_NAME, JsonDict, Nothing, Tagged, Unknown, Wire
 from antiphon.wire.responses.events import StreamEvent
 from antiphon.wire.responses.items import Item, ItemReference, Message
 from antiphon.wire.responses.parts import InputPart, MessagePart, OutputPart, ToolOutputPart
 from antiphon.wire.responses.tools import CustomTool, FunctionTool, Tool
 
-Schema = dict[str, Any]
+Schema: TypeAlias = JsonDict
 
 REF_PREFIX = "#/components/schemas/"
 
-_UNIONS: Mapping[str, Any] = {
+_UNIONS: Mapping[str, JsonType] = {
     "InputPart": InputPart,
     "Item": Item,
     "MessagePart": MessagePart,
@@ -69,11 +70,11 @@ class Schemas(NamedTuple):
         components: the named schemas that others refer to.
     """
 
-    by_type: Mapping[Any, Schema]
+    by_type: Mapping[JsonType, Schema]
     components: Mapping[str, Schema]
 
 
-def build_schemas(request_types: Sequence[Any], response_types: Sequence[Any], event_names: Mapping[str, str]) -> Schemas:
+def build_schemas(request_types: Sequence[JsonType], response_types: Sequence[JsonType], event_names: Mapping[str, str]) -> Schemas:
     """
     The schemas of wire types.
 
@@ -102,15 +103,16 @@ def build_schemas(request_types: Sequence[Any], response_types: Sequence[Any], e
     )
 
 
-def _shorten_names(schemas: Any) -> Any:
+def _shorten_names(schemas: object) -> tuple[list[Schema], dict[str, Schema]]:
     """Removes the module names that msgspec adds where two types share a name."""
     json = msgspec.json.encode(schemas)
     return msgspec.json.decode(
-        re.sub(rb"antiphon\.wire\.(\w+)\.\w+\.", lambda module: b"Realtime" if module[1] == b"realtime" else b"", json)
+        re.sub(rb"antiphon\.wire\.(\w+)\.\w+\.", lambda module: b"Realtime" if module[1] == b"realtime" else b"", json),
+        type=tuple[list[Schema], dict[str, Schema]],
     )
 
 
-def _schema_hook(kind: Any) -> Schema:
+def _schema_hook(kind: type) -> Schema:
     return {"description": "Anything."} if kind is object else {"type": "object"}
 
 
@@ -184,7 +186,7 @@ def _other_member(tags: Iterable[str], untyped_items: Sequence[type]) -> Schema:
 # Objects
 
 
-def _wire_types_in(kinds: Iterable[Any]) -> set[type[Wire]]:
+def _wire_types_in(kinds: Iterable[object]) -> set[type[Wire]]:
     """The wire types that annotations consist of, at any depth."""
     wire_types: set[type[Wire]] = set()
     pending = list(kinds)
@@ -247,7 +249,7 @@ def _reachable(schemas: Iterable[Schema], components: Mapping[str, Schema]) -> s
     return names
 
 
-def _referenced_names(node: Any) -> Iterator[str]:
+def _referenced_names(node: object) -> Iterator[str]:
     if isinstance(node, list):
         for each in node:
             yield from _referenced_names(each)

@@ -259,7 +259,7 @@ class Supervisor:
             self._on_ready(is_open)
 
     def _release_idle(self) -> None:
-        """Let idle processes end: all together, or one that somebody else told to stop."""
+        """Let idle processes end: all together, or one that was stopped alone."""
         idle = [child for child in self._children.values() if child.is_idle]
         if not self._stop_event.is_set() or len(idle) == len(self._children):
             for child in idle:

@@ -8,7 +8,7 @@ error. Events that the session sends meanwhile wait here.
 from collections.abc import Awaitable, Callable
 
 from antiphon.errors import SHUTTING_DOWN_CODE, ApiError, ClientError
-from antiphon.protocols.realtime.session import UnreadableRealtimeEvent
+from antiphon.protocols.realtime.session import RealtimeMessage, UnreadableRealtimeEvent
 from antiphon.runtime.core.taps import Tap
 from antiphon.server.live.client import ClientListener, close_reason
 from antiphon.server.transport.websocket import ServerWebSocket
@@ -25,7 +25,7 @@ CLOSE_BY_ERROR_CODE = {
 """By error code: the WebSocket close code, and the end reason for metrics."""
 
 
-def deliver_event(text: bytes, decode: Callable[[bytes], ClientEvent], tap: Tap, driver: ClientListener) -> None:
+def deliver_event(text: bytes, decode: Callable[[bytes], ClientEvent], tap: Tap, driver: ClientListener[RealtimeMessage]) -> None:
     """Decode a client's event and pass it on; an invalid one becomes the session's event for that."""
     try:
         check_event_structure(text)
@@ -50,12 +50,14 @@ class RealtimeClient:
         self._decode = dialect.decode_client
         self._encode = dialect.encode_server
         self._tap = tap
-        self._driver: ClientListener | None = None
+        self._driver: ClientListener[RealtimeMessage] | None = None
         self._websocket: ServerWebSocket | None = None
         self._early_frames: list[bytes] = []
         self._pending_close: tuple[int, str] | None = None
 
-    async def accept(self, driver: ClientListener, upgrade: Callable[["RealtimeClient"], Awaitable[ServerWebSocket]]) -> None:
+    async def accept(
+        self, driver: ClientListener[RealtimeMessage], upgrade: Callable[["RealtimeClient"], Awaitable[ServerWebSocket]]
+    ) -> None:
         """Accept the WebSocket, and send the events that waited for it."""
         self._driver = driver
         websocket = await upgrade(self)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from msgspec import structs
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from antiphon.errors import ClientError
 from antiphon.offload import offload
@@ -19,11 +18,16 @@ from antiphon.runtime.access.client_secrets import NewClientSecret
 from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import EndpointFunction, GuardedRoute, request_caller
+from antiphon.server.http.auth import EndpointFunction, GuardedRoute, guarded_routes, request_caller
 from antiphon.server.http.body import read_json_body
 from antiphon.server.http.errors import json_response
+from antiphon.server.http.operation import COMPRESSED_BODY, INVALID_REQUEST, UNAVAILABLE, Operation
 from antiphon.server.realtime.negotiation import build_session_config, conversation_model, transcription_model
 from antiphon.wire.realtime.endpoints import (
+    BetaSession,
+    BetaSessionRequest,
+    ClientSecret,
+    ClientSecretRequest,
     SecretOptions,
     decode_beta_session_request,
     decode_beta_transcription_request,
@@ -36,8 +40,32 @@ from antiphon.wire.realtime.session import AnySession, Session, TranscriptionSes
 SESSION_LIMIT_BYTES = 256 << 10
 """Limit of the stored session: it is kept until the secret expires, and read on every use."""
 
+SECRET_ERRORS = COMPRESSED_BODY | {
+    400: INVALID_REQUEST,
+    404: "There is no such model, or none that transcribes.",
+    413: "The body, or the session in it, is too large.",
+    503: UNAVAILABLE,
+}
 
-def routes(service: Service) -> list[Route]:
+_CREATE = Operation(
+    "createClientSecret",
+    "Realtime",
+    "Create a secret that opens sessions",
+    ClientSecret,
+    ClientSecretRequest,
+    errors=SECRET_ERRORS,
+    description="For a client that is not trusted with a key, such as a page in a browser. Until it expires, the secret opens sessions "
+    "that begin with what is in `session`, and does nothing else.",
+)
+_CREATE_BETA = Operation(
+    "createBetaSession", "Realtime", "The same, in the beta dialect", BetaSession, BetaSessionRequest, errors=SECRET_ERRORS
+)
+_CREATE_BETA_TRANSCRIPTION = _CREATE_BETA._replace(
+    id="createBetaTranscriptionSession", summary="The same, for sessions of the beta dialect that only transcribe"
+)
+
+
+def routes(service: Service) -> list[GuardedRoute]:
     """All routes that create secrets."""
 
     def endpoint_for(decode: Callable[[bytes], SecretOptions], encode: Callable[[str, int, AnySession], bytes]) -> EndpointFunction:
@@ -49,12 +77,17 @@ def routes(service: Service) -> list[Route]:
 
         return create
 
-    endpoints = {
-        "/v1/realtime/client_secrets": endpoint_for(decode_secret_request, encode_secret),
-        "/v1/realtime/sessions": endpoint_for(decode_beta_session_request, encode_beta_session),
-        "/v1/realtime/transcription_sessions": endpoint_for(decode_beta_transcription_request, encode_beta_session),
-    }
-    return [GuardedRoute(path, endpoint, service=service, access="realtime", methods=["POST"]) for path, endpoint in endpoints.items()]
+    create = endpoint_for(decode_secret_request, encode_secret)
+    create_beta = endpoint_for(decode_beta_session_request, encode_beta_session)
+    create_beta_transcription = endpoint_for(decode_beta_transcription_request, encode_beta_session)
+    return guarded_routes(
+        service,
+        [
+            ("POST", "/v1/realtime/client_secrets", create, "realtime", _CREATE),
+            ("POST", "/v1/realtime/sessions", create_beta, "realtime", _CREATE_BETA),
+            ("POST", "/v1/realtime/transcription_sessions", create_beta_transcription, "realtime", _CREATE_BETA_TRANSCRIPTION),
+        ],
+    )
 
 
 async def _create_secret(service: Service, caller: Caller, request: SecretOptions) -> tuple[NewClientSecret, AnySession]:

@@ -9,10 +9,24 @@ from antiphon.protocols.realtime.settings import RealtimeSessionConfig
 from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
+from antiphon.server.http.operation import Parameter
+from antiphon.server.live.recording import RECORD_PARAMETER
 from antiphon.server.live.subprotocols import asks_for_beta
 from antiphon.wire.realtime.dialects import DialectName
 from antiphon.wire.realtime.server_events import RateLimit
 from antiphon.wire.realtime.session import AnySession, Session, TranscriptionSession
+
+SESSION_PARAMETERS = (
+    Parameter("model", "The model that answers; unset: the first one.", {"type": "string"}),
+    Parameter(
+        "intent",
+        "`transcription` for a session that only transcribes.",
+        {"type": "string", "enum": ["conversation", "transcription"], "default": "conversation"},
+    ),
+    Parameter("dialect", "The dialect to speak; unset: the one that the client requests.", {"type": "string", "enum": ["ga", "beta"]}),
+    RECORD_PARAMETER,
+)
+"""The parameters of an address that opens sessions."""
 
 
 def build_session_config(
@@ -100,7 +114,7 @@ def _check_query(query: QueryParams) -> None:
         raise invalid_value("intent", query["intent"], ("transcription", "conversation"))
 
 
-def negotiate_dialect(query: QueryParams, headers: Headers, config_dialect: str, default: str) -> DialectName:
+def negotiate_dialect(query: QueryParams, headers: Headers, config_dialect: str, default: DialectName) -> DialectName:
     """
     The dialect of a session: from the URL, else the configuration, else the client's header or subprotocol.
 

@@ -6,11 +6,10 @@ Everything is checked before the WebSocket is accepted and before an engine is o
 closed.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from starlette.datastructures import Headers, QueryParams
-from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from antiphon.errors import ClientError
 from antiphon.protocols.realtime.session import RealtimeSession
@@ -22,25 +21,19 @@ from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import GuardedRoute, conversation_settings, credential, request_caller, token_counter, track_response
+from antiphon.server.http.operation import MODEL_NOT_FOUND, UNAVAILABLE, UPGRADE_REQUIRED, Operation, Parameter
 from antiphon.server.live.client import close_reason, session_failed
 from antiphon.server.live.recording import realtime_recording_taps
 from antiphon.server.live.session_log import log_realtime_session, realtime_taps
 from antiphon.server.live.subprotocols import select_subprotocol
 from antiphon.server.realtime.client import RealtimeClient
-from antiphon.server.realtime.negotiation import build_session_config, negotiate_dialect, select_model
+from antiphon.server.realtime.negotiation import SESSION_PARAMETERS, build_session_config, negotiate_dialect, select_model
 from antiphon.server.realtime.sideband import SidebandListener, sideband_client
 from antiphon.server.transport import connection
 from antiphon.server.transport.websocket import ServerWebSocket, WebSocketListener, upgrade_required
-from antiphon.wire.realtime.dialects import DIALECTS
+from antiphon.wire.realtime.dialects import DIALECTS, DialectName
 from antiphon.wire.realtime.server_events import ErrorEvent, RealtimeError
 from antiphon.wire.realtime.session import decode_session
-
-# The paths with /openai are those of Azure's clients; the last one is Azure's preview, which spoke the beta dialect.
-DIALECT_BY_PATH = {"/v1/realtime": "ga", "/openai/v1/realtime": "ga", "/openai/realtime": "beta"}
-"""Paths of the API, and the dialect at each for clients that don't ask for one."""
-
-SHARED_PATH = "/v1/realtime"
-"""The path that MiniCPM-o's protocol uses too."""
 
 UNAUTHORIZED_CODE, REFUSED_CODE = 3000, 4000
 """WebSocket close codes for a bad key, and for a bad request."""
@@ -52,16 +45,27 @@ PRESET_SCOPE_KEY = "antiphon.preset"
 """Key in the ASGI scope for the session that the client secret carries."""
 
 
-def routes(service: Service, wrap_shared: Callable[[ASGIApp], ASGIApp] = lambda open: open) -> list[Route]:
-    """
-    The WebSocket routes, one for each path.
+def routes(service: Service) -> list[GuardedRoute]:
+    """The paths of Azure's clients. Its preview speaks the beta dialect, unless the client asks for another."""
+    azure = open_session_operation("openSessionOnAzure", "The same, for Azure's clients")
+    preview = open_session_operation("openSessionOnAzurePreview", "The same, for clients of Azure's preview")
+    return [
+        RealtimeRoute("/openai/v1/realtime", RealtimeEndpoint(service, "ga"), service=service, access="realtime", operation=azure),
+        RealtimeRoute("/openai/realtime", RealtimeEndpoint(service, "beta"), service=service, access="realtime", operation=preview),
+    ]
 
-    Args:
-        wrap_shared: wraps the endpoint of the path that another protocol shares.
-    """
-    endpoints: dict[str, ASGIApp] = {path: _RealtimeEndpoint(service, dialect) for path, dialect in DIALECT_BY_PATH.items()}
-    endpoints[SHARED_PATH] = wrap_shared(endpoints[SHARED_PATH])
-    return [RealtimeRoute(path, endpoint, service=service, access="realtime", methods=["GET"]) for path, endpoint in endpoints.items()]
+
+def open_session_operation(id: str, summary: str, *, description: str = "", parameters: Sequence[Parameter] = ()) -> Operation:
+    """The operation of a path for WebSockets; `description` and `parameters` are added."""
+    return Operation(
+        id,
+        "Realtime",
+        summary,
+        errors=MODEL_NOT_FOUND | {400: "A parameter is invalid.", 426: UPGRADE_REQUIRED, 503: UNAVAILABLE},
+        query=[*SESSION_PARAMETERS, *parameters],
+        description="The request must be a WebSocket handshake, and gets status 101. The reference of the Realtime API has the events "
+        f"that follow. {description}".rstrip(),
+    )
 
 
 class RealtimeRoute(GuardedRoute):
@@ -111,10 +115,10 @@ def check_handshake(scope: Scope) -> None:
         raise upgrade_required("This address is for WebSockets: the request must ask for an upgrade to one.")
 
 
-class _RealtimeEndpoint:
+class RealtimeEndpoint:
     """A bare ASGI endpoint that takes the connection over."""
 
-    def __init__(self, service: Service, default_dialect: str) -> None:
+    def __init__(self, service: Service, default_dialect: DialectName) -> None:
         self._service = service
         self._default_dialect = default_dialect
 

@@ -4,9 +4,8 @@
 It is closed when the call ends. When it leaves, the call goes on.
 """
 
-from typing import Any
-
 from antiphon.errors import ApiError
+from antiphon.protocols.realtime.session import RealtimeMessage
 from antiphon.runtime.core.calls import Call
 from antiphon.runtime.core.taps import Tap
 from antiphon.server.realtime.client import RealtimeClient
@@ -20,7 +19,7 @@ class SidebandListener:
         self._call = call
         self._client = client
 
-    def receive_from_client(self, message: Any) -> None:
+    def receive_from_client(self, message: RealtimeMessage) -> None:
         if self._call.driver is not None:
             self._call.driver.receive_from_client(message)
 
@@ -43,10 +42,10 @@ class _ClientEventTap:
     def __init__(self, tap: Tap) -> None:
         self._tap = tap
 
-    def on_client_event(self, event: Any) -> None:
+    def on_client_event(self, event: object) -> None:
         self._tap.on_client_event(event)
 
-    def on_server_event(self, event: Any) -> None:
+    def on_server_event(self, event: object) -> None:
         pass
 
 

@@ -5,7 +5,6 @@ from typing import cast
 from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from antiphon.engine_api.engine import CountingEngine
 from antiphon.errors import ClientError, unsupported_parameter
@@ -13,7 +12,7 @@ from antiphon.offload import offload
 from antiphon.protocols.responses.request import engine_request, is_set
 from antiphon.runtime.resolve_request import resolve_request
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import GuardedRoute, request_caller
+from antiphon.server.http.auth import EndpointFunction, request_caller
 from antiphon.server.http.body import read_json_body
 from antiphon.server.http.errors import json_response
 from antiphon.server.responses.omitted import omission_headers
@@ -26,8 +25,8 @@ from antiphon.wire.responses.request import CreateRequest, check_request
 _reader: Reader[InputTokensRequest] = Reader(InputTokensRequest)
 
 
-def routes(service: Service) -> list[Route]:
-    """The route `/v1/responses/input_tokens`."""
+def count_input_tokens(service: Service) -> EndpointFunction:
+    """The endpoint."""
 
     async def input_tokens(request: Request) -> Response:
         body = await read_json_body(request)
@@ -47,7 +46,7 @@ def routes(service: Service) -> list[Route]:
         count = await cast(CountingEngine, model.engine).count(counted_request.respond)
         return json_response(encode(InputTokens(input_tokens=count)), headers=omission_headers(counted_request.omissions))
 
-    return [GuardedRoute("/v1/responses/input_tokens", input_tokens, service=service, access="responses:write", methods=["POST"])]
+    return input_tokens
 
 
 def _decode(body: bytes) -> tuple[InputTokensRequest, CreateRequest]:

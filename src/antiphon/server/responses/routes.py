@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from antiphon.errors import ApiError, ClientError, ServerError, response_not_found, shorten
@@ -19,40 +18,111 @@ from antiphon.runtime.core.ids import new_id, padding
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.resolve_request import resolve_request
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import EndpointFunction, conversation_settings, guarded_routes, request_caller, track_response
+from antiphon.server.http.auth import (
+    EndpointFunction,
+    GuardedRoute,
+    conversation_settings,
+    guarded_routes,
+    request_caller,
+    track_response,
+)
 from antiphon.server.http.body import read_json_body
 from antiphon.server.http.errors import error_response, json_response
-from antiphon.server.http.paging import page_limit, page_order
-from antiphon.server.responses import input_tokens
+from antiphon.server.http.operation import BODY_ERRORS, INVALID_REQUEST, UNAVAILABLE, Header, Operation
+from antiphon.server.http.paging import page_limit, page_order, page_parameters
 from antiphon.server.responses.event_stream import EventStream, run_stream
+from antiphon.server.responses.input_tokens import count_input_tokens
 from antiphon.server.responses.metrics import TERMINAL_EVENTS, measure_response
 from antiphon.server.responses.omitted import log_omissions, omission_headers
 from antiphon.server.transport import connection, logs
 from antiphon.stores.base import UnknownCursor
 from antiphon.wire.codec.reading import read_query
 from antiphon.wire.codec.types import encode
-from antiphon.wire.responses.endpoints import IncludeQuery, RetrieveQuery
+from antiphon.wire.responses.endpoints import IncludeQuery, InputTokens, InputTokensRequest, ItemList, ResponseDeleted, RetrieveQuery
 from antiphon.wire.responses.events import StreamEvent
 from antiphon.wire.responses.profiles import PROFILES, EventEncoder
 from antiphon.wire.responses.request import CreateRequest, decode_request
+from antiphon.wire.responses.response import Response as ResponseObject
+
+_REQUEST_ERRORS = BODY_ERRORS | {
+    400: INVALID_REQUEST,
+    404: "There is no such model or item.",
+    502: "The engine failed, or the server behind it.",
+    503: UNAVAILABLE,
+}
+_NOT_FOUND = {404: "There is no such response."}
+
+_NAMES = {"type": "string", "examples": ["web_search, computer"]}
+
+_CREATE = Operation(
+    "createResponse",
+    "Responses",
+    "Create a response, whole or as a stream of events",
+    ResponseObject,
+    CreateRequest,
+    StreamEvent,
+    _REQUEST_ERRORS,
+    description="With `stream`, the response is sent as server-sent events while it is made. Unless `store` is false it is stored, so that "
+    "`previous_response_id` can continue the conversation. Without a `model`, the first of those configured answers. Fields that this "
+    "server does not know are passed on to the model's engine.",
+    links=dict.fromkeys(("getResponse", "deleteResponse", "cancelResponse", "listInputItems"), "id"),
+    headers={
+        "antiphon-tools-not-offered": Header("Tools that the model was not offered.", _NAMES),
+        "antiphon-grammars-not-enforced": Header("Tools whose grammar is not enforced.", _NAMES),
+        "antiphon-items-not-told": Header("Types of items that were not passed on to the model.", _NAMES),
+    },
+)
+_COUNT_TOKENS = Operation(
+    "countInputTokens",
+    "Responses",
+    "Count the tokens of an input",
+    InputTokens,
+    InputTokensRequest,
+    errors=_REQUEST_ERRORS,
+    description="The engine that would read them counts them. No response is made, and nothing is stored.",
+)
+_RETRIEVE = Operation("getResponse", "Responses", "Retrieve a response", ResponseObject, errors=_NOT_FOUND | {400: INVALID_REQUEST})
+_DELETE = Operation(
+    "deleteResponse",
+    "Responses",
+    "Delete a response",
+    ResponseDeleted,
+    errors=_NOT_FOUND,
+    description="Conversations can't be continued from it any more.",
+)
+_CANCEL = Operation(
+    "cancelResponse",
+    "Responses",
+    "Cancel a background response",
+    errors=_NOT_FOUND | {400: "The response is not a background response."},
+    description="This server makes no background responses yet, so this is always refused. To cancel any other response, close the "
+    "connection of its request.",
+)
+_LIST_INPUT_ITEMS = Operation(
+    "listInputItems",
+    "Responses",
+    "List the input items of a response",
+    ItemList,
+    errors=_NOT_FOUND | {400: "A parameter is invalid, or `after` is none of its items; `param` says which."},
+    query=page_parameters("item"),
+)
 
 
-def routes(service: Service) -> list[Route]:
+def routes(service: Service) -> list[GuardedRoute]:
     """All routes under `/v1/responses`."""
-    encoding = EventEncoder(PROFILES[service.config.responses.profile])
-    return [
-        *guarded_routes(service, [("POST", "/v1/responses", _CreateEndpoint(service, encoding), "responses:write")]),
-        *input_tokens.routes(service),  # before `{id}`, which matches it too
-        *guarded_routes(
-            service,
-            [
-                ("GET", "/v1/responses/{id}", _retrieve(service), "responses:read"),
-                ("DELETE", "/v1/responses/{id}", _delete(service), "responses:write"),
-                ("POST", "/v1/responses/{id}/cancel", _cancel(service), "responses:write"),
-                ("GET", "/v1/responses/{id}/input_items", _input_items(service), "responses:read"),
-            ],
-        ),
-    ]
+    create = _CreateEndpoint(service, EventEncoder(PROFILES[service.config.responses.profile]))
+    return guarded_routes(
+        service,
+        [
+            ("POST", "/v1/responses", create, "responses:write", _CREATE),
+            # before `{id}`, which matches it too
+            ("POST", "/v1/responses/input_tokens", count_input_tokens(service), "responses:write", _COUNT_TOKENS),
+            ("GET", "/v1/responses/{id}", _retrieve(service), "responses:read", _RETRIEVE),
+            ("DELETE", "/v1/responses/{id}", _delete(service), "responses:write", _DELETE),
+            ("POST", "/v1/responses/{id}/cancel", _cancel(service), "responses:write", _CANCEL),
+            ("GET", "/v1/responses/{id}/input_items", _input_items(service), "responses:read", _LIST_INPUT_ITEMS),
+        ],
+    )
 
 
 class _CreateEndpoint:

@@ -8,7 +8,7 @@ chunks straight to the transport, so that an event costs no `await`. Routes find
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 from starlette.types import Scope, Send
 
@@ -68,10 +68,8 @@ class CoalescingTransport:
 class ServerConnection(LimitedHttpProtocol):
     """One client's connection."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._listener: ConnectionListener | None = None
-        self._websocket: ServerWebSocket | None = None
+    _listener: ConnectionListener | None = None
+    _websocket: ServerWebSocket | None = None
 
     def data_received(self, data: bytes) -> None:
         if self._websocket is None:

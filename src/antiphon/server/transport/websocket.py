@@ -164,7 +164,7 @@ class ServerWebSocket:
         connection = self._connection
         if connection.is_overfull:
             connection.drop("backlog")
-            # Messages that came with this one would produce more output that nobody reads.
+            # Messages that came with this one would produce more output that is not read.
             self._is_closing = True
             self._reader.mute()
         elif not connection.transport.is_closing():

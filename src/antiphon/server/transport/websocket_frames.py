@@ -245,7 +245,7 @@ class _FakeTransport:
         if out[0] == 0x88 and self.refusal is None:
             self.refusal = int.from_bytes(out[2:4], "big"), bytes(out[4:]).decode()
 
-    def get_extra_info(self, name: str) -> Any:
+    def get_extra_info(self, name: str) -> object:
         """Claims encryption: else the parser would write to the socket directly."""
         return {"socket": _NO_SOCKET, "ssl_object": True}.get(name)
 

@@ -5,8 +5,7 @@ Events that the session sends before the channel is open wait here.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from antiphon.errors import ApiError
 from antiphon.runtime.core.calls import RealtimeDriver
@@ -62,11 +61,6 @@ class CallClient:
         self._channel: DataChannel | None = None
         self._early_frames: list[str] = []
         self._is_buffer_full = self._has_left = False
-        self._playback_actions: dict[type, Callable[[Any], None]] = {
-            events.ResponseOutputAudioDelta: lambda event: playback.append((event.item_id, event.content_index), event.delta),
-            events.ResponseOutputAudioDone: lambda event: playback.close_part((event.item_id, event.content_index)),
-            events.OutputAudioBufferCleared: lambda _event: playback.clear(),
-        }
 
     def begin(self, driver: RealtimeDriver) -> None:
         """Connect the driver; hang up where the client has gone already."""
@@ -78,13 +72,20 @@ class CallClient:
 
     def send(self, event: events.ServerEvent) -> None:
         """Send an event. Audio goes to playback instead of the channel."""
-        kind = type(event)
-        if (play := self._playback_actions.get(kind)) is not None:
-            play(event)
-        if kind is events.ResponseOutputAudioDelta:
-            self._tap.on_server_event(event)
-        elif not isinstance(event, events.ErrorEvent) or not self._is_repeated(event):
-            self._send_event(event)
+        match event:
+            case events.ResponseOutputAudioDelta():
+                self._playback.append((event.item_id, event.content_index), event.delta)
+                self._tap.on_server_event(event)
+                return
+            case events.ResponseOutputAudioDone():
+                self._playback.close_part((event.item_id, event.content_index))
+            case events.OutputAudioBufferCleared():
+                self._playback.clear()
+            case events.ErrorEvent() if self._is_repeated(event):
+                return
+            case _:
+                pass
+        self._send_event(event)
 
     def flush(self) -> None:
         """Events were sent already; a client with too large a backlog is dropped."""

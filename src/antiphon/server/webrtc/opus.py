@@ -9,9 +9,9 @@ import asyncio
 import uuid
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
 
 import av
+from av.stream import Stream
 
 from antiphon.audio import size_bytes
 from antiphon.server.webrtc.playback import PlaybackQueue
@@ -43,7 +43,7 @@ class OpusEncoder:
     """Encodes PCM to Opus."""
 
     def __init__(self) -> None:
-        self._codec: Any = av.CodecContext.create("libopus", "w")
+        self._codec = av.CodecContext.create("libopus", "w")
         self._codec.sample_rate = RATE_HZ
         self._codec.layout = "mono"
         self._codec.format = "s16"
@@ -87,7 +87,7 @@ class OutputAudioTrack:
         self._tail_packets = 0
         self._due_at: float | None = None
 
-    async def recv(self) -> Any:
+    async def recv(self) -> "av.Packet[Stream]":
         """The next packet, when it is due."""
         now = asyncio.get_running_loop().time()
         if self._due_at is None or self._due_at < now - MAX_LATE_S:
@@ -95,7 +95,7 @@ class OutputAudioTrack:
         await asyncio.sleep(max(0.0, self._due_at - now))
         self._due_at += PACKET_MS / 1000
         self._on_tick()
-        packet: Any = av.Packet(self._next_packet())
+        packet: av.Packet[Stream] = av.Packet(self._next_packet())
         packet.pts = self._packet_count * RTP_PACKET_SAMPLES
         packet.time_base = Fraction(1, RTP_RATE_HZ)
         self._packet_count += 1

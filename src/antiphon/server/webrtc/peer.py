@@ -7,10 +7,11 @@ Importing this module loads aiortc. Given an invalid offer, aiortc raises all ki
 
 import asyncio
 import contextlib
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
-from aiortc import RTCConfiguration, RTCPeerConnection, RTCSessionDescription
+from aiortc import MediaStreamTrack, RTCConfiguration, RTCDataChannel, RTCPeerConnection, RTCSessionDescription
 from aiortc.mediastreams import MediaStreamError
+from av import AudioFrame
 
 from antiphon.errors import ApiError, ClientError
 from antiphon.server.webrtc.client import DataChannel
@@ -62,7 +63,7 @@ class CallPeer:
         self._connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
         self._audio_receiver = InputAudioReceiver(listener.on_audio)
         self._output_track = OutputAudioTrack(playback, self._audio_receiver.tick)
-        self._channel: Any = None
+        self._channel: RTCDataChannel | None = None
         self._receive_task: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._connection.on("connectionstatechange", self._on_state)
@@ -124,7 +125,7 @@ class CallPeer:
         audio_transceiver = next(each for each in transceivers if each.kind == "audio")
         for each in transceivers:
             each.direction = "sendrecv" if each is audio_transceiver else "inactive"
-        audio_transceiver.sender.replaceTrack(cast(Any, self._output_track))  # has the members that aiortc uses
+        audio_transceiver.sender.replaceTrack(cast(MediaStreamTrack, self._output_track))  # has the members that aiortc uses
         if audio_transceiver.receiver.track is not None:
             self._receive_task = tasks.create_task(self._receive_audio(audio_transceiver.receiver.track))
         transports = {each.receiver.transport for each in transceivers}
@@ -133,14 +134,14 @@ class CallPeer:
         for transport in transports:
             self._network.bind(transport.transport.iceGatherer._connection)
 
-    async def _receive_audio(self, track: Any) -> None:
+    async def _receive_audio(self, track: MediaStreamTrack) -> None:
         with contextlib.suppress(MediaStreamError):
             while True:
-                self._audio_receiver.receive(await track.recv())
+                self._audio_receiver.receive(cast(AudioFrame, await track.recv()))
 
     # Events
 
-    def _on_channel(self, channel: Any) -> None:
+    def _on_channel(self, channel: RTCDataChannel) -> None:
         if channel.label != CHANNEL_LABEL or self._channel is not None:
             channel.close()
             return

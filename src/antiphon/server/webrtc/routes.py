@@ -8,40 +8,82 @@ the engine and the call's sockets are open, so that what fails until then is a p
 import asyncio
 import importlib
 import importlib.util
+from collections.abc import Callable, Coroutine
 from email import message_from_bytes
 from email.policy import HTTP
+from typing import TypeAlias
 
+import msgspec
 from starlette.datastructures import Headers, QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.types import Scope
 
 from antiphon.errors import ClientError, ServerError, missing_parameter, shorten
 from antiphon.protocols.realtime.settings import initial_session
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import GuardedRoute, request_caller
+from antiphon.server.http.auth import GuardedRoute, guarded_routes, request_caller
 from antiphon.server.http.body import read_body
-from antiphon.server.realtime.negotiation import build_session_config, negotiate_dialect, select_model
+from antiphon.server.http.operation import MODEL_NOT_FOUND, Header, Operation
+from antiphon.server.realtime.client_secrets import SECRET_ERRORS
+from antiphon.server.realtime.negotiation import SESSION_PARAMETERS, build_session_config, negotiate_dialect, select_model
 from antiphon.server.realtime.routes import PRESET_SCOPE_KEY, RealtimeRoute
 from antiphon.server.webrtc.request import CallRequest
+from antiphon.wire.codec.types import JsonDict
 from antiphon.wire.realtime.session import AnySession, decode_session
 
 PATH = "/v1/realtime/calls"
+
+RunCall: TypeAlias = Callable[[Service, Scope, str, CallRequest, "asyncio.Future[str]"], Coroutine[None, None, None]]
 
 SDP_TYPE = "application/sdp"
 
 OFFER_LIMIT_BYTES = 512 << 10
 """The largest body: an offer and a session."""
 
-SIP_ACTIONS = ("accept", "reject", "refer")
-
 AIORTC_MISSING = (
     "This server can't take calls: aiortc is not installed. Run `pip install 'antiphon[webrtc]'`, or use the WebSocket at /v1/realtime."
 )
 
 
-def routes(service: Service) -> list[Route]:
+class CallForm(msgspec.Struct):
+    """An offer in SDP, and the session that the call begins with."""
+
+    sdp: str
+    session: JsonDict = {}
+
+
+_CREATE = Operation(
+    "createCall",
+    "Realtime",
+    "Call, over WebRTC",
+    request_type=CallForm,
+    request_media_types=("multipart/form-data", SDP_TYPE),
+    errors=SECRET_ERRORS | MODEL_NOT_FOUND | {501: "This server can't take calls; `message` says how to change that."},
+    query=SESSION_PARAMETERS,
+    description="The response is the answer to the offer; `location` has the call's id. The reference of the Realtime API has the events "
+    "that follow, on the data channel `oai-events`.",
+    status=201,
+    media_types=(SDP_TYPE,),
+    headers={"location": Header("The call's address; its last part is its id.", {"type": "string"}, is_required=True)},
+)
+_NOT_FOUND = {404: "There is no such call."}
+_HANG_UP = Operation("hangUpCall", "Realtime", "End a call", errors=_NOT_FOUND, media_types=("text/plain",))
+
+
+def _sip_operation(id: str, summary: str) -> Operation:
+    return Operation(id, "Realtime", summary, errors=_NOT_FOUND | {400: "The call is not a SIP call: it came over WebRTC."})
+
+
+_SIP_OPERATIONS = {
+    "accept": _sip_operation("acceptCall", "Accept a SIP call"),
+    "reject": _sip_operation("rejectCall", "Reject a SIP call"),
+    "refer": _sip_operation("referCall", "Transfer a SIP call"),
+}
+
+
+def routes(service: Service) -> list[GuardedRoute]:
     """All routes under `/v1/realtime/calls`."""
 
     async def create(request: Request) -> Response:
@@ -61,12 +103,14 @@ def routes(service: Service) -> list[Route]:
         action = request.url.path.rpartition("/")[2]
         raise ClientError(f"Only calls over SIP can be asked to {action}; this one came over WebRTC.", code="call_not_sip")
 
-    actions = {"hangup": hang_up, **dict.fromkeys(SIP_ACTIONS, sip_action)}
     return [
-        RealtimeRoute(PATH, create, service=service, access="realtime", methods=["POST"]),
-        *(
-            GuardedRoute(f"{PATH}/{{id}}/{action}", endpoint, service=service, access="realtime", methods=["POST"])
-            for action, endpoint in actions.items()
+        RealtimeRoute(PATH, create, service=service, access="realtime", operation=_CREATE, method="POST"),
+        *guarded_routes(
+            service,
+            [
+                ("POST", f"{PATH}/{{id}}/hangup", hang_up, "realtime", _HANG_UP),
+                *(("POST", f"{PATH}/{{id}}/{action}", sip_action, "realtime", operation) for action, operation in _SIP_OPERATIONS.items()),
+            ],
         ),
     ]
 
@@ -74,10 +118,8 @@ def routes(service: Service) -> list[Route]:
 async def _create_call(service: Service, request: Request) -> Response:
     """Start a call, and answer its offer."""
     call_request = await _parse_call_request(service, request)
-    # aiortc takes a third of a second to load, so it is imported in a thread.
-    await asyncio.to_thread(importlib.import_module, "antiphon.server.webrtc.call")
-    from antiphon.server.webrtc.call import run_call  # noqa: PLC0415 - as above, and it is an extra
-
+    # aiortc is an extra and takes a third of a second to load, so it is imported only here, and in a thread.
+    run_call: RunCall = (await asyncio.to_thread(importlib.import_module, "antiphon.server.webrtc.call")).run_call
     call_id = new_id("rtc")
     answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     service.calls.start(run_call(service, request.scope, call_id, call_request, answer), call_id)

@@ -11,7 +11,6 @@ import hmac
 from collections.abc import Callable
 
 from starlette.datastructures import Headers
-from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from antiphon.engines.remote.engine import RemoteEngine, unavailable_error
@@ -21,6 +20,7 @@ from antiphon.runtime.core.ids import new_short_id
 from antiphon.runtime.scheduling.base import Worker
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import GuardedRoute, credential
+from antiphon.server.http.operation import UNAVAILABLE, UPGRADE_REQUIRED, Operation
 from antiphon.server.live.client import close_reason
 from antiphon.server.transport import connection, logs
 from antiphon.server.transport.limits import TokenBucket
@@ -35,9 +35,19 @@ MESSAGES_PER_S, BYTES_PER_S = 100_000, 256 << 20
 """How fast a worker is read: it may send the output for hundreds of clients."""
 
 
-def routes(service: Service) -> list[Route]:
+_JOIN = Operation(
+    "joinAsWorker",
+    "Server",
+    "Join as a worker",
+    errors={409: "The worker speaks another version.", 426: UPGRADE_REQUIRED, 503: UNAVAILABLE},
+    description="`antiphon worker` makes this request: a WebSocket handshake with the key of workers, which gets status 101. "
+    "What follows is the link between two antiphons of the same version.",
+)
+
+
+def routes(service: Service) -> list[GuardedRoute]:
     """The route that workers join by."""
-    return [WorkerRoute(PATH, _JoinEndpoint(service), service=service, access="worker", methods=["GET"])]
+    return [WorkerRoute(PATH, _JoinEndpoint(service), service=service, access="worker", operation=_JOIN)]
 
 
 class WorkerRoute(GuardedRoute):

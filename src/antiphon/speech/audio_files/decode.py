@@ -7,7 +7,8 @@ two hours are read, a chunk at a time.
 """
 
 import io
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
 from functools import partial
 
 import numpy as np
@@ -16,7 +17,7 @@ import soundfile
 
 from antiphon.errors import ClientError, quote_list
 from antiphon.speech.audio_files import ffmpeg
-from antiphon.speech.audio_files.encode import AudioEncoder
+from antiphon.speech.audio_files.encode import RATE_HZ, AudioEncoder, AudioFileFormat, open_encoder
 from antiphon.speech.base import INPUT_RATE_HZ
 from antiphon.speech.dsp.resample import Resampler
 from antiphon.speech.threads import BoundedThreadPool
@@ -169,13 +170,24 @@ class AudioFiles:
                 f"Audio file is too short. Minimum audio length is {MIN_DURATION_S} seconds.", code="audio_too_short", param="file"
             )
 
-    async def encode(self, encoder: AudioEncoder, pcm: bytes) -> bytes:
-        """Append audio to a file; the bytes that can be sent."""
-        return await self._threads.run(partial(encoder.encode, pcm))
+    async def encode(self, audio: AsyncGenerator[bytes, None], rate_hz: int, file_format: AudioFileFormat) -> AsyncGenerator[bytes, None]:
+        """
+        Audio as a file, in chunks that can be sent while the rest is made.
 
-    async def finish_encoding(self, encoder: AudioEncoder) -> bytes:
-        """The rest of a file."""
-        return await self._threads.run(encoder.finish)
+        Args:
+            audio: s16le mono at `rate_hz`; closed with the file.
+        """
+        encoder, resampler = open_encoder(file_format), Resampler(rate_hz, RATE_HZ, live=True)
+        async with aclosing(audio) as pieces:
+            async for pcm in pieces:
+                yield await self._append(encoder, resampler.process(pcm))
+        yield await self._append(encoder, resampler.flush())
+        yield await self._threads.run(encoder.finish)
+
+    async def _append(self, encoder: AudioEncoder, pcm: bytes) -> bytes:
+        if not pcm:
+            return b""
+        return encoder.encode(pcm) if encoder.is_passthrough else await self._threads.run(partial(encoder.encode, pcm))
 
 
 def _is_known_format(file: bytes) -> bool:

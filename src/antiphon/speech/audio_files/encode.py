@@ -19,16 +19,7 @@ RATE_HZ = 24_000
 """Of the audio in all formats."""
 
 AudioFileFormat = Literal["pcm", "wav", "flac", "mp3", "opus", "aac"]
-
-MEDIA_TYPES: dict[AudioFileFormat, str] = {
-    "mp3": "audio/mpeg",
-    "opus": "audio/ogg",
-    "flac": "audio/flac",
-    "wav": "audio/wav",
-    "pcm": "audio/pcm",
-    "aac": "audio/aac",
-}
-"""The formats and their media types; `aac` needs PyAV."""
+"""The formats; `aac` needs PyAV."""
 
 
 class AudioEncoder(Protocol):

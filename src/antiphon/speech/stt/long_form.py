@@ -5,46 +5,15 @@ after the other.
 So only one segment is in memory, and the first text is ready long before the end.
 """
 
-from collections.abc import AsyncIterator, Iterator
-
-from msgspec import Struct
+from collections.abc import AsyncIterator
 
 from antiphon.audio import SAMPLE_BYTES, duration_ms
 from antiphon.engine_api.options import Transcription
-from antiphon.speech.base import INPUT_RATE_HZ, TimedText, Transcriber, Transcript
+from antiphon.speech.base import INPUT_RATE_HZ, Transcriber, TranscriptChunk
 from antiphon.speech.stt.segmenting import MAX_SEGMENT_S, cut_at_silence, float_samples
 
 MAX_TIMED_SEGMENT_S = 28.0
 """Of a segment for a transcriber with times: models like Whisper process 30 s at a time, however short the audio."""
-
-
-class TranscriptChunk(Struct, frozen=True):
-    """
-    The transcript of a segment of a recording.
-
-    Attributes:
-        start_s: where it begins in the recording; likewise `end_s`.
-    """
-
-    transcript: Transcript
-    start_s: float
-    end_s: float
-
-    @property
-    def segments(self) -> Iterator[TimedText]:
-        """The segments with their times in the recording; one for all the text if the transcriber has no times."""
-        if self.transcript.segments:
-            yield from (self._shift(segment) for segment in self.transcript.segments)
-        elif self.transcript.text:
-            yield TimedText(self.transcript.text, self.start_s, self.end_s)
-
-    @property
-    def words(self) -> Iterator[TimedText]:
-        """The words with their times in the recording, if requested."""
-        yield from (self._shift(word) for word in self.transcript.words)
-
-    def _shift(self, segment: TimedText) -> TimedText:
-        return TimedText(segment.text, self.start_s + segment.start_s, self.start_s + segment.end_s)
 
 
 async def transcribe_long(transcriber: Transcriber, audio: AsyncIterator[bytes], options: Transcription) -> AsyncIterator[TranscriptChunk]:
@@ -76,8 +45,3 @@ async def transcribe_long(transcriber: Transcriber, audio: AsyncIterator[bytes],
 async def _transcribe_chunk(transcriber: Transcriber, pcm: bytes, options: Transcription, start_s: float) -> TranscriptChunk:
     transcript = await transcriber.transcribe(pcm, options)
     return TranscriptChunk(transcript, start_s, start_s + duration_ms(len(pcm), INPUT_RATE_HZ) / 1000)
-
-
-def join_text(chunks: list[TranscriptChunk]) -> str:
-    """The text of all chunks."""
-    return " ".join(chunk.transcript.text for chunk in chunks if chunk.transcript.text)
