@@ -7,7 +7,8 @@ import pytest
 
 from antiphon.audio import duration_ms
 from antiphon.engine_api import commands, events
-from antiphon.engines.duplex.engine import DuplexAdapter, can_adapt
+from antiphon.engines.duplex.engine import DuplexAdapter
+from antiphon.engines.duplex.options import can_adapt
 from antiphon.speech.dsp.resample import resample
 from support.contracts.engines import BUZZ, DEAF, conversing, of, recording, with_engine
 

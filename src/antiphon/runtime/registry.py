@@ -23,9 +23,10 @@ from antiphon.engine_api.engine import (
     refuse_to_fetch,
 )
 from antiphon.engine_api.options import ConversationKind
-from antiphon.engines.duplex.engine import DuplexAdapter, can_adapt
+from antiphon.engines.duplex.options import can_adapt
 from antiphon.engines.duplex.vision import OcrReader, new_ocr_reader
 from antiphon.errors import model_not_found
+from antiphon.runtime.core import lazy
 from antiphon.runtime.core.engine_types import ENGINES, NATIVE_ENGINES, load_builder
 from antiphon.runtime.scheduling.base import POOLED_ENGINES, Coordinator, Worker
 from antiphon.runtime.scheduling.engine import QueuedEngine
@@ -137,7 +138,7 @@ class ModelRegistry:
             return engine
         if self._image_reader is None:
             self._image_reader = new_ocr_reader()
-        return DuplexAdapter(engine, self._image_reader)
+        return lazy.DuplexAdapter(engine, self._image_reader)
 
     def _new_worker_id(self, model: str) -> str:
         """An unused id that needs no quoting in a URL."""

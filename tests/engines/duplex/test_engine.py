@@ -4,7 +4,7 @@ from antiphon.engine_api import commands, events, history
 from antiphon.engine_api.engine import EngineOverrun
 from antiphon.engine_api.options import TurnDetection, Voice
 from antiphon.engines.duplex.conversation import LEAD_MARGIN_MS
-from antiphon.engines.duplex.engine import can_adapt
+from antiphon.engines.duplex.options import can_adapt
 from support.engines.duplexes import RATE_HZ, TURN_END, Puppet, conversed, piece, silent_parrot, sound
 from support.engines.hearings import noise, quiet
 

@@ -18,11 +18,6 @@ from antiphon.engines.duplex.conversation import DuplexConversation
 from antiphon.engines.duplex.vision import ImageVision, NoVision, OcrReader, OcrVision, Vision
 
 
-def can_adapt(capabilities: Capabilities) -> bool:
-    """Whether `DuplexAdapter` can give full duplex to an engine: it listens, detects turns, and has none of its own."""
-    return capabilities.listens and bool(capabilities.turn_detection) and not capabilities.full_duplex
-
-
 class DuplexAdapter:
     """
     A turn-taking engine, in full duplex.

@@ -1,4 +1,4 @@
-"""The options of a full-duplex client that a turn-taking engine can honour."""
+"""Which engines can be given full duplex, and which options of a full-duplex client they can honour."""
 
 from collections.abc import Callable, Mapping
 from math import isfinite
@@ -8,6 +8,11 @@ from msgspec import Struct
 
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import Sampling
+
+
+def can_adapt(capabilities: Capabilities) -> bool:
+    """Whether `DuplexAdapter` can give full duplex to an engine: it listens, detects turns, and has none of its own."""
+    return capabilities.listens and bool(capabilities.turn_detection) and not capabilities.full_duplex
 
 
 class DuplexOptions(Struct, frozen=True, kw_only=True):

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from antiphon.engines.cascade.engine import Cascade as Cascade, CountSpeculation as CountSpeculation
     from antiphon.engines.cascade.parts import SpeechStack as SpeechStack
+    from antiphon.engines.duplex.engine import DuplexAdapter as DuplexAdapter
     from antiphon.runtime.core.url_fetch import fetcher as fetcher
     from antiphon.speech.audio_files.decode import AudioFiles as AudioFiles
     from antiphon.speech.dsp.noise import available_kinds as available_kinds
-    from antiphon.speech.stt.long_form import transcribe_long as transcribe_long
     from antiphon.speech.stt.moonshine import MoonshineTranscriber as MoonshineTranscriber
     from antiphon.speech.stt.openai import OpenAITranscriber as OpenAITranscriber, TranscriptionServer as TranscriptionServer
     from antiphon.speech.stt.whisper import WhisperTranscriber as WhisperTranscriber
@@ -26,6 +26,7 @@ _MODULES = {
     "AudioFiles": "antiphon.speech.audio_files.decode",
     "Cascade": "antiphon.engines.cascade.engine",
     "CountSpeculation": "antiphon.engines.cascade.engine",
+    "DuplexAdapter": "antiphon.engines.duplex.engine",
     "MoonshineTranscriber": "antiphon.speech.stt.moonshine",
     "OpenAISynthesizer": "antiphon.speech.tts.openai",
     "OpenAITranscriber": "antiphon.speech.stt.openai",
@@ -37,7 +38,6 @@ _MODULES = {
     "WhisperTranscriber": "antiphon.speech.stt.whisper",
     "available_kinds": "antiphon.speech.dsp.noise",
     "fetcher": "antiphon.runtime.core.url_fetch",
-    "transcribe_long": "antiphon.speech.stt.long_form",
 }
 """By name, the module that defines it."""
 
