@@ -14,7 +14,7 @@ Exit code 1 when anything is lost or stuck.
 
 import sys
 
-sys.path.append(sys.path.pop(0))  # this folder last: its `types.py` is not the standard library's
+sys.path[0] += "/common"  # not this folder: its `types.py` and `queue.py` are not the standard library's
 
 import argparse
 import asyncio

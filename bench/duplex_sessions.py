@@ -11,7 +11,7 @@ have begun and say nothing, and while they talk.
 
 import sys
 
-del sys.path[0]  # this folder: its `types.py` is not the standard library's
+sys.path[0] += "/common"  # not this folder: its `types.py` and `queue.py` are not the standard library's
 
 import argparse
 import asyncio
@@ -28,8 +28,6 @@ import time
 from pathlib import Path
 
 import uvloop
-
-sys.path.append(str(Path(__file__).parent))
 
 from measuring import cpu_ns, free_port, memory_mb, running
 
@@ -183,7 +181,7 @@ def antiphon(folder, chunk_ms):
 @contextlib.contextmanager
 def bare():
     port = free_port()
-    with running([sys.executable, str(Path(__file__).parent / "picows_echo.py"), str(port), str(LISTEN_BYTES)], port) as pid:
+    with running([sys.executable, str(Path(__file__).parent / "references" / "picows_echo.py"), str(port), str(LISTEN_BYTES)], port) as pid:
         yield pid, port
 
 

@@ -12,7 +12,7 @@ other client's waits. A wait includes the machine's other work: the first row is
 
 import sys
 
-del sys.path[0]  # this folder: its `types.py` is not the standard library's
+sys.path[0] += "/common"  # not this folder: its `types.py` and `queue.py` are not the standard library's
 
 import argparse
 import asyncio
@@ -26,14 +26,7 @@ import subprocess
 import tempfile
 import time
 
-SERVER = """
-import json, pathlib, sys
-from antiphon.config.load import load
-from antiphon.server.processes.run import serve
-home, flags = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])
-config = load(flags, None, {"HOME": str(home)}, home, system_file=home / "none.toml").config
-serve(config, on_ready=lambda url, _is_open: print(url, flush=True))
-"""
+SERVER = pathlib.Path(__file__).parent / "common" / "serve.py"
 MODELS = [{"name": "parrot", "engine": "scripted", "answers": [{"lines": [{"text": "Yes."}]}]}]
 SMALL_EVERY_S = 0.02
 REST_S = 0.5
@@ -265,7 +258,7 @@ def main():
     print("| shape | told | s | CPU s | memory, x body | livez p99 ms | worst | small p99 ms | worst |")
     print("|---|---|--:|--:|--:|--:|--:|--:|--:|")
     with tempfile.TemporaryDirectory() as home:
-        process = subprocess.Popen([sys.executable, "-c", SERVER, home, json.dumps(flags)], stdout=subprocess.PIPE)
+        process = subprocess.Popen([sys.executable, SERVER, home, json.dumps(flags)], stdout=subprocess.PIPE)
         server = Watched(process)
         ours, theirs = multiprocessing.Pipe()
         other = multiprocessing.get_context("spawn").Process(target=observer, args=(server.address, theirs), daemon=True)

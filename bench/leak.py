@@ -10,7 +10,7 @@ resident set, tasks don't show from outside, descriptors do.
 
 import sys
 
-del sys.path[0]  # this folder: its `types.py` is not the standard library's
+sys.path[0] += "/common"  # not this folder: its `types.py` and `queue.py` are not the standard library's
 
 import argparse
 import asyncio
@@ -24,14 +24,7 @@ import subprocess
 import tempfile
 import time
 
-SERVER = """
-import json, pathlib, sys
-from antiphon.config.load import load
-from antiphon.server.processes.run import serve
-home, flags = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])
-config = load(flags, None, {"HOME": str(home)}, home, etc=home / "none.toml").config
-serve(config, ready=lambda url, _is_open: print(url, flush=True))
-"""
+SERVER = pathlib.Path(__file__).parent / "common" / "serve.py"
 MODELS = [
     {
         "name": "parrot",
@@ -210,7 +203,7 @@ def main():
     }
     print("| what | how much |\n|---|---|")
     with tempfile.TemporaryDirectory() as home:
-        process = subprocess.Popen([sys.executable, "-c", SERVER, home, json.dumps(flags)], stdout=subprocess.PIPE)
+        process = subprocess.Popen([sys.executable, SERVER, home, json.dumps(flags)], stdout=subprocess.PIPE)
         try:
             asyncio.run(measure(Watched(process), parser.parse_args().requests))
         finally:

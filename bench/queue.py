@@ -10,7 +10,7 @@ told their positions, and come and go.
 
 import sys
 
-del sys.path[0]  # this folder: the standard library has a `queue`, too
+sys.path[0] += "/common"  # not this folder: its `types.py` and `queue.py` are not the standard library's
 
 import asyncio
 import random

@@ -12,7 +12,7 @@ With `--port` and `--pid` an antiphon that runs already is measured.
 
 import sys
 
-del sys.path[0]  # this folder: its `types.py` is not the standard library's
+sys.path[0] += "/common"  # not this folder: its `types.py` and `queue.py` are not the standard library's
 
 import argparse
 import asyncio
@@ -30,8 +30,6 @@ from collections import defaultdict
 from pathlib import Path
 
 import uvloop
-
-sys.path.append(str(Path(__file__).parent))
 
 from measuring import cpu_ns, free_port, memory_mb, running
 
@@ -180,7 +178,7 @@ def antiphon(folder, model):
 @contextlib.contextmanager
 def echo():
     port = free_port()
-    with running([sys.executable, str(Path(__file__).parent / "picows_echo.py"), str(port)], port) as pid:
+    with running([sys.executable, str(Path(__file__).parent / "references" / "picows_echo.py"), str(port)], port) as pid:
         yield pid, port
 
 

@@ -12,7 +12,7 @@ What is not there is left out, and said.
 
 import sys
 
-sys.path.append(sys.path.pop(0))  # this folder last: its `types.py` is not the standard library's
+sys.path[0] += "/common"  # not this folder: its `types.py` and `queue.py` are not the standard library's
 
 import contextlib
 import json
@@ -81,7 +81,7 @@ def litellm(folder):
 @contextlib.contextmanager
 def bare(_folder):
     port = free_port()
-    with running([sys.executable, str(Path(__file__).parent / "bare.py"), str(port), str(UPSTREAM_PORT)], port) as pid:
+    with running([sys.executable, str(Path(__file__).parent / "references" / "bare.py"), str(port), str(UPSTREAM_PORT)], port) as pid:
         yield pid, port, RESPONSES
 
 

@@ -16,7 +16,7 @@ too early are thrown away is the server's own count, over the turns and not the 
 
 import sys
 
-sys.path.append(sys.path.pop(0))  # this folder last: its `types.py` is not the standard library's
+sys.path[0] += "/common"  # not this folder: its `types.py` and `queue.py` are not the standard library's
 
 import argparse
 import asyncio

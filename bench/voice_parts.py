@@ -7,13 +7,11 @@ best of some tries; processor time is that of the voice's process, by second of 
 
 import sys
 
-del sys.path[0]  # this folder: its `types.py` is not the standard library's
+sys.path[0] += "/common"  # not this folder: its `types.py` and `queue.py` are not the standard library's
 
 import asyncio
 import time
 from pathlib import Path
-
-sys.path.append(str(Path(__file__).parent))
 
 from antiphon.errors import ApiError
 from antiphon.speech.tts.voices import kokoro_synthesizer, piper_synthesizer

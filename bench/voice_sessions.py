@@ -16,7 +16,7 @@ Then so many people at once talk to the embedded models, each of whom says a rec
 
 import sys
 
-sys.path.append(sys.path.pop(0))  # this folder last: its `types.py` is not the standard library's
+sys.path[0] += "/common"  # not this folder: its `types.py` and `queue.py` are not the standard library's
 
 import argparse
 import asyncio
@@ -44,6 +44,8 @@ from antiphon.speech import onnx
 from antiphon.wire.realtime.dialects import DIALECTS
 from measuring import cpu_ns
 from talker import FRAME_S, Others, frames, middle, noise, part, speaking_server, talking
+
+sys.path.append(str(Path(__file__).parent))
 from voice_latency import BRIEFLY, EMBEDDED, TURNS, answered, sound
 
 MODELS = Path(os.environ.get("ANTIPHON_MODELS") or Path.home() / ".cache" / "antiphon" / "models")

@@ -14,7 +14,7 @@ ANTIPHON_MODELS; an ear whose weights or extra are not there is left out.
 
 import sys
 
-sys.path.append(sys.path.pop(0))  # this folder last: its `types.py` is not the standard library's
+sys.path[0] += "/common"  # not this folder: its `types.py` and `queue.py` are not the standard library's
 
 import asyncio
 import os

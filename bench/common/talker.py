@@ -18,7 +18,7 @@ import numpy as np
 from antiphon.speech.dsp.resample import resample
 from measuring import cpu_ns, free_port, running
 
-RECORDINGS = Path(__file__).parent.parent / "tests" / "speech" / "recordings"
+RECORDINGS = Path(__file__).parents[2] / "tests" / "speech" / "recordings"
 RATE_HZ, FRAME_S, FRAME_BYTES = 24_000, 0.02, 960
 ROOM_DBFS = -60.0
 SILENCE_MS = 500

@@ -2,12 +2,10 @@
 The least that a WebSocket server in Python can do with picows: read frames, and send the small ones back, which are the questions among
 those of `realtime_sessions.py`; or answer each with so many bytes.
 
-    python bench/picows_echo.py PORT [BYTES]
+    python bench/references/picows_echo.py PORT [BYTES]
 """
 
 import sys
-
-del sys.path[0]  # this folder: its `types.py` is not the standard library's
 
 import uvloop
 from picows import WSListener, WSMsgType, ws_create_server

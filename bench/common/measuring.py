@@ -83,7 +83,7 @@ def running(command, port, path="/", **more):
 
 def upstream():
     """The scripted chat server that everything measured stands before."""
-    return running([sys.executable, str(Path(__file__).parent / "upstreams" / "chat.py"), str(UPSTREAM_PORT)], UPSTREAM_PORT)
+    return running([sys.executable, str(Path(__file__).parents[1] / "references" / "chat.py"), str(UPSTREAM_PORT)], UPSTREAM_PORT)
 
 
 @contextlib.contextmanager

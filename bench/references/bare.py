@@ -4,14 +4,11 @@ The least that Python can do between a chat server and a Responses client: parse
 It has no sessions, errors, limits, store or back-pressure, and is no server to use: it is what `stream_cost.py` measures beside the real
 one, to tell what the language costs from what the product does.
 
-    python bench/bare.py PORT UPSTREAM_PORT
+    python bench/references/bare.py PORT UPSTREAM_PORT
 """
 
-import sys
-
-del sys.path[0]  # this folder: its `types.py` is not the standard library's
-
 import asyncio
+import sys
 
 import httptools
 import msgspec

@@ -1,7 +1,7 @@
 """
 A scripted chat-completions server for benchmarks: so many tokens, one every so many milliseconds, at next to no cost of its own.
 
-    python bench/upstreams/chat.py PORT
+    python bench/references/chat.py PORT
 
 A request's `max_tokens` says how many tokens are sent; the model's name may end in the pace, as in `mock-50ms` (default 5). One timer
 serves all streams of a pace, so that what a stream costs here does not grow with their number.
