@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
-    limits = {"server.bodies_per_key_mib": 40, "logging.level": "error"}
+    limits = {"server.bodies_per_key_mib": 40, "server.body_timeout_s": 3600, "logging.level": "error"}
     with background_server(configured(tmp_path_factory.mktemp("large"), MODELS, **limits), is_persistent=True) as address:
         yield address
 
