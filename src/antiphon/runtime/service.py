@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 
+import structlog
+
 from antiphon.config.load import Config
 from antiphon.engine_api.engine import Fetch
 from antiphon.errors import ApiError, ServerError
@@ -26,13 +28,20 @@ from antiphon.runtime.recording.spool import SpoolLimits
 from antiphon.runtime.registry import ModelRegistry
 from antiphon.runtime.scheduling.local import LocalCoordinator
 from antiphon.runtime.speech.service import SpeechService
+from antiphon.stores.availability import Availability
 from antiphon.stores.base import Store
 from antiphon.stores.blobs import BlobStore
 from antiphon.stores.memory import MemoryStore
 from antiphon.stores.sql.store import SqlStore
 
+HEARTBEAT_S = 2.0
+"""How often the store is told that this server lives, and looked at whether it does."""
+
 SWEEP_S = 10.0
-"""How often a shared store is searched for responses whose server died."""
+"""
+How often the store is searched for responses whose server died. Several heartbeats: a server that lives is known to do
+so again before the second look.
+"""
 
 
 class Service:
@@ -64,7 +73,7 @@ class Service:
         self.body_budget = BodyBudget(config.server)
         self._exit_stack = ExitStack()
         self.started_at = int(time.time())
-        self.store: Store = MemoryStore() if config.database_url is None else SqlStore(config.database_url, peers.numbers if peers else ())
+        self.store = _build_store(config, peers)
         fetch = _lazy_fetch(config.server.fetch_networks)
         self.speech = SpeechService(
             config.speech, config.models_dir, config.secrets, notice, count_speculation=self.metrics.count_speculation
@@ -112,17 +121,18 @@ class Service:
         await self.store.open()
         await self.keyring.open()
         self._check_exposure()
-        # Unfinished responses without an owner were left by a process that died.
-        for record in await self.store.orphans():
-            await self.store.put_if_unfinished(fail_interrupted_record(record))
+        suspects = await self._look_for_orphans()
         if self.recorder is not None:
             await self.recorder.open()
         await self.registry.start()
         await self.coordinator.start()
         # They live from `open` to `close`, longer than any one request's task group.
-        self._tasks.append(asyncio.create_task(self._watch_keys(), name="keys"))  # noqa: TID251
-        if self.config.has_shared_store:
-            self._tasks.append(asyncio.create_task(self._sweep(), name="sweeper"))  # noqa: TID251
+        for name, work in (
+            ("heartbeat", self._watch_store()),
+            ("keys", self._watch_keys()),
+            ("sweeper", self._sweep(suspects)),
+        ):
+            self._tasks.append(asyncio.create_task(work, name=name))  # noqa: TID251
         self.is_ready = True
 
     async def close(self) -> None:
@@ -156,14 +166,24 @@ class Service:
         orphans = await self.store.orphans()
         for record in orphans:
             if record.id in suspects:
-                await self.store.put_if_unfinished(fail_interrupted_record(record))
+                await self.store.write_off(fail_interrupted_record(record))
         return {record.id for record in orphans}
 
-    async def _sweep(self) -> None:
-        suspects: Collection[str] = ()
+    async def _look_for_orphans(self) -> Collection[str]:
+        """The first look, at the start: nobody else can work on what is in a store that is not shared."""
+        suspects = {record.id for record in await self.store.orphans()}
+        return suspects if self.config.has_shared_store else await self.fail_orphans(suspects)
+
+    async def _watch_store(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            with contextlib.suppress(ApiError):  # an outage is logged once
+                await self.store.check()
+
+    async def _sweep(self, suspects: Collection[str]) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            with contextlib.suppress(ApiError):  # requests report a store that fails
+            with contextlib.suppress(ApiError):  # likewise
                 suspects = await self.fail_orphans(suspects)
 
     async def _watch_keys(self) -> None:
@@ -182,6 +202,21 @@ class Service:
                 "Create a key with `antiphon keys create`, or listen on 127.0.0.1."
             )
         check_key_store(self.config)
+
+
+def _build_store(config: Config, peers: PeerProcesses | None) -> Store:
+    if config.database_url is None:
+        return MemoryStore()
+    log = structlog.get_logger()
+
+    def log_outage(details: str | None) -> None:
+        if details is None:
+            log.info("store_available", message="The store can be used again.")
+        else:
+            log.error("store_unavailable", message=details)
+
+    availability = Availability(log_outage, lambda details: log.error("store_failed", message=details))
+    return SqlStore(config.database_url, peers.numbers if peers else (), availability, config.store.timeout_s)
 
 
 def check_key_store(config: Config) -> None:
