@@ -15,7 +15,7 @@ from antiphon.errors import ApiError, ServerError
 from antiphon.protocols.responses.session import fail_interrupted_record
 from antiphon.runtime.access.body_budget import BodyBudget
 from antiphon.runtime.access.client_secrets import ClientSecretIssuer
-from antiphon.runtime.access.keys import REFRESH_S, Keyring
+from antiphon.runtime.access.keys import LAST_USED_INTERVAL_S, REFRESH_S, Keyring
 from antiphon.runtime.core import lazy
 from antiphon.runtime.core.calls import ActiveCalls
 from antiphon.runtime.core.home_lock import home_lock
@@ -130,6 +130,7 @@ class Service:
         for name, work in (
             ("heartbeat", self._watch_store()),
             ("keys", self._watch_keys()),
+            ("key uses", self._write_key_uses()),
             ("sweeper", self._sweep(suspects)),
         ):
             self._tasks.append(asyncio.create_task(work, name=name))  # noqa: TID251
@@ -185,6 +186,11 @@ class Service:
             await asyncio.sleep(SWEEP_S)
             with contextlib.suppress(ApiError):  # likewise
                 suspects = await self.fail_orphans(suspects)
+
+    async def _write_key_uses(self) -> None:
+        while True:
+            await asyncio.sleep(LAST_USED_INTERVAL_S)
+            await self.keyring.write_last_used()
 
     async def _watch_keys(self) -> None:
         """End sessions whose key was revoked: they may last for an hour."""
