@@ -37,6 +37,9 @@ from antiphon.stores.sql.store import SqlStore
 HEARTBEAT_S = 2.0
 """How often the store is told that this server lives, and looked at whether it does."""
 
+STORE_AWAY_S = 8.0
+"""A server that has not reached its store for so long is not ready."""
+
 SWEEP_S = 10.0
 """
 How often the store is searched for responses whose server died. Several heartbeats: a server that lives is known to do
@@ -103,6 +106,11 @@ class Service:
             folder = config.home / "recording"
             self.recorder = Recorder(folder, blobs, self.store.sessions, self.metrics, self.recordings.expire, limits, notice)
         self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def is_store_away(self) -> bool:
+        """Whether the store has not been reached for a while."""
+        return self.store.availability.unreached_s > STORE_AWAY_S
 
     @property
     def _is_exposed(self) -> bool:

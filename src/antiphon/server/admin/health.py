@@ -20,7 +20,7 @@ def routes(service: Service) -> list[Route]:
         return json_response({"status": "ok"})
 
     async def readyz(_request: Request) -> Response:
-        ready = service.is_ready and not service.live_sessions.is_draining and bool(service.registry.all())
+        ready = service.is_ready and not service.live_sessions.is_draining and not service.is_store_away and bool(service.registry.all())
         return json_response({"status": "ok" if ready else "unavailable"}, 200 if ready else 503)
 
     async def version(_request: Request) -> Response:
