@@ -342,3 +342,12 @@ def history_too_large(what: str) -> ClientError:
         code="context_length_exceeded",
         param="previous_response_id",
     )
+
+
+def references_too_large(param: str, limit_bytes: int) -> ClientError:
+    """The items that a request refers to by id come to more than `limit_bytes`; `param` is the first beyond it."""
+    return ClientError(
+        f"The items that the input refers to are too large: the limit is {limit_bytes >> 20} MiB in all.",
+        code="context_length_exceeded",
+        param=param,
+    )
