@@ -9,6 +9,7 @@ import functools
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -109,6 +110,21 @@ class Postgres:
     def stop(self) -> None:
         """Cut every connection and stop."""
         self._run("pg_ctl", "-D", self.folder / "data", "-m", "immediate", "-w", "stop")
+
+    def hang(self) -> None:
+        """Answer nothing, and keep every connection."""
+        for pid in self._processes():
+            os.kill(pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Undo `hang`."""
+        for pid in self._processes():
+            os.kill(pid, signal.SIGCONT)
+
+    def _processes(self) -> list[int]:
+        """The server's processes, the one that starts the others first."""
+        pid = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+        return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
 
     def url(self, database: str) -> str:
         return f"postgresql://antiphon@/{database}?host={self.folder}"

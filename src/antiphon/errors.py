@@ -15,6 +15,9 @@ MAX_RETRY_AFTER_S = 86_400 * 365
 SHUTTING_DOWN_CODE = "server_shutting_down"
 """The code of `shutting_down`, and of the event `EngineLost` with which an engine ends for that reason."""
 
+STORE_RETRY_S = 5
+"""When to try again after the store failed."""
+
 
 class ApiError(Exception):
     """
@@ -25,6 +28,7 @@ class ApiError(Exception):
 
     Attributes:
         message: for people; names what was expected and what was received.
+        operator_message: for who runs this server; it may say more.
         code: the machine-readable code on the wire, or None.
         param: path of the offending field, such as `input[0].content[1].type`, or None.
         status: the HTTP status.
@@ -47,6 +51,7 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(message)
         self.message = message
+        self.operator_message = message
         self.code = code
         self.param = param
         self.status = status if status is not None and 400 <= status < 600 else self.status
@@ -74,6 +79,30 @@ class UpstreamError(ApiError):
 
 class ServerError(ApiError):
     """A defect or a limit of this server."""
+
+
+class StoreError(ServerError):
+    """
+    The store failed. Clients are told that it did, and when to try again, but nothing about the store itself.
+
+    Attributes:
+        operator_message: which store it is, what is wrong, and what to do about it.
+    """
+
+    def __init__(self, operator_message: str, *, is_temporary: bool) -> None:
+        if is_temporary:
+            super().__init__(
+                "The server can't use its store now. Please try again later.",
+                status=503,
+                type="service_unavailable_error",
+                code="store_unavailable",
+                retry_after_s=STORE_RETRY_S,
+            )
+        else:
+            super().__init__(
+                "The server's store could not do this. The operator finds the reason in the server's log.", code="store_failed"
+            )
+        self.operator_message = operator_message
 
 
 def quote_list(values: Iterable[str], conjunction: str = "and") -> str:
@@ -303,4 +332,22 @@ def context_length_exceeded(window: int, input_tokens: int) -> ClientError:
         f"(This model's maximum context length is {window} tokens; your input is {input_tokens} tokens.)",
         code="context_length_exceeded",
         param="input",
+    )
+
+
+def history_too_large(what: str) -> ClientError:
+    """The conversation that a request continues is too large; `what` says how, ending the sentence."""
+    return ClientError(
+        f"The conversation of the previous response is too large: {what}. Start a new one, without `previous_response_id`.",
+        code="context_length_exceeded",
+        param="previous_response_id",
+    )
+
+
+def references_too_large(param: str, limit_bytes: int) -> ClientError:
+    """The items that a request refers to by id come to more than `limit_bytes`; `param` is the first beyond it."""
+    return ClientError(
+        f"The items that the input refers to are too large: the limit is {limit_bytes >> 20} MiB in all.",
+        code="context_length_exceeded",
+        param=param,
     )

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from antiphon.errors import ClientError
 from antiphon.records import ClientSecretRecord, Direction, ItemRecord, KeyRecord, ResponseRecord, SessionRecord
-from antiphon.stores.base import ItemPage, MissingAncestor, Store, UnknownCursor
+from antiphon.stores.base import MAX_CHAIN_BYTES, ItemPage, MissingAncestor, Store, UnknownCursor
 from antiphon.stores.memory import MemoryStore
 from antiphon.stores.sql.store import SqlStore
 
@@ -155,7 +156,7 @@ async def test_an_ancestor_of_another_tenant_is_missing(store: Store) -> None:
 async def test_a_circle_is_refused_as_too_long(store: Store) -> None:
     await store.put(response("resp_1", after="resp_2"))
     await store.put(response("resp_2", after="resp_1"))
-    with pytest.raises(Exception, match="longer than 10000 responses"):
+    with pytest.raises(Exception, match="more than 10,000 responses"):
         await store.chain("ada", "resp_2")
 
 
@@ -215,19 +216,47 @@ async def test_what_a_server_works_on_is_not_orphaned(store: Store) -> None:
     assert len(await store.orphans()) == 0
 
 
-async def test_an_unfinished_response_can_be_settled_once(store: Store) -> None:
-    await store.put(response("resp_1", item("msg_1"), status="in_progress"))
-    assert await store.put_if_unfinished(response("resp_1", item("msg_2"), status="failed")) is True
-    assert await store.get("ada", "resp_1") == response("resp_1", item("msg_2"), status="failed")
-    assert await store.put_if_unfinished(response("resp_1", status="failed")) is False
+async def test_an_unfinished_response_is_finished_once_and_keeps_its_items(store: Store) -> None:
+    begun, ended = response("resp_1", item("msg_1"), status="in_progress"), response("resp_1", item("msg_1"), item("msg_2", "output"))
+    await store.put(begun)
+    assert await store.finish(ended) is True
+    assert await store.get("ada", "resp_1") == ended
+    assert await store.finish(response("resp_1", item("msg_1"), status="failed")) is False
+    assert await store.get("ada", "resp_1") == ended
 
 
-async def test_what_has_ended_or_never_was_is_not_settled(store: Store) -> None:
+async def test_finishing_changes_nothing_but_status_and_body_and_adds_what_is_new(store: Store) -> None:
+    await store.put(response("resp_1", item("msg_1", body=b"stored"), after="resp_0", status="queued"))
+    assert await store.finish(response("resp_1", item("msg_2"), item("msg_3", "output"), body=b"new", status="in_progress")) is True
+    assert await store.finish(response("resp_1", item("msg_2"), item("msg_3"), item("msg_4", "output"), body=b"end")) is True
+    assert await store.get("ada", "resp_1") == response(
+        "resp_1", item("msg_1", body=b"stored"), item("msg_3", "output"), item("msg_4", "output"), after="resp_0", body=b"end"
+    )
+
+
+async def test_what_has_ended_or_never_was_is_not_finished(store: Store) -> None:
     await store.put(DIALOGUE)
-    assert await store.put_if_unfinished(response("resp_1", status="failed")) is False
-    assert await store.put_if_unfinished(response("resp_2", status="failed")) is False
+    assert await store.finish(response("resp_1", status="failed")) is False
+    assert await store.finish(response("resp_2", status="failed")) is False
     assert await store.get("ada", "resp_1") == DIALOGUE
     assert await store.get("ada", "resp_2") is None
+
+
+async def test_what_this_server_works_on_is_not_written_off(store: Store) -> None:
+    await store.put(response("resp_1", status="in_progress"))
+    assert await store.write_off(response("resp_1", status="failed")) is False
+    assert await store.finish(response("resp_1")) is True
+
+
+async def test_a_conversation_that_is_too_large_is_refused(store: Store) -> None:
+    large = bytes(MAX_CHAIN_BYTES // 2 - 4)
+    await store.put(response("resp_1", item("msg_1", body=large)))
+    await store.put(response("resp_2", item("msg_2", "output", large), after="resp_1"))
+    assert len(await store.chain("ada", "resp_2")) == 2
+    await store.put(response("resp_3", item("msg_3", body=bytes(10)), after="resp_2"))
+    with pytest.raises(ClientError, match=r"too large: it has more than 64 MiB\. Start a new one") as error:
+        await store.chain("ada", "resp_3")
+    assert (error.value.status, error.value.code, error.value.param) == (400, "context_length_exceeded", "previous_response_id")
 
 
 async def test_many_at_once_are_all_kept(store: Store) -> None:

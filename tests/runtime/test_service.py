@@ -41,13 +41,25 @@ async def status(service: Service) -> str | None:
     return record and record.status
 
 
-async def test_what_a_dead_server_left_is_failed_at_the_next_start(tmp_path: Path, postgres: Any) -> None:
-    for url in (f"sqlite:///{tmp_path}/store.sqlite3", postgres.new_database()):
-        await (await working(url)).close()
-        service = Service(configured(tmp_path, url), print)
-        await service.open()
-        assert await status(service) == "failed"
-        await service.close()
+async def test_what_a_dead_server_left_in_a_file_is_failed_at_the_next_start(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.sqlite3"
+    await (await working(url)).close()
+    service = Service(configured(tmp_path, url), print)
+    await service.open()
+    assert await status(service) == "failed"
+    await service.close()
+
+
+async def test_a_starting_server_looks_twice_before_it_writes_anything_off(tmp_path: Path, postgres: Any) -> None:
+    """A database that was restarted has forgotten for a moment who lives."""
+    url = postgres.new_database()
+    await (await working(url)).close()
+    service = Service(configured(tmp_path, url), print)
+    await service.open()
+    assert await status(service) == "in_progress"
+    await service.fail_orphans({"resp_1"})
+    assert await status(service) == "failed"
+    await service.close()
 
 
 async def test_a_server_fails_what_another_left_when_it_is_still_gone_at_the_second_look(tmp_path: Path, postgres: Any) -> None:

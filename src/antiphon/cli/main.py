@@ -105,7 +105,7 @@ def run(arguments: Sequence[str], shell: Shell) -> int:
         shell.note(describe_usage_error(error))
         return EXIT_USAGE
     except ApiError as error:
-        shell.note(error.message)
+        shell.note(error.operator_message)
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -183,6 +183,7 @@ class StoreSettings(BaseModel, frozen=True, extra="forbid"):
     """Where responses are stored."""
 
     url: str = Field(default="sqlite", min_length=1, description="`sqlite` for a file in the home folder, `memory`, or an SQLAlchemy URL.")
+    timeout_s: float = Field(default=10, gt=0, description="Seconds that the database may take for a statement or a new connection.")
 
 
 class LoggingSettings(BaseModel, frozen=True, extra="forbid"):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from antiphon.errors import ClientError, pattern_mismatch, previous_response_not_found
+from antiphon.errors import ClientError, pattern_mismatch, previous_response_not_found, references_too_large
 from antiphon.offload import offload
 from antiphon.protocols.responses.request import ResolvedRequest, has_audio_output, is_set
 from antiphon.records import ItemRecord
@@ -16,7 +16,7 @@ from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.speech.service import SpeechService
 from antiphon.runtime.speech.transcribe_input import transcribe_item
-from antiphon.stores.base import MissingAncestor, Store
+from antiphon.stores.base import MAX_CHAIN_BYTES, MissingAncestor, Store
 from antiphon.wire.codec.types import Unknown
 from antiphon.wire.responses import items
 from antiphon.wire.responses.parts import InputText
@@ -47,7 +47,8 @@ async def resolve_request(
     capabilities = model.engine.capabilities
     input_items = await offload(size_bytes, _input_items, request)
     if any(isinstance(item, items.ItemReference) for item in input_items):
-        input_items = [await _resolve_reference(item, store, tenant) for item in input_items]
+        input_items, reference_bytes = await _resolve_references(input_items, store, tenant)
+        size_bytes += reference_bytes
     history = await _load_history(request, store, tenant)
     size_bytes += sum(len(record.body) for record in history)
     previous_items = await offload(size_bytes, lambda: [items.decode_item(record.body) for record in history])
@@ -81,13 +82,22 @@ def _input_items(request: CreateRequest) -> Sequence[items.Item]:
     return input_items
 
 
-async def _resolve_reference(item: items.Item, store: Store, tenant: str) -> items.Item:
-    if not isinstance(item, items.ItemReference):
-        return item
-    record = await store.item(tenant, item.id)
-    if record is None:
-        raise ClientError(f"Item with id '{item.id}' not found.", param="input", status=404)
-    return items.decode_item(record.body)
+async def _resolve_references(input_items: Sequence[items.Item], store: Store, tenant: str) -> tuple[Sequence[items.Item], int]:
+    """The items with those that they refer to, and the size of the latter: each may be named any number of times."""
+    all_items: list[items.Item] = []
+    size_bytes = 0
+    for index, item in enumerate(input_items):
+        if not isinstance(item, items.ItemReference):
+            all_items.append(item)
+            continue
+        record = await store.item(tenant, item.id)
+        if record is None:
+            raise ClientError(f"Item with id '{item.id}' not found.", param="input", status=404)
+        size_bytes += len(record.body)
+        if size_bytes > MAX_CHAIN_BYTES:
+            raise references_too_large(f"input[{index}].id", MAX_CHAIN_BYTES)
+        all_items.append(await offload(len(record.body), items.decode_item, record.body))
+    return all_items, size_bytes
 
 
 async def _load_history(request: CreateRequest, store: Store, tenant: str) -> list[ItemRecord]:

@@ -7,13 +7,15 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 
+import structlog
+
 from antiphon.config.load import Config
 from antiphon.engine_api.engine import Fetch
 from antiphon.errors import ApiError, ServerError
 from antiphon.protocols.responses.session import fail_interrupted_record
 from antiphon.runtime.access.body_budget import BodyBudget
 from antiphon.runtime.access.client_secrets import ClientSecretIssuer
-from antiphon.runtime.access.keys import REFRESH_S, Keyring
+from antiphon.runtime.access.keys import LAST_USED_INTERVAL_S, REFRESH_S, Keyring
 from antiphon.runtime.core import lazy
 from antiphon.runtime.core.calls import ActiveCalls
 from antiphon.runtime.core.home_lock import home_lock
@@ -26,13 +28,23 @@ from antiphon.runtime.recording.spool import SpoolLimits
 from antiphon.runtime.registry import ModelRegistry
 from antiphon.runtime.scheduling.local import LocalCoordinator
 from antiphon.runtime.speech.service import SpeechService
+from antiphon.stores.availability import Availability
 from antiphon.stores.base import Store
 from antiphon.stores.blobs import BlobStore
 from antiphon.stores.memory import MemoryStore
 from antiphon.stores.sql.store import SqlStore
 
+HEARTBEAT_S = 2.0
+"""How often the store is told that this server lives, and looked at whether it does."""
+
+STORE_AWAY_S = 8.0
+"""A server that has not reached its store for so long is not ready."""
+
 SWEEP_S = 10.0
-"""How often a shared store is searched for responses whose server died."""
+"""
+How often the store is searched for responses whose server died. Several heartbeats: a server that lives is known to do
+so again before the second look.
+"""
 
 
 class Service:
@@ -64,7 +76,7 @@ class Service:
         self.body_budget = BodyBudget(config.server)
         self._exit_stack = ExitStack()
         self.started_at = int(time.time())
-        self.store: Store = MemoryStore() if config.database_url is None else SqlStore(config.database_url, peers.numbers if peers else ())
+        self.store = _build_store(config, peers)
         fetch = _lazy_fetch(config.server.fetch_networks)
         self.speech = SpeechService(
             config.speech, config.models_dir, config.secrets, notice, count_speculation=self.metrics.count_speculation
@@ -96,6 +108,11 @@ class Service:
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
+    def is_store_away(self) -> bool:
+        """Whether the store has not been reached for a while."""
+        return self.store.availability.unreached_s > STORE_AWAY_S
+
+    @property
     def _is_exposed(self) -> bool:
         """Whether other machines can reach the server."""
         return not is_loopback(self.config.server.host)
@@ -112,17 +129,19 @@ class Service:
         await self.store.open()
         await self.keyring.open()
         self._check_exposure()
-        # Unfinished responses without an owner were left by a process that died.
-        for record in await self.store.orphans():
-            await self.store.put_if_unfinished(fail_interrupted_record(record))
+        suspects = await self._look_for_orphans()
         if self.recorder is not None:
             await self.recorder.open()
         await self.registry.start()
         await self.coordinator.start()
         # They live from `open` to `close`, longer than any one request's task group.
-        self._tasks.append(asyncio.create_task(self._watch_keys(), name="keys"))  # noqa: TID251
-        if self.config.has_shared_store:
-            self._tasks.append(asyncio.create_task(self._sweep(), name="sweeper"))  # noqa: TID251
+        for name, work in (
+            ("heartbeat", self._watch_store()),
+            ("keys", self._watch_keys()),
+            ("key uses", self._write_key_uses()),
+            ("sweeper", self._sweep(suspects)),
+        ):
+            self._tasks.append(asyncio.create_task(work, name=name))  # noqa: TID251
         self.is_ready = True
 
     async def close(self) -> None:
@@ -156,15 +175,30 @@ class Service:
         orphans = await self.store.orphans()
         for record in orphans:
             if record.id in suspects:
-                await self.store.put_if_unfinished(fail_interrupted_record(record))
+                await self.store.write_off(fail_interrupted_record(record))
         return {record.id for record in orphans}
 
-    async def _sweep(self) -> None:
-        suspects: Collection[str] = ()
+    async def _look_for_orphans(self) -> Collection[str]:
+        """The first look, at the start: nobody else can work on what is in a store that is not shared."""
+        suspects = {record.id for record in await self.store.orphans()}
+        return suspects if self.config.has_shared_store else await self.fail_orphans(suspects)
+
+    async def _watch_store(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            with contextlib.suppress(ApiError):  # an outage is logged once
+                await self.store.check()
+
+    async def _sweep(self, suspects: Collection[str]) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            with contextlib.suppress(ApiError):  # requests report a store that fails
+            with contextlib.suppress(ApiError):  # likewise
                 suspects = await self.fail_orphans(suspects)
+
+    async def _write_key_uses(self) -> None:
+        while True:
+            await asyncio.sleep(LAST_USED_INTERVAL_S)
+            await self.keyring.write_last_used()
 
     async def _watch_keys(self) -> None:
         """End sessions whose key was revoked: they may last for an hour."""
@@ -182,6 +216,21 @@ class Service:
                 "Create a key with `antiphon keys create`, or listen on 127.0.0.1."
             )
         check_key_store(self.config)
+
+
+def _build_store(config: Config, peers: PeerProcesses | None) -> Store:
+    if config.database_url is None:
+        return MemoryStore()
+    log = structlog.get_logger()
+
+    def log_outage(details: str | None) -> None:
+        if details is None:
+            log.info("store_available", message="The store can be used again.")
+        else:
+            log.error("store_unavailable", message=details)
+
+    availability = Availability(log_outage, lambda details: log.error("store_failed", message=details))
+    return SqlStore(config.database_url, peers.numbers if peers else (), availability, config.store.timeout_s)
 
 
 def check_key_store(config: Config) -> None:

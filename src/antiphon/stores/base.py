@@ -5,8 +5,9 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from antiphon.errors import ServerError
+from antiphon.errors import ClientError, history_too_large
 from antiphon.records import ClientSecretRecord, Direction, ItemRecord, KeyRecord, ResponseRecord, SessionRecord
+from antiphon.stores.availability import Availability
 
 SortOrder = Literal["asc", "desc"]
 
@@ -17,6 +18,12 @@ MAX_CHAIN_LENGTH = 10_000
 """
 The most responses in one conversation: far beyond any context window, and a bound on what a damaged store makes us
 read.
+"""
+
+MAX_CHAIN_BYTES = 64 << 20
+"""
+The most that the responses and items of one conversation may come to: some 16 million tokens of text, and a bound on
+the memory that continuing it takes.
 """
 
 
@@ -42,9 +49,14 @@ class MissingAncestor(LookupError):
     """A response continues one that is no longer stored; `args[0]` is the missing id."""
 
 
-def chain_too_long_error(response_id: str) -> ServerError:
-    """The conversation that ends in this response is longer than `MAX_CHAIN_LENGTH`."""
-    return ServerError(f"The conversation of response '{response_id}' is longer than {MAX_CHAIN_LENGTH} responses.")
+def chain_too_long() -> ClientError:
+    """The conversation is longer than `MAX_CHAIN_LENGTH`."""
+    return history_too_large(f"it has more than {MAX_CHAIN_LENGTH:,} responses")
+
+
+def chain_too_large() -> ClientError:
+    """The conversation is larger than `MAX_CHAIN_BYTES`."""
+    return history_too_large(f"it has more than {MAX_CHAIN_BYTES >> 20} MiB")
 
 
 class KeyStore(Protocol):
@@ -116,6 +128,10 @@ class Store(Protocol):
     """
 
     @property
+    def availability(self) -> Availability:
+        """Whether it can be used now."""
+
+    @property
     def keys(self) -> KeyStore:
         """The API keys, in the same place."""
 
@@ -138,6 +154,14 @@ class Store(Protocol):
     async def close(self) -> None:
         """Finish pending writes and disconnect; idempotent."""
 
+    async def check(self) -> None:
+        """
+        Show other servers that this one lives, and see whether the store can be used; to be called all the time.
+
+        Raises:
+            StoreError: it can't.
+        """
+
     async def put(self, record: ResponseRecord) -> None:
         """Store `record` with its items, replacing all of an earlier record with the same id."""
 
@@ -153,7 +177,8 @@ class Store(Protocol):
 
         Raises:
             MissingAncestor: one of them was deleted, so the conversation is not complete.
-            ServerError: there are more than `MAX_CHAIN_LENGTH`.
+            ClientError: there are more than `MAX_CHAIN_LENGTH`, or they come to more than `MAX_CHAIN_BYTES`. They are
+                counted before they are read.
         """
 
     async def item(self, tenant: str, item_id: str) -> ItemRecord | None:
@@ -178,16 +203,28 @@ class Store(Protocol):
             UnknownCursor: `after` is not among the response's items of that direction.
         """
 
+    async def finish(self, record: ResponseRecord) -> bool:
+        """
+        Give an unfinished response that this server has put the status and the body of `record`, and add those of its
+        items that come after the stored ones.
+
+        Returns:
+            False, and changes nothing, where the stored one has ended, is gone, or is another server's.
+        """
+
     async def orphans(self) -> Sequence[ResponseRecord]:
         """
-        Unfinished records of every tenant that no living server works on, in the order they were put.
+        Unfinished records of every tenant that no living server works on, in the order they were put, without items.
 
-        A server works on the records it has put until its store is closed or its process dies. In a store that several
-        servers can't share, everything put before this server opened it is an orphan.
+        A server works on the records it has put until its store is closed or its process dies, or until it fails to
+        `finish` one. In a store that several servers can't share, everything put before this server opened it is an
+        orphan.
         """
 
-    async def put_if_unfinished(self, record: ResponseRecord) -> bool:
+    async def write_off(self, record: ResponseRecord) -> bool:
         """
-        Replace an unfinished record by `record`; returns False, and changes nothing, where the stored one is not
-        unfinished.
+        Give an orphan the status and the body of `record`, which ends it.
+
+        Returns:
+            False, and changes nothing, where it is no orphan.
         """

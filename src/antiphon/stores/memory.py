@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from antiphon.records import ClientSecretRecord, Direction, ItemRecord, KeyRecord, ResponseRecord, SessionRecord
+from antiphon.stores.availability import Availability
 from antiphon.stores.base import (
+    MAX_CHAIN_BYTES,
     MAX_CHAIN_LENGTH,
     UNFINISHED_STATUSES,
     ItemPage,
@@ -13,7 +15,8 @@ from antiphon.stores.base import (
     SessionPage,
     SortOrder,
     UnknownCursor,
-    chain_too_long_error,
+    chain_too_large,
+    chain_too_long,
 )
 
 
@@ -21,6 +24,7 @@ class MemoryStore:
     """The contract in its plainest form; other stores are tested against it."""
 
     def __init__(self) -> None:
+        self.availability = Availability()
         self.keys = MemoryKeyStore()
         self.client_secrets = MemoryClientSecretStore()
         self.sessions = MemorySessionStore()
@@ -32,6 +36,9 @@ class MemoryStore:
 
     async def close(self) -> None:
         """Do nothing: records stay for as long as this object."""
+
+    async def check(self) -> None:
+        self.availability.mark_reached()
 
     async def put(self, record: ResponseRecord) -> None:
         self._records.pop(record.id, None)
@@ -52,14 +59,17 @@ class MemoryStore:
         newest = await self.get(tenant, response_id)
         if newest is None:
             return ()
-        chain = [newest]
+        chain, size_bytes = [newest], _size_bytes(newest)
         while (previous := chain[-1].previous_response_id) is not None:
             if len(chain) == MAX_CHAIN_LENGTH:
-                raise chain_too_long_error(response_id)
+                raise chain_too_long()
             ancestor = await self.get(tenant, previous)
             if ancestor is None:
                 raise MissingAncestor(previous)
             chain.append(ancestor)
+            size_bytes += _size_bytes(ancestor)
+        if size_bytes > MAX_CHAIN_BYTES:
+            raise chain_too_large()
         return chain[::-1]
 
     async def item(self, tenant: str, item_id: str) -> ItemRecord | None:
@@ -88,17 +98,34 @@ class MemoryStore:
             items = items[positions[-1] + 1 :]
         return ItemPage(tuple(items[:limit]), has_more=len(items) > limit)
 
+    async def finish(self, record: ResponseRecord) -> bool:
+        if record.id not in self._ids_since_open or not self._is_unfinished(record):
+            return False
+        old = self._records[record.id]
+        items = old.items + record.items[len(old.items) :]
+        self._records[record.id] = replace(old, status=record.status, body=record.body, items=items)
+        return True
+
     async def orphans(self) -> Sequence[ResponseRecord]:
         return [
-            record for record in self._records.values() if record.status in UNFINISHED_STATUSES and record.id not in self._ids_since_open
+            replace(record, items=())
+            for record in self._records.values()
+            if record.status in UNFINISHED_STATUSES and record.id not in self._ids_since_open
         ]
 
-    async def put_if_unfinished(self, record: ResponseRecord) -> bool:
-        old = self._records.get(record.id)
-        if old is None or old.status not in UNFINISHED_STATUSES:
+    async def write_off(self, record: ResponseRecord) -> bool:
+        if record.id in self._ids_since_open or not self._is_unfinished(record):
             return False
-        await self.put(record)
+        self._records[record.id] = replace(self._records[record.id], status=record.status, body=record.body)
         return True
+
+    def _is_unfinished(self, record: ResponseRecord) -> bool:
+        old = self._records.get(record.id)
+        return old is not None and old.tenant == record.tenant and old.status in UNFINISHED_STATUSES
+
+
+def _size_bytes(record: ResponseRecord) -> int:
+    return len(record.body) + sum(len(item.body) for item in record.items)
 
 
 class MemoryKeyStore:

@@ -1,13 +1,15 @@
 """Who is let in, by a clock that the test turns."""
 
+import asyncio
+import contextlib
 import re
 from collections.abc import Mapping
 
 import pytest
 
-from antiphon.errors import ClientError, ServerError
+from antiphon.errors import ClientError, ServerError, StoreError
 from antiphon.records import KeyRecord
-from antiphon.runtime.access.keys import DEFAULT_SCOPES, EARLY_REFRESHES_PER_MINUTE, LAST_USED_INTERVAL_S, REFRESH_S, Keyring, make_key
+from antiphon.runtime.access.keys import DEFAULT_SCOPES, EARLY_REFRESHES_PER_MINUTE, MAX_OUTAGE_S, REFRESH_S, Keyring, make_key
 from antiphon.stores.memory import MemoryKeyStore
 
 pytestmark = pytest.mark.anyio
@@ -19,15 +21,23 @@ def anyio_backend() -> str:
 
 
 class Counted(MemoryKeyStore):
-    """Keys in memory that count how often they are read and written, and can't be written when they are `full`."""
+    """
+    Keys in memory that count how often they are read and written. They can't be written while they are full, or read
+    while they are away, and reading waits for the gate.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.reads = self.writes = 0
-        self.is_full = False
+        self.is_full = self.is_away = False
+        self.gate: asyncio.Event | None = None
 
     async def all(self) -> list[KeyRecord]:
         self.reads += 1
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.is_away:
+            raise StoreError("The disk is gone.", is_temporary=True)
         return list(await super().all())
 
     async def mark_used(self, last_used_at: Mapping[str, int]) -> None:
@@ -150,28 +160,109 @@ async def test_neither_right_nor_wrong_keys_read_the_store_each_time():
     assert (await house.ring.authenticate(secret)).key
 
 
-async def test_uses_are_written_now_and_then_and_at_the_end():
+async def test_uses_are_written_when_it_is_time_and_at_the_end():
     house = House()
     record, secret = await house.key()
     await house.ring.open()
-    for _ in range(1000):
+    for _ in range(100):
         house.now += 0.125
         await house.ring.authenticate(secret)
-    assert house.keys.writes == 2
+    assert house.keys.writes == 0
+    await house.ring.write_last_used()
+    await house.ring.write_last_used()
+    assert house.keys.writes == 1
+    house.now = 1125.0
+    await house.ring.authenticate(secret)
     await house.ring.close()
     (kept,) = await house.keys.all()
-    assert (kept.id, kept.last_used_at, house.keys.writes) == (record.id, 1125, 3)
+    assert (kept.id, kept.last_used_at, house.keys.writes) == (record.id, 1125, 2)
 
 
 async def test_a_store_that_cannot_be_written_lets_callers_in_and_keeps_their_uses_for_later():
     house = House()
     _, secret = await house.key()
-    await house.ring.authenticate(secret)
-    house.keys.is_full, house.now = True, house.now + LAST_USED_INTERVAL_S
+    house.keys.is_full, house.now = True, 1060.0
     assert (await house.ring.authenticate(secret)).key
+    await house.ring.write_last_used()
     house.keys.is_full = False
     await house.ring.close()
     assert [key.last_used_at for key in await house.keys.all()] == [1060]
+
+
+# While the store can't be read
+
+
+async def refused_for_now(house: House, secret: str | None) -> None:
+    with pytest.raises(StoreError) as error:
+        await house.ring.authenticate(secret)
+    assert (error.value.status, error.value.code, error.value.retry_after_s) == (503, "store_unavailable", 5)
+
+
+async def read_again(house: House, secret: str) -> None:
+    """Have a request start a read that nobody waits for, and let it end."""
+    house.now += REFRESH_S
+    with contextlib.suppress(StoreError):
+        await house.ring.authenticate(secret)
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_known_keys_work_for_a_while_and_unknown_ones_are_not_called_wrong():
+    house = House()
+    record, secret = await house.key()
+    revoked, its_secret = await house.key()
+    await house.keys.revoke(revoked.id, 1)
+    await house.ring.open()
+    read_at, house.keys.is_away, house.now = house.now, True, house.now + REFRESH_S
+    for _ in range(100):
+        assert (await house.ring.authenticate(secret)).key == record
+    assert house.keys.reads == 2, "one try, not one for each request"
+    await refused_for_now(house, "ak-" + "x" * 43)
+    await house.refused(its_secret)
+    await house.refused(None)
+    house.now = read_at + MAX_OUTAGE_S
+    assert (await house.ring.authenticate(secret)).key
+    house.now += 1
+    await refused_for_now(house, secret)
+    await house.refused(None)
+    assert await house.ring.inactive_keys([record.id]) == set(), "sessions go on"
+    house.keys.is_away = False
+    await read_again(house, secret)
+    assert (await house.ring.authenticate(secret)).key
+    await house.refused("ak-" + "x" * 43)
+
+
+async def test_nobody_waits_twice_for_a_store_that_hangs():
+    house = House()
+    record, secret = await house.key()
+    await house.ring.open()
+    house.keys.gate, house.now = asyncio.Event(), house.now + REFRESH_S
+    for _ in range(3):
+        async with asyncio.timeout(60):
+            assert (await house.ring.authenticate(secret)).key == record
+    await refused_for_now(house, "ak-" + "x" * 43)
+    assert house.keys.reads == 2, "the read that hangs is the only one"
+    house.keys.gate.set()
+    await read_again(house, secret)
+    await house.refused("ak-" + "x" * 43)
+    await house.ring.close()
+
+
+async def test_a_server_without_keys_stays_open_while_its_store_is_away():
+    house = House()
+    await house.ring.open()
+    house.keys.is_away, house.now = True, house.now + REFRESH_S
+    assert (await house.ring.authenticate(None)).tenant == ""
+    house.now += MAX_OUTAGE_S
+    await refused_for_now(house, None)
+
+
+async def test_keys_that_were_never_read_let_nobody_in():
+    house = House(required=True)
+    house.keys.is_away = True
+    with pytest.raises(StoreError):
+        await house.ring.open()
+    await refused_for_now(house, "ak-" + "x" * 43)
 
 
 async def test_a_keys_limits_last_from_request_to_request():

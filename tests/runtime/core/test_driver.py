@@ -10,7 +10,7 @@ from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.scripted.engine import Script, ScriptedEngine
 from antiphon.errors import ServerError
 from antiphon.protocols.responses.request import ResolvedRequest
-from antiphon.protocols.responses.session import ResponsesSession
+from antiphon.protocols.responses.session import INTERRUPTED_MESSAGE, ResponsesSession, fail_interrupted_record
 from antiphon.protocols.session import FromClient
 from antiphon.runtime.core.driver import BATCH_SIZE, MAX_PENDING_EVENTS, Driver
 from antiphon.runtime.core.metrics import Metrics
@@ -61,6 +61,13 @@ class Gated(MemoryStore):
         if self.asked == self.fails_at:
             raise ServerError("The disk is full.")
         await super().put(record)
+
+    async def finish(self, record):
+        self.asked += 1
+        await self.gate.wait()
+        if self.asked == self.fails_at:
+            raise ServerError("The disk is full.")
+        return await super().finish(record)
 
 
 def session_for(text="Hi there", stream=True):
@@ -123,6 +130,38 @@ def test_a_beginning_that_cannot_be_kept_closes_with_the_fault_and_not_a_word():
     client = driven(store)
     assert client.sent == []
     assert [fault.message for fault in client.closed] == ["The disk is full."]
+
+
+class Shared(MemoryStore):
+    """A store in which another server has taken this one for dead, and written off all that it works on."""
+
+    async def put(self, record):
+        await super().put(record)
+        self._ids_since_open.clear()
+        assert await self.write_off(fail_interrupted_record(record))
+
+
+def test_a_response_that_was_written_off_stays_failed_and_its_client_is_told_so():
+    store = Shared()
+    client = driven(store)
+    assert client.sent[-2:] == ["error", "failed"]
+    assert "completed" not in client.sent
+    assert [error.message for error in client.closed] == [INTERRUPTED_MESSAGE]
+    kept = asyncio.run(store.get("", "resp_1"))
+    assert kept.status == "failed" and INTERRUPTED_MESSAGE.encode() in kept.body
+
+
+def test_a_response_that_was_deleted_meanwhile_stays_deleted():
+    store = Gated()
+
+    async def beside(driver, client):
+        store.gate.set()
+        await client.heard.wait()
+        assert await store.delete("", "resp_1")
+
+    client = driven(store, ScriptedEngine(Script(pace_ms=1)), beside)
+    assert client.sent[-1] == "completed"
+    assert asyncio.run(store.get("", "resp_1")) is None
 
 
 def test_an_end_that_cannot_be_kept_is_a_failure_and_not_completed():

@@ -1,5 +1,9 @@
-"""A store that was made by an older version opens in this one, and everything is still there."""
+"""
+A store that was made by an older version opens in this one, and everything is still there; and many may open it first.
+"""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from antiphon.records import ItemRecord, ResponseRecord
 from antiphon.stores.sql.migrations import v0001_responses
 from antiphon.stores.sql.store import SqlStore
+from support.stores.responses import response
 
 pytestmark = pytest.mark.anyio
 
@@ -78,3 +83,50 @@ async def test_a_store_of_the_first_version_opens_with_all_that_it_has(url: str)
     await store.put(second)
     assert await store.orphans() == [] and await store.get("ada", "resp_2") == second
     await store.close()
+
+
+_OPENS_TWELVE_TIMES = """
+import asyncio, os, sys
+from antiphon.stores.sql.store import SqlStore
+
+async def open():
+    store = SqlStore(sys.argv[1])
+    await store.open()
+    await store.keys.all()
+    await store.close()
+
+start, go = os.pipe()
+for _ in range(12):
+    if not os.fork():
+        os.close(go)
+        os.read(start, 1)  # returns in all of them at once, when the last writer closes the pipe
+        asyncio.run(open())
+        os._exit(0)
+os.close(go)
+sys.exit(sum(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(12)))
+"""
+
+
+def test_twelve_first_starts_at_once_all_succeed(url: str) -> None:
+    done = subprocess.run([sys.executable, "-c", _OPENS_TWELVE_TIMES, url], capture_output=True, text=True)
+    assert (done.returncode, done.stderr[-1000:]) == (0, "")
+
+
+async def test_a_server_goes_on_beside_a_newer_one_that_only_added_to_the_tables(url: str) -> None:
+    """A later version adds a column and says that this version's servers may go on; one of them starts after that."""
+    driver = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
+    before = SqlStore(url)
+    await before.open()
+    engine = create_async_engine(make_url(url).set(drivername=driver[make_url(url).drivername]))
+    async with engine.begin() as connection:
+        await connection.execute(text("ALTER TABLE responses ADD COLUMN note TEXT"))
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    await engine.dispose()
+    after = SqlStore(url)
+    await after.open()
+    for number, store in enumerate((before, after)):
+        record = response(f"resp_{number}")
+        await store.put(record)
+        assert await before.get("ada", record.id) == await after.get("ada", record.id) == record
+    await before.close()
+    await after.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.errors import ServerError
+from antiphon.errors import ServerError, StoreError
 from antiphon.records import ResponseRecord
 from antiphon.stores.sql.store import SqlStore
 from support.stores.responses import response
@@ -42,7 +42,7 @@ async def test_a_server_leaves_what_another_works_on_until_that_one_is_gone(post
     assert await orphans(other) == []
     await one.close()
     assert await orphans(other) == ["resp_1"]
-    assert await other.put_if_unfinished(response("resp_1", "failed"))
+    assert await other.write_off(response("resp_1", "failed"))
     assert await orphans(other) == []
     await other.close()
 
@@ -81,6 +81,40 @@ async def test_a_killed_server_s_responses_are_nobody_s(postgres: Any) -> None:
     await survivor.close()
 
 
+async def test_what_was_written_off_stays_failed_when_its_server_wakes_up(postgres: Any) -> None:
+    """A server that slept lost its lock, and another one failed its response; then it wakes and has finished."""
+    url = postgres.new_database()
+    sleeper, other = await opened(url), await opened(url)
+    await sleeper.put(response("resp_1", "in_progress"))
+    database = url.removeprefix("postgresql://antiphon@/").partition("?")[0]
+    number = sleeper._database.server_number
+    postgres.execute(f"SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND objid = {number}", database)
+    while not await orphans(other):  # the connection ends a moment later
+        pass
+    assert await other.write_off(response("resp_1", "failed"))
+    assert await sleeper.finish(response("resp_1")) is False
+    await sleeper.check()
+    assert await sleeper.finish(response("resp_1")) is False
+    failed = await other.get("ada", "resp_1")
+    assert failed is not None and failed.status == "failed"
+    for store in (sleeper, other):
+        await store.close()
+
+
+async def test_a_server_that_is_back_in_time_is_not_written_off(postgres: Any) -> None:
+    url = postgres.new_database()
+    one, other = await opened(url), await opened(url)
+    await one.put(response("resp_1", "in_progress"))
+    postgres.stop()
+    postgres.start()
+    assert await orphans(other) == ["resp_1"], "the first look"
+    await one.check()
+    assert await other.write_off(response("resp_1", "failed")) is False
+    assert await one.finish(response("resp_1")) is True
+    for store in (one, other):
+        await store.close()
+
+
 async def test_servers_that_write_the_same_responses_do_not_get_in_each_others_way(postgres: Any) -> None:
     url = postgres.new_database()
     stores = [await opened(url), await opened(url)]
@@ -88,15 +122,17 @@ async def test_servers_that_write_the_same_responses_do_not_get_in_each_others_w
     for id in ids:
         await stores[0].put(response(id, "in_progress"))
 
-    async def write(store: SqlStore, order: list[str]) -> None:
+    async def finish(store: SqlStore, order: list[str]) -> set[bool]:
+        results = set()
         for _ in range(10):
             async with asyncio.TaskGroup() as group:
-                for id in order:
-                    group.create_task(store.put_if_unfinished(response(id, "in_progress")))
+                tasks = [group.create_task(store.finish(response(id, "in_progress"))) for id in order]
+            results |= {task.result() for task in tasks}
+        return results
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(write(stores[0], ids))
-        group.create_task(write(stores[1], ids[::-1]))
+        owner, other = group.create_task(finish(stores[0], ids)), group.create_task(finish(stores[1], ids[::-1]))
+    assert (owner.result(), other.result()) == ({True}, {False})
     assert [await stores[0].get("ada", id) for id in ids] == [response(id, "in_progress") for id in ids]
     for store in stores:
         await store.close()
@@ -125,8 +161,9 @@ async def test_a_restart_of_the_database_is_survived(postgres: Any) -> None:
     store = await opened(postgres.new_database())
     await store.put(response("resp_1", "in_progress"))
     postgres.stop()
-    with pytest.raises(ServerError, match=r"The store at postgresql.* can't be"):
+    with pytest.raises(StoreError) as away:
         await store.get("ada", "resp_1")
+    assert away.value.operator_message.startswith("The store at postgresql://") and "can't be" in away.value.operator_message
     with pytest.raises(ServerError):
         await store.put(response("resp_2"))
     with pytest.raises(ServerError):
@@ -180,5 +217,6 @@ async def test_a_user_without_rights_is_told(postgres: Any) -> None:
 async def test_a_newer_schema_is_left_alone(postgres: Any) -> None:
     url = postgres.new_database()
     await (await opened(url)).close()
-    postgres.execute("UPDATE alembic_version SET version_num = '9999'", url.rpartition("/@/")[2].split("?")[0].rpartition("/")[2] or "x")
+    newer = "UPDATE alembic_version SET version_num = '9999'; UPDATE schema_compatibility SET oldest_server = '9998'"
+    postgres.execute(newer, url.rpartition("/@/")[2].split("?")[0].rpartition("/")[2] or "x")
     assert "newer version of antiphon (schema 9999)" in await fault_of_opening(url)

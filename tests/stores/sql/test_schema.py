@@ -8,7 +8,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, create_engine, text
 
-from antiphon.stores.sql.schema import NewerSchema, metadata, migrate
+from antiphon.stores.sql.schema import REVISION, NewerSchema, is_current, metadata, migrate
 
 
 @pytest.fixture
@@ -44,8 +44,37 @@ def test_migrating_again_changes_nothing(connection: Connection) -> None:
     assert connection.execute(text("SELECT version_num FROM alembic_version")).all() == before
 
 
-def test_a_schema_from_the_future_is_not_touched(connection: Connection) -> None:
+def newer(connection: Connection, oldest_server: str) -> None:
+    """Migrate, as a later version would that has added a column and says which servers may go on."""
     migrate(connection)
+    connection.execute(text("ALTER TABLE responses ADD COLUMN note TEXT"))
     connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    connection.execute(text("UPDATE schema_compatibility SET oldest_server = :oldest"), {"oldest": oldest_server})
+
+
+def test_a_newer_schema_that_does_not_allow_for_this_version_is_not_touched(connection: Connection) -> None:
+    newer(connection, "9998")
     with pytest.raises(NewerSchema, match="9999"):
         migrate(connection)
+
+
+def test_a_newer_schema_that_says_nothing_is_not_touched(connection: Connection) -> None:
+    newer(connection, REVISION)
+    connection.execute(text("DROP TABLE schema_compatibility"))
+    with pytest.raises(NewerSchema, match="9999"):
+        migrate(connection)
+
+
+def test_a_newer_schema_that_allows_for_this_version_is_used_as_it_is(connection: Connection) -> None:
+    newer(connection, REVISION)
+    assert is_current(connection)
+    migrate(connection)
+    assert connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one() == "9999"
+
+
+def test_the_revision_of_the_tables_is_the_latest(connection: Connection) -> None:
+    assert not is_current(connection)
+    migrate(connection)
+    assert is_current(connection)
+    assert connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one() == REVISION
+    assert connection.execute(text("SELECT oldest_server FROM schema_compatibility")).scalars().all() == [REVISION]

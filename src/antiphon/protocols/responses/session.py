@@ -59,6 +59,9 @@ PADDING_MULTIPLE = 16
 Deltas are padded to a multiple of this many characters, so that the size of a packet doesn't reveal the text in it.
 """
 
+INTERRUPTED_MESSAGE = "The server stopped before this response was finished."
+"""Why a response failed whose server died, or was taken for dead."""
+
 
 class ResponsesSession:
     """
@@ -477,6 +480,6 @@ def to_api_error(failure: engine_events.ResponseFailed) -> ApiError:
 def fail_interrupted_record(record: ResponseRecord) -> ResponseRecord:
     """The record of a response whose server died: its status is `failed`."""
     response = decode_response(record.body)
-    failure = engine_events.ResponseFailed(id=record.id, message="The server stopped before this response was finished.")
+    failure = engine_events.ResponseFailed(id=record.id, message=INTERRUPTED_MESSAGE)
     response = msgspec.structs.replace(response, status="failed", error=response_error(failure), completed_at=None)
     return msgspec.structs.replace(record, status="failed", body=encode(response))

@@ -3,6 +3,8 @@ Who may use the server: API keys and their scopes.
 
 All keys are cached in memory, no older than `REFRESH_S`. So a wrong key costs no look-up in the store, however many are
 tried, and a key that is revoked, here or by another process, stops working after `REFRESH_S`.
+
+While the store can't be read, the cached keys go on working for `MAX_OUTAGE_S`, and nobody waits for the store.
 """
 
 import asyncio
@@ -15,7 +17,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from antiphon.errors import ClientError, ServerError, quote_list
+from antiphon.errors import ApiError, ClientError, ServerError, StoreError, quote_list
 from antiphon.records import KeyRecord
 from antiphon.runtime.access.rate_limits import Allowance, Bucket, LocalAllowance, Meter
 from antiphon.stores.base import KeyStore
@@ -35,6 +37,15 @@ DEFAULT_SCOPES: tuple[Scope, ...] = ("responses:write", "responses:read", "model
 
 REFRESH_S = 2.0
 """The greatest age of the cached keys."""
+
+MAX_OUTAGE_S = 300.0
+"""
+How long the cached keys work while the store can't be read: long enough for a restart of the database, and the longest
+that a key which was revoked meanwhile still opens anything.
+"""
+
+READ_WAIT_S = 2.0
+"""How long a request waits for the keys to be read, before the cached ones must do."""
 
 EARLY_REFRESHES_PER_MINUTE = 60
 """How often an unknown key, or the lack of any, makes us read the keys early: one may have just been created."""
@@ -126,17 +137,27 @@ class Keyring:
         self._new_allowance = new_allowance or (lambda key: LocalAllowance(Meter(key, monotonic)))
         self._allowances: dict[str, Allowance] = {}
         self._last_used_at: dict[str, int] = {}
-        self._read_at = self._written_at = -float("inf")
+        self._read_at = self._tried_at = -float("inf")
+        self._is_store_away = False
+        self._reading: asyncio.Task[None] | None = None
         self._refresh_bucket = Bucket(EARLY_REFRESHES_PER_MINUTE, monotonic)
-        self._refresh_lock = asyncio.Lock()
 
     async def open(self) -> None:
-        """Read the keys; call it once the store is open."""
+        """
+        Read the keys; call it once the store is open.
+
+        Raises:
+            StoreError: they can't be read.
+        """
         await self._refresh(0)
+        self._check_age()
 
     async def close(self) -> None:
         """Write the times of last use; call it while the store is still open."""
-        await self._write_last_used()
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
+        await self.write_last_used()
 
     @property
     def has_live_key(self) -> bool:
@@ -154,17 +175,21 @@ class Keyring:
 
         Raises:
             ClientError: 401; a key is needed, and this is not a valid one.
+            StoreError: 503; the store can't be read, and the cached keys don't have this one or are too old.
         """
         if self._is_required is False:
             return Caller(ANONYMOUS_TENANT)
         await self._refresh(REFRESH_S)
         if not self._keys_by_hash or (secret is not None and self._find(secret) is None):
             await self._refresh_early()
-        if self.is_open:
-            return Caller(ANONYMOUS_TENANT)
-        if secret is None:
+        if secret is None and (self._is_required or self._keys_by_hash):
             raise _no_key_error()
+        self._check_age()
+        if secret is None or self.is_open:
+            return Caller(ANONYMOUS_TENANT)
         key = self._find(secret)
+        if key is None and self._is_store_away:  # it may have been created meanwhile
+            raise _unreadable_error()
         if key is None or not key.is_live(self._clock()):
             raise wrong_key_error(secret)
         return self._new_caller(key)
@@ -175,19 +200,33 @@ class Keyring:
 
         Returns:
             None where that key is no longer valid, or a key is needed now.
+
+        Raises:
+            StoreError: as `authenticate`.
         """
         if self._is_required is not False:
             await self._refresh(REFRESH_S)
+            self._check_age()
         if self.is_open:
             return Caller(ANONYMOUS_TENANT)
         key = next((key for key in self._keys_by_hash.values() if key.id == key_id), None)
+        if key is None and self._is_store_away:
+            raise _unreadable_error()
         return self._new_caller(key) if key is not None and key.is_live(self._clock()) else None
 
     async def inactive_keys(self, key_ids: Collection[str]) -> Collection[str]:
-        """Those of the keys that are no longer valid."""
+        """Those of the keys that are no longer valid, as far as is known: sessions go on while the store can't be read."""
         await self._refresh(REFRESH_S)
         now = self._clock()
         return set(key_ids) - {key.id for key in self._keys_by_hash.values() if key.is_live(now)}
+
+    async def write_last_used(self) -> None:
+        """Write the times of last use; to be called every `LAST_USED_INTERVAL_S`."""
+        last_used_at, self._last_used_at = self._last_used_at, {}
+        try:
+            await self._keys.mark_used(last_used_at)
+        except ServerError:  # requests that only read go on while the store can't be written; tried again later
+            self._last_used_at = last_used_at | self._last_used_at
 
     def _new_caller(self, key: KeyRecord) -> Caller:
         self._last_used_at[key.id] = int(self._clock())
@@ -204,32 +243,46 @@ class Keyring:
         return self._allowances[key.id]
 
     async def _refresh_early(self) -> None:
-        if not self._refresh_bucket.wait_s(1):
-            self._refresh_bucket.take(1)
-            await self._refresh(0)
+        if self._is_store_away or self._refresh_bucket.wait_s(1):
+            return
+        self._refresh_bucket.take(1)
+        if self._reading is not None:  # it began before the key was presented
+            await asyncio.wait([self._reading], timeout=READ_WAIT_S)
+        await self._refresh(0)
 
     async def _refresh(self, max_age_s: float) -> None:
-        """Read the keys again if the cache is older than that."""
-        if self._monotonic() - self._read_at < max_age_s:
+        """Read the keys again if the cache is older than that; while the store is away, only see to it that they are."""
+        now = self._monotonic()
+        if now - self._read_at < max_age_s:
             return
-        async with self._refresh_lock:
-            if self._monotonic() - self._read_at < max_age_s:  # another task has read them meanwhile
-                return
-            if self._monotonic() - self._written_at >= LAST_USED_INTERVAL_S:
-                await self._write_last_used()
-            keys_by_hash = {key.hash: key for key in await self._keys.all()}
-            self._read_at = self._monotonic()
-            self._keys_by_hash = keys_by_hash
-            ids = {key.id for key in keys_by_hash.values()}
-            self._allowances = {key_id: allowance for key_id, allowance in self._allowances.items() if key_id in ids}
+        if self._reading is None and not (self._is_store_away and now - self._tried_at < REFRESH_S):
+            self._tried_at = now
+            # It outlives the request that begins it, which waits for `READ_WAIT_S` at most; `close` cancels it.
+            self._reading = asyncio.create_task(self._read(), name="read keys")  # noqa: TID251
+        if self._reading is not None and not self._is_store_away:
+            reads, _ = await asyncio.wait([self._reading], timeout=READ_WAIT_S)
+            for read in reads:
+                read.result()  # raises a defect's error
+            if not reads:
+                self._is_store_away = True
 
-    async def _write_last_used(self) -> None:
-        last_used_at, self._last_used_at = self._last_used_at, {}
-        self._written_at = self._monotonic()
+    async def _read(self) -> None:
         try:
-            await self._keys.mark_used(last_used_at)
-        except ServerError:  # requests that only read go on while the store can't be written; tried again later
-            self._last_used_at = last_used_at | self._last_used_at
+            keys = await self._keys.all()
+        except ApiError:
+            self._is_store_away = True
+        else:
+            self._is_store_away = False
+            self._read_at = self._monotonic()
+            self._keys_by_hash = {key.hash: key for key in keys}
+            ids = {key.id for key in keys}
+            self._allowances = {key_id: allowance for key_id, allowance in self._allowances.items() if key_id in ids}
+        finally:
+            self._reading = None
+
+    def _check_age(self) -> None:
+        if self._monotonic() - self._read_at > MAX_OUTAGE_S:
+            raise _unreadable_error()
 
 
 def hash_secret(secret: str) -> bytes:
@@ -239,6 +292,10 @@ def hash_secret(secret: str) -> bytes:
     A plain SHA-256 is enough: our secrets are 256 random bits, which no dictionary contains.
     """
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+def _unreadable_error() -> StoreError:
+    return StoreError("The keys can't be read.", is_temporary=True)
 
 
 def _no_key_error() -> ClientError:

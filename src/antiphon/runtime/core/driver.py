@@ -16,6 +16,7 @@ from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.engine import Engine, EngineConversation, EngineOverrun, overrun_event
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.errors import ApiError, ServerError
+from antiphon.protocols.responses.session import INTERRUPTED_MESSAGE
 from antiphon.protocols.session import (
     ClientEventT,
     Close,
@@ -276,7 +277,8 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         except ApiError as error:
             self._persist_failed(record, error)
         except Exception as error:  # a defect of the store must not leave the client without an end
-            self._persist_failed(record, ServerError(f"The response could not be stored: {error}"))
+            self._store.availability.mark_failed(f"A response could not be stored: {error!r}")
+            self._persist_failed(record, ServerError("The response could not be stored."))
         else:
             self._metrics.store_writes["kept"] += 1
             self._pending_persist = None
@@ -284,12 +286,18 @@ class Driver(Generic[ClientEventT, ServerEventT]):
             self._perform(effects)
 
     async def _put(self, record: ResponseRecord) -> None:
-        """Store a record; one that was deleted since the response was announced stays deleted."""
+        """
+        Store a record; one that was deleted since the response was announced stays deleted.
+
+        Raises:
+            ServerError: another server took this one for dead, and ended the response as failed. That is final: whoever
+                has read it must not find another end later.
+        """
         if not self._is_stored:
             await self._store.put(record)
             self._is_stored = True
-        elif not await self._store.put_if_unfinished(record) and await self._store.get(record.tenant, record.id):
-            await self._store.put(record)  # another server took this one for dead and marked the response failed
+        elif not await self._store.finish(record) and await self._store.get(record.tenant, record.id):
+            raise ServerError(INTERRUPTED_MESSAGE)
 
     def _persist_failed(self, record: ResponseRecord, error: ApiError) -> None:
         self._metrics.store_writes["failed"] += 1

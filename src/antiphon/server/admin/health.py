@@ -58,7 +58,7 @@ def routes(service: Service) -> list[GuardedRoute]:
         return json_response(Health("ok"))
 
     async def readyz(_request: Request) -> Response:
-        ready = service.is_ready and not service.live_sessions.is_draining and bool(service.registry.all())
+        ready = service.is_ready and not service.live_sessions.is_draining and not service.is_store_away and bool(service.registry.all())
         return json_response(Health("ok")) if ready else json_response(Health("unavailable"), 503)
 
     async def version(_request: Request) -> Response:

@@ -1,20 +1,36 @@
 """The database behind a SQL store: its connections, its migrations, and its errors in plain words."""
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from typing import Protocol
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Any, Protocol
+from weakref import WeakSet
 
-from sqlalchemy import ColumnElement
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy import ColumnElement, Executable, event
+from sqlalchemy.engine import URL, AdaptedConnection, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError, StatementError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry
 
-from antiphon.errors import ServerError
+from antiphon.errors import ServerError, StoreError
+from antiphon.stores.availability import Availability
+from antiphon.stores.sql.connection import StatementTimeout, TimedConnection, connect
 from antiphon.stores.sql.postgres import PostgresBackend
-from antiphon.stores.sql.schema import NewerSchema, migrate
+from antiphon.stores.sql.schema import REVISION, NewerSchema, is_current, migrate
 from antiphon.stores.sql.sqlite import SqliteBackend
 
 _POOL_SIZE = 9  # concurrent reads, the writer, and the connection that shows other servers that this one lives
+
+TIMEOUT_S = 10.0
+"""How long a statement, or a new connection, may take; a server has `store.timeout_s`."""
+
+MIGRATION_TIMEOUT_S = 300.0
+"""How long changing the tables may take, and waiting for another server that does; large tables take minutes."""
+
+CLOSE_TIMEOUT_S = 5.0
+"""How long the database may take to close the connections, before they are cut."""
+
+_DATABASE_ERRORS = (SQLAlchemyError, OSError, OverflowError, ValueError)
 
 
 class DatabaseBackend(Protocol):
@@ -27,6 +43,7 @@ class DatabaseBackend(Protocol):
         write_options: execution options of a transaction that writes.
         is_orphaned: the condition that no living server works on an unfinished response.
         live_servers: the numbers of living servers, where the database itself doesn't know them.
+        migration_lock: a statement that waits until no other server migrates; None where `lock_start` is enough.
     """
 
     driver: str
@@ -34,6 +51,7 @@ class DatabaseBackend(Protocol):
     write_options: Mapping[str, object]
     is_orphaned: ColumnElement[bool]
     live_servers: Sequence[int]
+    migration_lock: Executable | None
 
     def display_name(self, url: URL) -> str:
         """The database as shown to people, without a password."""
@@ -49,10 +67,29 @@ class DatabaseBackend(Protocol):
     def prepare(self, engine: AsyncEngine) -> None:
         """Create the database if that is our task, and have every new connection set up."""
 
-    async def register(self, engine: AsyncEngine) -> int:
+    def lock_start(self) -> AbstractAsyncContextManager[None]:
         """
-        Show other servers that this one lives, until `unregister` or its death; returns its number. Call it again to
-        stay known.
+        Held while the store is opened, where opening it at the same time fails.
+
+        Raises:
+            TimeoutError: another process holds it.
+        """
+
+    def identify(self) -> object:
+        """
+        What tells this database from another one that takes its place while connections to it are open.
+
+        Raises:
+            OSError: it is gone.
+        """
+
+    def cut(self, driver_connection: Any) -> None:
+        """End the statement under way on a connection of the driver, without asking the database."""
+
+    async def register(self, connect: Callable[[], Awaitable[TimedConnection]]) -> int:
+        """
+        Show other servers that this one lives, until `unregister` or its death; returns its number, which never
+        changes. Call it again to stay known, never twice at the same time.
         """
 
     async def unregister(self) -> None:
@@ -63,6 +100,9 @@ class DatabaseBackend(Protocol):
 
     def is_systemic(self, error: Exception) -> bool:
         """Whether any other write would have failed with this error too."""
+
+    def is_unreachable(self, error: Exception) -> bool:
+        """Whether a write failed since the database can't be reached, so that reading would fail too."""
 
 
 _BACKENDS: dict[str, Callable[[Sequence[int]], DatabaseBackend]] = {
@@ -76,16 +116,28 @@ class Database:
     """
     Connections to the database behind an SQLAlchemy URL.
 
+    Args:
+        server_numbers: as `SqlStore`.
+        availability: is told about every success and failure.
+        timeout_s: how long a statement, or a new connection, may take.
+
     Raises:
         ServerError: the URL can't be used.
     """
 
-    def __init__(self, url: str, server_numbers: Sequence[int] = ()) -> None:
+    def __init__(
+        self, url: str, server_numbers: Sequence[int] = (), availability: Availability | None = None, timeout_s: float = TIMEOUT_S
+    ) -> None:
         database_url = _parse_url(url)
         self.backend = _BACKENDS[database_url.drivername.partition("+")[0]](server_numbers)
         self._display_name = self.backend.display_name(database_url)
-        self._engine = _create_engine(self.backend.driver_url(database_url), self.backend)
+        self._availability = availability or Availability()
+        self._timeout_s = timeout_s
+        self._engine = _create_engine(self.backend.driver_url(database_url), self.backend, timeout_s)
         self._write_engine = self._engine.execution_options(**self.backend.write_options)
+        self._driver_connections: WeakSet[Any] = WeakSet()
+        event.listen(self._engine.sync_engine, "connect", self._note_connection)
+        self._register_lock = asyncio.Lock()
         self.server_number = 0
 
     async def open(self) -> None:
@@ -96,70 +148,138 @@ class Database:
             ServerError: the database can't be used; the message says what to do about it.
         """
         try:
-            with self.translate_errors():
+            try:
                 self.backend.prepare(self._engine)
-                async with self._write_engine.begin() as connection:
-                    await connection.run_sync(migrate)
-            await self.register()
+                async with self.backend.lock_start():
+                    await self._migrate()
+                await self._register()
+            except (NewerSchema, *_DATABASE_ERRORS) as error:
+                raise ServerError(self._explain(error)) from error
         except BaseException:
             await self.close()
             raise
 
-    async def register(self) -> None:
-        """Show other servers that this one still lives."""
-        with self.translate_errors():
-            self.server_number = await self.backend.register(self._engine)
+    async def _migrate(self) -> None:
+        async with self._connection(self._engine) as connection, connection.transaction():
+            if await connection.run_sync(is_current, self._timeout_s):
+                return
+        async with self._connection(self._write_engine, MIGRATION_TIMEOUT_S) as connection, connection.transaction():
+            if self.backend.migration_lock is not None:
+                await connection.execute(self.backend.migration_lock)
+            await connection.run_sync(migrate, MIGRATION_TIMEOUT_S)
+
+    async def _register(self) -> None:
+        async with self._register_lock:
+            self.server_number = await self.backend.register(lambda: connect(self._engine, self.backend.cut, self._timeout_s))
+
+    async def check(self) -> None:
+        """
+        Show other servers that this one still lives, and see whether the database does.
+
+        Raises:
+            StoreError: it can't be used.
+        """
+        with self.judge_use():
+            self.backend.identify()
+            await self._register()
 
     async def close(self) -> None:
         """Disconnect; idempotent."""
         await self.backend.unregister()
-        await self._engine.dispose()
+        cut = asyncio.get_running_loop().call_later(min(CLOSE_TIMEOUT_S, self._timeout_s), self._cut_all)  # where the database hangs
+        try:
+            await self._engine.dispose()
+        finally:
+            cut.cancel()
+
+    def _note_connection(self, connection: AdaptedConnection, _entry: ConnectionPoolEntry) -> None:
+        self._driver_connections.add(connection.driver_connection)
+
+    def _cut_all(self) -> None:
+        for driver_connection in [*self._driver_connections]:
+            self.backend.cut(driver_connection)
 
     @asynccontextmanager
-    async def read_connection(self) -> AsyncIterator[AsyncConnection]:
-        """A connection that sees one state of the database."""
-        with self.translate_errors():
-            async with self._engine.connect() as connection:
+    async def read_connection(self) -> AsyncIterator[TimedConnection]:
+        """
+        A connection that sees one state of the database.
+
+        Raises:
+            StoreError: the database failed.
+        """
+        with self.judge_use():
+            self.backend.identify()
+            async with self._connection(self._engine) as connection, connection.transaction():
                 yield connection
 
     @asynccontextmanager
-    async def write_transaction(self) -> AsyncIterator[AsyncConnection]:
+    async def write_transaction(self) -> AsyncIterator[TimedConnection]:
         """
-        A transaction, committed on leaving without an error. It raises the database's own errors; `write` translates
-        them.
+        A transaction, committed on leaving without an error. It raises the database's own errors; `judge_use`
+        translates them.
         """
-        async with self._write_engine.begin() as connection:
+        identity = self.backend.identify()
+        async with self._connection(self._write_engine) as connection, connection.transaction():
             yield connection
+        if self.backend.identify() != identity:  # what was written to a file that is gone now is lost
+            raise OSError("it was replaced during a write")
 
     @asynccontextmanager
-    async def write(self) -> AsyncIterator[AsyncConnection]:
+    async def write(self) -> AsyncIterator[TimedConnection]:
         """
         A transaction, committed on leaving without an error.
 
         Raises:
-            ServerError: the database failed.
+            StoreError: the database failed.
         """
-        with self.translate_errors():
+        with self.judge_use(is_write=True):
             async with self.write_transaction() as connection:
                 yield connection
 
     @contextmanager
-    def translate_errors(self) -> Iterator[None]:
-        """Turn the database's errors into a `ServerError` that says what failed, where, and what to do."""
+    def judge_use(self, *, is_write: bool = False) -> Iterator[None]:
+        """Note whether a use of the database succeeds; turns its errors into a `StoreError`."""
         try:
             yield
-        except NewerSchema as error:
-            raise ServerError(
-                f"The store at {self._display_name} was last used by a newer version of antiphon (schema {error.args[0]}). "
+        except _DATABASE_ERRORS as error:
+            details = self._explain(error)
+            is_systemic = isinstance(error, SQLAlchemyError | OSError) and (not is_write or self.backend.is_systemic(error))
+            if not is_systemic:
+                self._availability.mark_failed(details)
+            elif not is_write or self.backend.is_unreachable(error):
+                self._availability.mark_unreachable(details)
+            else:
+                self._availability.mark_unwritable(details)
+            raise StoreError(details, is_temporary=is_systemic) from error
+        if is_write:
+            self._availability.mark_written()
+        else:
+            self._availability.mark_reached()
+
+    @asynccontextmanager
+    async def _connection(self, engine: AsyncEngine, timeout_s: float | None = None) -> AsyncIterator[TimedConnection]:
+        connection = await connect(engine, self.backend.cut, timeout_s or self._timeout_s)
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+    def _explain(self, error: BaseException) -> str:
+        """What failed, where, and what to do, for the operator."""
+        if isinstance(error, NewerSchema):
+            return (
+                f"The store at {self._display_name} was last used by a newer version of antiphon (schema {error.args[0]}), "
+                f"beside which this version (schema {REVISION}) can't run. "
                 "Install that version, or point `store.url` to another store."
-            ) from error
-        except (SQLAlchemyError, OSError, OverflowError, ValueError) as error:
-            cause = (error.orig if isinstance(error, StatementError) else None) or error  # without the statement, which explains nothing
-            explanation = self.backend.explain_error(cause) or _explain_unknown_error(cause)
-            raise ServerError(f"The store at {self._display_name} {explanation}.") from error
+            )
+        cause = (error.orig if isinstance(error, StatementError) else None) or error  # without the statement, which explains nothing
+        explanation = self.backend.explain_error(cause) or _explain_unknown_error(cause)
+        return f"The store at {self._display_name} {explanation}."
 
 
 def _explain_unknown_error(cause: BaseException) -> str:
+    if isinstance(cause, StatementTimeout):
+        return f"does not answer: nothing came within {cause}"
     if isinstance(cause, OSError):
         return f"can't be opened: {cause.strerror or cause}"
     return f"failed: {cause}"
@@ -179,9 +299,10 @@ def _parse_url(url: str) -> URL:
     return database_url
 
 
-def _create_engine(url: URL, backend: DatabaseBackend) -> AsyncEngine:
+def _create_engine(url: URL, backend: DatabaseBackend, timeout_s: float) -> AsyncEngine:
+    options = {"pool_size": _POOL_SIZE, "max_overflow": 0, "pool_timeout": timeout_s, **backend.engine_options}
     try:
         # `hide_parameters`: they hold what people said, and errors end up in logs.
-        return create_async_engine(url, pool_size=_POOL_SIZE, max_overflow=0, hide_parameters=True, **backend.engine_options)
+        return create_async_engine(url, hide_parameters=True, **options)
     except ModuleNotFoundError as error:
         raise ServerError(f"`store.url` needs {url.drivername}, but its driver is not installed: pip install {error.name}.") from None

@@ -2,18 +2,29 @@
 PostgreSQL: what its transactions see, how servers that share a database know of each other, and what its errors mean.
 """
 
+import asyncio
+import contextlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, column, func, select, text
+from sqlalchemy import BigInteger, ColumnElement, Executable, column, event, func, select, text
+from sqlalchemy.dialects.postgresql.asyncpg import AsyncAdapt_asyncpg_connection
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError, InterfaceError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.exc import DBAPIError, InterfaceError, InvalidatePoolError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from antiphon.errors import ServerError, quote_list
+from antiphon.stores.sql.connection import TimedConnection
 from antiphon.stores.sql.schema import responses
 
 _LOCK_CLASS_ID = 0x616E7469  # marks our advisory locks among those of other programs
+_MIGRATION_LOCK_ID = (_LOCK_CLASS_ID << 32) + 1  # a lock with one key, which is not among those with two
+
+PING_TIMEOUT_S = 2.0
+"""How long a connection that was not used for a while may take to show that it works."""
 
 # Every server holds the lock of its number while it lives; PostgreSQL releases it when the connection ends. A lock with
 # two keys has `objsubid` 2. Source: https://www.postgresql.org/docs/current/view-pg-locks.html
@@ -41,6 +52,7 @@ _EXPLANATIONS = {
     "57P03": _STARTING,
 }
 _SYSTEMIC_CODES = ("08", "25006", "28", "53", "57", "58")  # classes of errors that any write would meet
+_UNWRITABLE_CODES = ("25006", "53100", "58030")  # of these, those that a read would not meet
 
 
 class PostgresBackend:
@@ -51,7 +63,6 @@ class PostgresBackend:
         # Several queries of one read see one state, which is that of its first query. Source:
         # https://www.postgresql.org/docs/current/transaction-iso.html
         "isolation_level": "REPEATABLE READ",
-        "pool_pre_ping": True,  # replaces a connection that the server has closed
         # A server whose machine is gone counts as dead after a minute.
         "connect_args": {"server_settings": {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3"}},
     }
@@ -60,9 +71,10 @@ class PostgresBackend:
     is_orphaned: ColumnElement[bool] = responses.c.owner.is_(None) | responses.c.owner.not_in(_LIVE_SERVERS)
 
     live_servers: Sequence[int] = ()  # the database knows
+    migration_lock: Executable | None = select(func.pg_advisory_xact_lock(_MIGRATION_LOCK_ID))
 
     def __init__(self, _server_numbers: Sequence[int] = ()) -> None:
-        self._lock_connection: AsyncConnection | None = None
+        self._lock_connection: TimedConnection | None = None
         self._server_number = 0
 
     def display_name(self, url: URL) -> str:
@@ -79,24 +91,36 @@ class PostgresBackend:
         return url.set(drivername=self.driver, query=query)
 
     def prepare(self, engine: AsyncEngine) -> None:
-        """Do nothing: the operator creates the database."""
+        event.listen(engine.sync_engine, "checkout", _ping)  # the operator creates the database
 
-    async def register(self, engine: AsyncEngine) -> int:
-        # The same number again, unless another server has taken it since the connection broke.
+    def lock_start(self) -> AbstractAsyncContextManager[None]:
+        return contextlib.nullcontext()
+
+    def identify(self) -> object:
+        return None  # the connections to a server break with it
+
+    def cut(self, driver_connection: Any) -> None:
+        driver_connection.terminate()
+
+    async def register(self, connect: Callable[[], Awaitable[TimedConnection]]) -> int:
         if self._lock_connection is not None:
             try:
                 await self._lock_connection.execute(select(1))
                 return self._server_number
-            except SQLAlchemyError:
+            except (SQLAlchemyError, OSError):
                 await self.unregister()
-        connection = await engine.connect()
+        connection = await connect()
         try:
-            await connection.execution_options(isolation_level="AUTOCOMMIT")
+            await connection.set_autocommit()
+            is_new = self._server_number == 0
             self._server_number = self._server_number or _random_server_number()
             while not await connection.scalar(select(func.pg_try_advisory_lock(_LOCK_CLASS_ID, self._server_number))):
+                if not is_new:  # PostgreSQL has not noticed yet that our earlier connection is gone
+                    await connection.close()
+                    return self._server_number
                 self._server_number = _random_server_number()
         except BaseException:
-            await connection.close()
+            await connection.discard()
             raise
         self._lock_connection = connection
         return self._server_number
@@ -104,8 +128,7 @@ class PostgresBackend:
     async def unregister(self) -> None:
         connection, self._lock_connection = self._lock_connection, None
         if connection is not None:
-            await connection.invalidate()
-            await connection.close()
+            await connection.discard()
 
     def explain_error(self, error: BaseException) -> str | None:
         return _EXPLANATIONS.get(_sqlstate(error))
@@ -113,6 +136,28 @@ class PostgresBackend:
     def is_systemic(self, error: Exception) -> bool:
         cause = error.orig if isinstance(error, DBAPIError) else error
         return isinstance(error, OSError | InterfaceError) or _sqlstate(cause).startswith(_SYSTEMIC_CODES)
+
+    def is_unreachable(self, error: Exception) -> bool:
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        return self.is_systemic(error) and not _sqlstate(cause).startswith(_UNWRITABLE_CODES)
+
+
+def _ping(connection: AsyncAdapt_asyncpg_connection, entry: ConnectionPoolEntry, _fairy: object) -> None:
+    """
+    Replace a connection that the server has closed, or does not answer on, before it is used.
+
+    SQLAlchemy's own ping has no deadline: a server that hangs would hang all who ask for a connection.
+    """
+    if not entry.info.get("is_used"):  # it was made just now
+        entry.info["is_used"] = True
+        return
+    timer = asyncio.get_running_loop().call_later(PING_TIMEOUT_S, connection.driver_connection.terminate)
+    try:
+        connection.ping()  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise InvalidatePoolError("The connection does not answer.") from error
+    finally:
+        timer.cancel()
 
 
 def _random_server_number() -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext, MigrationStep, RevisionStep
-from alembic.script import ScriptDirectory
+from alembic.script import Script, ScriptDirectory
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
@@ -21,10 +21,17 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    delete,
+    insert,
+    inspect,
     literal_column,
+    select,
 )
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
+
+REVISION = "0005"
+"""The revision of the tables below, which is the latest of `migrations`."""
 
 metadata = MetaData(
     naming_convention={
@@ -120,6 +127,12 @@ sessions = Table(
     Index("ix_sessions_tenant", "tenant", "number"),
 )
 
+schema_compatibility = Table(
+    "schema_compatibility",
+    metadata,
+    Column("oldest_server", Text, primary_key=True),  # the schema of the oldest server that may use these tables; one row
+)
+
 
 def is_impossible_id(id: str) -> bool:
     """
@@ -131,25 +144,59 @@ def is_impossible_id(id: str) -> bool:
 
 
 class NewerSchema(RuntimeError):
-    """A later version of antiphon has migrated the database; `args[0]` is its revision."""
+    """
+    A later version of antiphon has migrated the database, and this one can't use it; `args[0]` is its revision.
+    """
+
+
+def is_current(connection: Connection) -> bool:
+    """
+    Whether these tables can be used as they are: they are current, or newer ones that allow for this version.
+
+    Raises:
+        NewerSchema: they are newer, and don't.
+    """
+    heads = MigrationContext.configure(connection).get_current_heads()
+    if not set(heads) - {revision.revision for revision in _scripts().walk_revisions()}:
+        return heads == (REVISION,)
+    has_row = inspect(connection).has_table(schema_compatibility.name)
+    oldest_server = connection.scalar(select(schema_compatibility.c.oldest_server)) if has_row else None
+    if oldest_server is None or oldest_server > REVISION:
+        raise NewerSchema(max(heads))
+    return True
 
 
 def migrate(connection: Connection) -> None:
     """
-    Create or migrate the tables, within the connection's transaction.
+    Create or migrate the tables, within the connection's transaction, unless another server has done it meanwhile.
 
     Raises:
         NewerSchema: the database is newer; nothing was changed.
     """
-    scripts = ScriptDirectory(_MIGRATIONS, version_locations=[_MIGRATIONS])
+    if is_current(connection):
+        return
+    scripts = _scripts()
 
     def steps(current: tuple[str, ...], _context: MigrationContext) -> list[RevisionStep]:
         ahead = [*scripts.iterate_revisions("heads", current, implicit_base=True)]
         return [MigrationStep.upgrade_from_script(scripts.revision_map, revision) for revision in reversed(ahead)]
 
     context = MigrationContext.configure(connection, opts={"fn": steps})
-    unknown = set(context.get_current_heads()) - {revision.revision for revision in scripts.walk_revisions()}
-    if unknown:
-        raise NewerSchema(max(unknown))
     with Operations.context(context):
         context.run_migrations()
+    connection.execute(delete(schema_compatibility))
+    connection.execute(insert(schema_compatibility).values(oldest_server=max(map(_oldest_server, scripts.walk_revisions()))))
+
+
+def _scripts() -> ScriptDirectory:
+    return ScriptDirectory(_MIGRATIONS, version_locations=[_MIGRATIONS])
+
+
+def _oldest_server(script: Script) -> str:
+    """
+    The schema of the oldest server that may use the tables after a migration.
+
+    A migration that only adds what older servers can ignore says so with `oldest_server`.
+    """
+    oldest: str = getattr(script.module, "oldest_server", script.revision)
+    return oldest

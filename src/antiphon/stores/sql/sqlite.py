@@ -1,20 +1,30 @@
 """SQLite: its file, its pragmas, and what its errors mean."""
 
+import asyncio
+import contextlib
+import fcntl
 import os
 import secrets
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, bindparam, event
+from sqlalchemy import ColumnElement, Connection, Engine, Executable, bindparam, event
 from sqlalchemy.dialects.sqlite.aiosqlite import AsyncAdapt_aiosqlite_connection
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import InvalidatePoolError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from antiphon.errors import ServerError
+from antiphon.stores.sql.connection import TimedConnection
 from antiphon.stores.sql.schema import responses
+
+LOCK_TIMEOUT_S = 60.0
+"""How long to wait for another process that is opening the same file."""
+
+_LOCK_POLL_S = 0.05
 
 # The driver waits 5 s for another program's lock, or as `?timeout=` of the URL says.
 #
@@ -52,7 +62,10 @@ class SqliteBackend:
     write_options: Mapping[str, object] = {"writes": True}
     is_orphaned: ColumnElement[bool] = responses.c.owner.is_(None) | responses.c.owner.not_in(bindparam("living", expanding=True))
 
+    migration_lock: Executable | None = None  # a transaction that writes excludes all others
+
     def __init__(self, server_numbers: Sequence[int] = ()) -> None:
+        self._path = Path()
         self.live_servers: Sequence[int] = tuple(server_numbers) or (secrets.randbits(62),)  # differs from that of any earlier opening
 
     def display_name(self, url: URL) -> str:
@@ -64,21 +77,59 @@ class SqliteBackend:
         return url.set(drivername=self.driver)
 
     def prepare(self, engine: AsyncEngine) -> None:
-        make_private_file(Path(engine.url.database or ""))
-        _prepare_connections(engine.sync_engine)
+        self._path = Path(engine.url.database or "")
+        make_private_file(self._path)
+        _prepare_connections(engine.sync_engine, self._path)
 
-    async def register(self, _engine: AsyncEngine) -> int:
+    @contextlib.asynccontextmanager
+    async def lock_start(self) -> AsyncIterator[None]:
+        # Turning a new file to WAL fails at once where another process does the same: SQLite does not wait there. The
+        # lock is that of the folder, so that it needs no file; SQLite's own locks are of another kind (fcntl).
+        # Source: https://www.sqlite.org/wal.html#sometimes_queries_return_sqlite_busy_in_wal_mode
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(PermissionError):  # a folder that can't be listed can't be locked
+                folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                stack.callback(os.close, folder)
+                await _lock(folder)
+            yield
+
+    def identify(self) -> object:
+        return _identity(self._path)
+
+    def cut(self, driver_connection: Any) -> None:
+        with contextlib.suppress(ValueError):  # it is closed
+            driver_connection._conn.interrupt()  # the public method is a coroutine for no reason
+
+    async def register(self, _connect: Callable[[], Awaitable[TimedConnection]]) -> int:
         return self.live_servers[0]
 
     async def unregister(self) -> None:
         """Do nothing: no other server uses the file."""
 
     def explain_error(self, error: BaseException) -> str | None:
+        if isinstance(error, FileNotFoundError):
+            return "was removed. Put it back, or restart the server to begin with an empty one"
         code = getattr(error, "sqlite_errorcode", None)
         return None if code is None else _EXPLANATIONS.get(code & 0xFF)  # the low byte is the kind, the rest details
 
     def is_systemic(self, error: Exception) -> bool:
-        return isinstance(error, OperationalError)
+        return isinstance(error, OperationalError | OSError)
+
+    def is_unreachable(self, error: Exception) -> bool:
+        return isinstance(error, FileNotFoundError)
+
+
+async def _lock(folder: int) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LOCK_TIMEOUT_S):
+            while True:
+                try:
+                    return fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    await asyncio.sleep(_LOCK_POLL_S)
+                except OSError:  # a file system without locks
+                    return None
+    raise OSError("another process has been opening it for a minute")
 
 
 def make_private_file(path: Path) -> None:
@@ -87,9 +138,14 @@ def make_private_file(path: Path) -> None:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # SQLite gives its other files the same mode
 
 
-def _prepare_connections(engine: Engine) -> None:
+def _identity(path: Path) -> tuple[int, int]:
+    file = path.stat()
+    return file.st_dev, file.st_ino
+
+
+def _prepare_connections(engine: Engine, path: Path) -> None:
     """
-    Set up every new connection of the engine, with transactions of our own.
+    Set up every new connection of the engine, with transactions of our own, and use it only while its file is in place.
 
     The driver's transactions leave out reads and DDL, so that a page could mix two states of the database and a
     migration could stop half-way. A transaction that `writes` takes the write lock at once: taking it after a read
@@ -98,12 +154,18 @@ def _prepare_connections(engine: Engine) -> None:
     """
 
     @event.listens_for(engine, "connect")
-    def _configure(connection: AsyncAdapt_aiosqlite_connection, _entry: ConnectionPoolEntry) -> None:
+    def _configure(connection: AsyncAdapt_aiosqlite_connection, entry: ConnectionPoolEntry) -> None:
         connection.isolation_level = None
         cursor = connection.cursor()
         for pragma in _PRAGMAS:
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
+        entry.info["identity"] = _identity(path)
+
+    @event.listens_for(engine, "checkout")
+    def _verify(_connection: object, entry: ConnectionPoolEntry, _fairy: object) -> None:
+        if entry.info["identity"] != _identity(path):
+            raise InvalidatePoolError("The file was replaced.")
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:

@@ -1,57 +1,37 @@
 """A store in a SQL database: SQLite by default, or PostgreSQL."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from msgspec import Struct
-from sqlalchemy import Row, Select, bindparam, delete, func, insert, literal, select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import CTE, Row, Select, bindparam, func, literal, select
 
+from antiphon.errors import StoreError
 from antiphon.records import Direction, ItemRecord, ResponseRecord
+from antiphon.stores.availability import Availability
 from antiphon.stores.base import (
+    MAX_CHAIN_BYTES,
     MAX_CHAIN_LENGTH,
-    UNFINISHED_STATUSES,
     ItemPage,
     MissingAncestor,
     SortOrder,
     UnknownCursor,
-    chain_too_long_error,
+    chain_too_large,
+    chain_too_long,
 )
 from antiphon.stores.sql.client_secrets import SqlClientSecretStore
-from antiphon.stores.sql.database import Database
+from antiphon.stores.sql.database import TIMEOUT_S, Database
 from antiphon.stores.sql.group_commit import GroupCommit
 from antiphon.stores.sql.keys import SqlKeyStore
 from antiphon.stores.sql.recordings import SqlSessionStore
 from antiphon.stores.sql.schema import is_impossible_id, is_unfinished, items, responses
+from antiphon.stores.sql.writes import WRITE_OFF, DeleteRecord, FinishRecord, PutRecord, StoreWrite, write_batch
 
+MAX_ABANDONED = 10_000
+"""The most responses that this server remembers because it could not store their end, in an outage."""
 
-class PutRecord(Struct, frozen=True):
-    """Store a record."""
-
-    record: ResponseRecord
-
-
-class PutRecordIfUnfinished(Struct, frozen=True):
-    """Replace an unfinished record."""
-
-    record: ResponseRecord
-
-
-class DeleteRecord(Struct, frozen=True):
-    """Delete a response."""
-
-    tenant: str
-    response_id: str
-
-
-StoreWrite = PutRecord | PutRecordIfUnfinished | DeleteRecord
-
-
-class StoredStatus(NamedTuple):
-    """The owner and the status of a stored response."""
-
-    tenant: str
-    status: str
+READ_ROWS = 1000
+"""Rows that become records between two turns of the event loop."""
 
 
 class SqlStore:
@@ -61,19 +41,25 @@ class SqlStore:
     Args:
         server_numbers: where several processes are one server, the number of each, this one's first; their supervisor
             draws them.
+        availability: is told about every success and failure.
+        timeout_s: how long a statement, or a new connection, may take.
 
     Raises:
         ServerError: the URL can't be used.
     """
 
-    def __init__(self, url: str, server_numbers: Sequence[int] = ()) -> None:
-        self._database = Database(url, server_numbers)
+    def __init__(
+        self, url: str, server_numbers: Sequence[int] = (), availability: Availability | None = None, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        self.availability = availability or Availability()
+        self._database = Database(url, server_numbers, self.availability, timeout_s)
         self.keys = SqlKeyStore(self._database)
         self.client_secrets = SqlClientSecretStore(self._database)
         self.sessions = SqlSessionStore(self._database)
-        self._orphans_query = _RecordQuery(
-            select(responses.c.number, responses.c.number.label("rank")).where(is_unfinished, self._database.backend.is_orphaned)
-        )
+        is_orphaned = self._database.backend.is_orphaned | responses.c.id.in_(bindparam("abandoned", expanding=True))
+        self._orphans_query = select(responses).where(is_unfinished, is_orphaned).order_by(responses.c.number)
+        self._write_off = WRITE_OFF.where(is_orphaned)
+        self._abandoned_ids: dict[str, None] = {}  # the oldest first
         self._writer: GroupCommit[StoreWrite] = GroupCommit(self._commit, self._database.backend.is_systemic)
 
     async def open(self) -> None:
@@ -84,18 +70,29 @@ class SqlStore:
         await self._writer.stop()
         await self._database.close()
 
-    async def put(self, record: ResponseRecord) -> None:
-        with self._database.translate_errors():
-            await self._writer.write(PutRecord(record))
+    async def check(self) -> None:
+        await self._database.check()
 
-    async def put_if_unfinished(self, record: ResponseRecord) -> bool:
-        with self._database.translate_errors():
-            return await self._writer.write(PutRecordIfUnfinished(record))
+    async def put(self, record: ResponseRecord) -> None:
+        await self._write_record(PutRecord(record))
+
+    async def finish(self, record: ResponseRecord) -> bool:
+        return await self._write_record(FinishRecord(record))
+
+    async def _write_record(self, write: PutRecord | FinishRecord) -> bool:
+        try:
+            with self._database.judge_use(is_write=True):
+                return await self._writer.write(write)
+        except StoreError:  # what is stored has no end now, or none is known: a connection may fail after the commit
+            self._abandoned_ids[write.record.id] = None
+            while len(self._abandoned_ids) > MAX_ABANDONED:
+                del self._abandoned_ids[next(iter(self._abandoned_ids))]
+            raise
 
     async def delete(self, tenant: str, response_id: str) -> bool:
         if is_impossible_id(response_id):
             return False
-        with self._database.translate_errors():
+        with self._database.judge_use(is_write=True):
             return await self._writer.write(DeleteRecord(tenant, response_id))
 
     async def get(self, tenant: str, response_id: str) -> ResponseRecord | None:
@@ -103,14 +100,24 @@ class SqlStore:
         return records[0] if records else None
 
     async def chain(self, tenant: str, response_id: str) -> Sequence[ResponseRecord]:
-        records = await self._load_records(_CHAIN_QUERY, {"id": response_id, "tenant": tenant})
-        if records and (missing := records[0].previous_response_id) is not None:
-            raise chain_too_long_error(response_id) if len(records) == MAX_CHAIN_LENGTH else MissingAncestor(missing)
-        return records
+        return await self._load_records(_CHAIN_QUERY, {"id": response_id, "tenant": tenant}, _check_chain)
 
     async def orphans(self) -> Sequence[ResponseRecord]:
-        await self._database.register()  # so that this server counts as living
-        return await self._load_records(self._orphans_query, {"living": self._database.backend.live_servers})
+        await self._database.check()  # so that this server counts as living
+        async with self._database.read_connection() as connection:
+            rows = await connection.execute(self._orphans_query, self._orphan_values)
+            return [_record(row, ()) for row in rows]
+
+    async def write_off(self, record: ResponseRecord) -> bool:
+        values: dict[str, object] = {"of_id": record.id, "new_status": record.status, "new_body": record.body}
+        async with self._database.write() as connection:
+            is_written = (await connection.execute(self._write_off, values | self._orphan_values)).rowcount > 0
+        self._abandoned_ids.pop(record.id, None)
+        return is_written
+
+    @property
+    def _orphan_values(self) -> dict[str, object]:
+        return {"living": self._database.backend.live_servers, "abandoned": [*self._abandoned_ids]}
 
     async def item(self, tenant: str, item_id: str) -> ItemRecord | None:
         if is_impossible_id(item_id):
@@ -136,98 +143,46 @@ class SqlStore:
             rows = (await connection.execute(page, filters | {"start": start, "limit": limit + 1})).all()
         return ItemPage(tuple(_item(row) for row in rows[:limit]), has_more=len(rows) > limit)
 
-    async def _load_records(self, query: "_RecordQuery", values: Mapping[str, object]) -> Sequence[ResponseRecord]:
-        """The records of a query with their items, from one state of the database."""
+    async def _load_records(
+        self, query: "_RecordQuery", values: Mapping[str, object], check: Callable[["_Extent"], None] = lambda _extent: None
+    ) -> Sequence[ResponseRecord]:
+        """The records of a query with their items, from one state of the database, unless `check` refuses them."""
         if is_impossible_id(str(values.get("id"))):
             return ()
         async with self._database.read_connection() as connection:
+            if query.extent is not None:
+                check(_Extent._make((await connection.execute(query.extent, values)).one()))
             rows = (await connection.execute(query.responses, values)).all()
-            item_rows = (await connection.execute(query.items, values)).all() if rows else ()
-        items_by_response: dict[int, list[ItemRecord]] = {row.number: [] for row in rows}
-        for row in item_rows:
-            items_by_response[row.response_number].append(_item(row))
+            item_rows = await connection.execute(query.items, values) if rows else None
+            items_by_response: dict[int, list[ItemRecord]] = {row.number: [] for row in rows}
+            while item_rows is not None and (chunk := item_rows.fetchmany(READ_ROWS)):
+                for row in chunk:
+                    items_by_response[row.response_number].append(_item(row))
+                await asyncio.sleep(0)
         return [_record(row, items_by_response[row.number]) for row in rows]
 
     async def _commit(self, writes: Sequence[StoreWrite]) -> Sequence[bool]:
         """Write a batch in one transaction; returns the result of each write."""
-        ids = {write.response_id if isinstance(write, DeleteRecord) else write.record.id for write in writes}
         async with self._database.write_transaction() as connection:
-            rows = await connection.execute(_SELECT_STATUS, {"ids": [*ids]})
-            deleted_ids, new_records, results = fold_writes(writes, {row.id: StoredStatus(row.tenant, row.status) for row in rows})
-            if deleted_ids:
-                await connection.execute(_DELETE, {"ids": [*deleted_ids]})
-            if new_records:
-                await _insert_records(connection, new_records, self._database.server_number)
-        return results
+            return await write_batch(connection, writes, self._database.server_number)
 
 
-def fold_writes(writes: Iterable[StoreWrite], existing: Mapping[str, StoredStatus]) -> tuple[set[str], list[ResponseRecord], list[bool]]:
-    """
-    What a batch of writes changes, so that each response is written once.
+class _Extent(NamedTuple):
+    """How many responses a chain has, how large they are, and the missing one before the oldest."""
 
-    Args:
-        existing: the stored status of each response of the batch that the database has.
+    length: int
+    size_bytes: int
+    missing_id: str | None
 
-    Returns:
-        The ids to delete from the database, the records to insert after that in this order, and the result of each
-        write.
-    """
-    new_records: dict[str, ResponseRecord] = {}
-    deleted_ids: set[str] = set()
 
-    def current(response_id: str) -> ResponseRecord | StoredStatus | None:
-        return new_records.get(response_id) or (None if response_id in deleted_ids else existing.get(response_id))
-
-    def put(record: ResponseRecord) -> None:
-        new_records.pop(record.id, None)  # the order is that of the last put
-        new_records[record.id] = record
-        deleted_ids.add(record.id)
-
-    results = []
-    for write in writes:
-        match write:
-            case PutRecord(record):
-                put(record)
-                results.append(True)
-            case PutRecordIfUnfinished(record):
-                old = current(record.id)
-                results.append(old is not None and old.status in UNFINISHED_STATUSES)
-                if results[-1]:
-                    put(record)
-            case DeleteRecord(tenant, response_id):
-                old = current(response_id)
-                results.append(old is not None and old.tenant == tenant)
-                if results[-1]:
-                    new_records.pop(response_id, None)
-                    deleted_ids.add(response_id)
-    return deleted_ids & existing.keys(), [*new_records.values()], results
+def _check_chain(extent: _Extent) -> None:
+    if extent.missing_id is not None:
+        raise chain_too_long() if extent.length == MAX_CHAIN_LENGTH else MissingAncestor(extent.missing_id)
+    if extent.size_bytes > MAX_CHAIN_BYTES:
+        raise chain_too_large()
 
 
 # To and from the tables
-
-
-async def _insert_records(connection: AsyncConnection, records: Sequence[ResponseRecord], server_number: int) -> None:
-    """Add new records with their items; the server of that number owns the unfinished ones."""
-    columns = [name for name in responses.c.keys() if name not in ("number", "owner")]
-    rows = [
-        {name: getattr(record, name) for name in columns} | {"owner": server_number if record.status in UNFINISHED_STATUSES else None}
-        for record in records
-    ]
-    numbers = {row.id: row.number for row in await connection.execute(_INSERT, rows)}
-    item_rows = [
-        {
-            "response_number": numbers[record.id],
-            "position": position,
-            "tenant": record.tenant,
-            "id": item.id,
-            "direction": item.direction,
-            "body": item.body,
-        }
-        for record in records
-        for position, item in enumerate(record.items)
-    ]
-    if item_rows:
-        await connection.execute(insert(items), item_rows)
 
 
 def _record(row: Row[Any], item_records: Iterable[ItemRecord]) -> ResponseRecord:
@@ -256,10 +211,12 @@ class _RecordQuery:
 
     Args:
         numbers: a query for the numbers of the responses, and a `rank` to sort them by.
+        extent: a query for the values of an `_Extent`, where what is read may be too much.
     """
 
-    def __init__(self, numbers: Select[int, int]) -> None:
+    def __init__(self, numbers: Select[int, int], extent: Select[Any] | None = None) -> None:
         self.numbers = numbers
+        self.extent = extent
         ranks = numbers.subquery("ranks")
         self.responses = select(responses).join(ranks, ranks.c.number == responses.c.number).order_by(ranks.c.rank)
         self.items = select(items).join(ranks, ranks.c.number == items.c.response_number).order_by(ranks.c.rank, items.c.position)
@@ -270,7 +227,7 @@ def _select_one() -> Select[int, int]:
     return select(responses.c.number, literal(0).label("rank")).where(*conditions)
 
 
-def _select_chain() -> Select[int, int]:
+def _chain() -> CTE:
     """A response and its ancestors, with a rank that falls by one from each to the one before it."""
     newer = _select_one().add_columns(responses.c.previous_response_id).cte("chain", recursive=True)
     older = responses.alias("older")
@@ -279,12 +236,29 @@ def _select_chain() -> Select[int, int]:
         .join(newer, older.c.id == newer.c.previous_response_id)
         .where(older.c.tenant == bindparam("tenant"), newer.c.rank > 1 - MAX_CHAIN_LENGTH)
     )
-    chain = newer.union_all(ancestors)
+    return newer.union_all(ancestors)
+
+
+def _select_chain_extent() -> Select[Any]:
+    """How long and how large a chain is, without reading a body: databases keep the length of each beside it."""
+    chain = _chain()
+    body_bytes = select(func.coalesce(func.sum(func.length(responses.c.body)), 0)).where(responses.c.number.in_(select(chain.c.number)))
+    item_bytes = select(func.coalesce(func.sum(func.length(items.c.body)), 0)).where(items.c.response_number.in_(select(chain.c.number)))
+    oldest = select(chain.c.previous_response_id).order_by(chain.c.rank).limit(1)
+    return select(
+        select(func.count()).select_from(chain).scalar_subquery(),
+        body_bytes.scalar_subquery() + item_bytes.scalar_subquery(),
+        oldest.scalar_subquery(),
+    )
+
+
+def _select_chain() -> Select[int, int]:
+    chain = _chain()
     return select(chain.c.number, chain.c.rank)
 
 
 _ONE_QUERY = _RecordQuery(_select_one())
-_CHAIN_QUERY = _RecordQuery(_select_chain())
+_CHAIN_QUERY = _RecordQuery(_select_chain(), _select_chain_extent())
 
 _SELECT_ITEM = (
     select(items)
@@ -308,13 +282,3 @@ _PAGE_QUERIES: dict[SortOrder, tuple[Select[Any], Select[int], int | None]] = {
         2**31 - 1,
     ),
 }
-
-# Rows are locked in one order, so that servers that share the database never deadlock.
-_SELECT_STATUS = (
-    select(responses.c.id, responses.c.tenant, responses.c.status)
-    .where(responses.c.id.in_(bindparam("ids", expanding=True)))
-    .order_by(responses.c.id)
-    .with_for_update()
-)
-_DELETE = delete(responses).where(responses.c.id.in_(bindparam("ids", expanding=True)))  # their items go with them
-_INSERT = insert(responses).returning(responses.c.number, responses.c.id)
