@@ -250,6 +250,12 @@ def unsupported_value(param: str, value: object, model: str, allowed_values: Ite
     )
 
 
+def tool_choice_not_found(param: str, *names: str) -> ClientError:
+    """`tool_choice` names tools, or `required`, and the request has none of them."""
+    choice = shorten(quote_list(names, "or"))
+    return ClientError(f"Tool choice {choice} not found in 'tools' parameter.", code="invalid_value", param=param)
+
+
 def model_not_found(name: str, available: Iterable[str]) -> ClientError:
     """No configured model has that name."""
     names = quote_list(available)

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from antiphon.engine_api import commands, history as engine_history
 from antiphon.engine_api.options import FunctionTool, Retention, Sampling, Tool, ToolChoice, Voice
-from antiphon.errors import ClientError, shorten, unsupported_parameter
+from antiphon.errors import ClientError, tool_choice_not_found, unsupported_parameter
 from antiphon.protocols.realtime.settings import (
     RealtimeSessionConfig,
     audio_output,
@@ -147,20 +147,16 @@ def _tool_choice(choice: WireToolChoice | None, tools: Sequence[WireTool] | None
         case FunctionChoice(name=name):
             if name not in [tool.name for tool in function_tools(tools)]:
                 # Realtime: `tool_choice` names a function of this response, so a session's choice may miss its tool.
-                raise _choice_not_found(name, path)
+                raise tool_choice_not_found(path, name)
             return ToolChoice("required", (name,))
         case McpChoice(server_label=label):
             if not any(isinstance(tool, McpTool) and tool.server_label == label for tool in tools or ()):
-                raise _choice_not_found(label, path)
+                raise tool_choice_not_found(path, label)
             raise ClientError("MCP tools are not available on this server.", code="unsupported_value", param=path)
         case "none" | "auto" | "required":
             return ToolChoice(choice)
         case _:
             return ToolChoice()
-
-
-def _choice_not_found(name: str, path: str) -> ClientError:
-    return ClientError(f"Tool choice '{shorten(name)}' not found in 'tools' parameter.", code="invalid_value", param=path)
 
 
 def _voice(voice: str | VoiceId, format: Format, session: Session) -> Voice:

@@ -253,7 +253,7 @@ def _instructions(request: CreateRequest) -> tuple[str | None, list[ItemWithPath
     return None, [(f"instructions[{index}]", item) for index, item in enumerate(request.instructions)]
 
 
-# How the answer is engine_tools
+# How the response is generated
 
 
 def _sampling(request: CreateRequest) -> Sampling:
