@@ -75,7 +75,7 @@ def plan_response(
         ClientError: the engine can't do what they ask.
     """
     if is_set(params.prompt):
-        raise unsupported_parameter("response.prompt", config.model)
+        raise unsupported_parameter("response.prompt", None)
     modalities = _setting(params.output_modalities, session.output_modalities)
     check_modalities(modalities, config, "response.output_modalities")
     reasoning = _optional_setting(params.reasoning, session.reasoning)
@@ -89,7 +89,8 @@ def plan_response(
     tools = _optional_setting(params.tools, session.tools)
     max_output_tokens: MaxOutputTokens = _setting(params.max_output_tokens, session.max_output_tokens)
     temperature = _optional_setting(params.temperature, session.temperature)
-    effort = getattr(reasoning, "effort", None)
+    # A hint, which an engine without efforts never sees.
+    effort = getattr(reasoning, "effort", None) if config.capabilities.efforts else None
     respond = commands.Respond(
         id=id,
         history=history,
@@ -101,7 +102,7 @@ def plan_response(
         truncate=session.truncation != "disabled" and config.capabilities.truncation,
         reasoning_effort=effort if isinstance(effort, str) else None,
         voice=_voice(voice, format, session) if list(modalities) == ["audio"] else None,
-        retention=_retention(session.truncation),
+        retention=_retention(session.truncation) if config.capabilities.truncation else None,
         out_of_band=conversation_id is None,
     )
     metadata = value_or(params.metadata, None)
