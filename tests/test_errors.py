@@ -13,6 +13,7 @@ from antiphon.errors import (
     invalid_tool_call,
     not_found,
     shutting_down,
+    tool_choice_not_found,
 )
 
 
@@ -46,3 +47,9 @@ def test_seconds_that_no_header_can_say_are_not_taken(claimed, taken):
 )
 def test_an_error_is_the_fault_of_who_caused_it(error, kind, status, code, retry_after_s):
     assert (type(error), error.status, error.code, error.retry_after_s) == (kind, status, code, retry_after_s)
+
+
+def test_a_tool_choice_that_misses_its_tools_is_told_shortly():
+    assert tool_choice_not_found("response.tool_choice", "f").message == "Tool choice 'f' not found in 'tools' parameter."
+    assert tool_choice_not_found("tool_choice", "f", "g").message == "Tool choice 'f' or 'g' not found in 'tools' parameter."
+    assert len(tool_choice_not_found("tool_choice", *["f" * 64] * 1000).message) < 200

@@ -5,7 +5,7 @@ An error carries what the wire needs (status, type, code, message, param); each 
 Texts follow the original API, so that a user who searches for one finds help.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Sequence
 from math import isnan
 from typing import Any, Literal
 
@@ -107,10 +107,13 @@ class StoreError(ServerError):
 
 def quote_list(values: Iterable[str], conjunction: str = "and") -> str:
     """Values quoted and joined as in the original's messages: `'a', 'b', and 'c'`."""
-    quotes = [f"'{value}'" for value in values]
-    if len(quotes) < 3:
-        return f" {conjunction} ".join(quotes)
-    return f"{', '.join(quotes[:-1])}, {conjunction} {quotes[-1]}"
+    return _join([f"'{value}'" for value in values], conjunction)
+
+
+def _join(phrases: Sequence[str], conjunction: str) -> str:
+    if len(phrases) < 3:
+        return f" {conjunction} ".join(phrases)
+    return f"{', '.join(phrases[:-1])}, {conjunction} {phrases[-1]}"
 
 
 def shorten(value: object, max_length: int = 100) -> str:
@@ -263,25 +266,57 @@ def invalid_modalities(param: str, modalities: Iterable[str], combinations: Iter
     return ClientError(f"Invalid modalities: {list(modalities)}. Supported combinations are: {choices}.", code="invalid_value", param=param)
 
 
-def unsupported_parameter(param: str, model: str) -> ClientError:
-    """The field requests what this model's engine can't do."""
+def unsupported_parameter(param: str, model: str | None) -> ClientError:
+    """The field requests what this model's engine, or without `model` this server, can't do."""
+    problem = f"'{param}' is not supported with the '{model}' model" if model else f"this server does not support '{param}'"
+    return ClientError(f"Unsupported parameter: {problem}.", code="unsupported_parameter", param=param)
+
+
+def unsupported_value(param: str, value: object, model: str | None, allowed_values: Iterable[str]) -> ClientError:
+    """The field is known, but this model's engine, or without `model` this server, supports only other values of it."""
+    problem = f"'{value}' is not supported with the '{model}' model" if model else f"this server does not support '{value}' for '{param}'"
     return ClientError(
-        f"Unsupported parameter: '{param}' is not supported with the '{model}' model.", code="unsupported_parameter", param=param
+        f"Unsupported value: {problem}. Supported values are: {quote_list(allowed_values)}.", code="unsupported_value", param=param
     )
 
 
-def unsupported_value(param: str, value: object, model: str, allowed_values: Iterable[str]) -> ClientError:
-    """The field is known, but this model's engine supports only other values of it."""
-    return ClientError(
-        f"Unsupported value: '{value}' is not supported with the '{model}' model. Supported values are: {quote_list(allowed_values)}.",
-        code="unsupported_value",
-        param=param,
-    )
+def tool_choice_not_found(param: str, *names: str) -> ClientError:
+    """`tool_choice` names tools, or `required`, and the request has none of them."""
+    choice = shorten(quote_list(names, "or"))
+    return ClientError(f"Tool choice {choice} not found in 'tools' parameter.", code="invalid_value", param=param)
 
 
-def model_not_found(name: str, available: Iterable[str]) -> ClientError:
-    """No configured model has that name."""
-    names = quote_list(available)
+def describe_model_name(name: str, *, is_listed: bool) -> str:
+    """
+    What clients may call a model.
+
+    Args:
+        name: as configured; with a `*` at its end it stands for all names that begin so.
+        is_listed: whether only the names work that the model's server lists.
+    """
+    if not name.endswith("*"):
+        return f"'{name}'"
+    prefix = name.removesuffix("*")
+    if is_listed:
+        return f"the models in `GET /v1/models` whose names begin with '{prefix}'" if prefix else "the models in `GET /v1/models`"
+    example = example_model_name(name)
+    return f"any name that begins with '{prefix}', such as '{example}'" if prefix else f"any name, such as '{example}'"
+
+
+def example_model_name(name: str) -> str:
+    """A name that a model answers to; `name` as configured."""
+    return f"{name[:-1] or 'model-'}1" if name.endswith("*") else name
+
+
+def model_not_found(name: str, available: Iterable[str], upstream_names: Container[str] = ()) -> ClientError:
+    """
+    No model has that name.
+
+    Args:
+        available: the names of those that there are, as configured.
+        upstream_names: those of them that stand only for the names that the model's server lists.
+    """
+    names = _join([describe_model_name(each, is_listed=each in upstream_names) for each in available], "and")
     hint = f" This server has {names}." if names else " This server has no models configured."
     return ClientError(
         f"The model `{shorten(name)}` does not exist or you do not have access to it.{hint}",

@@ -29,8 +29,17 @@ def test_an_exact_name_goes_before_a_family_and_a_long_family_before_a_short_one
 
 
 def test_a_name_that_nothing_answers_to_is_refused_with_those_there_are():
-    with pytest.raises(ClientError, match=r"`gpt-9` does not exist.*'mock-\*'"):
-        registry("mock-*").find("gpt-9")
+    with pytest.raises(
+        ClientError, match=r"`gpt-9` does not exist.*This server has 'b' and any name that begins with 'mock-', such as 'mock-1'\."
+    ):
+        registry("b", "mock-*").find("gpt-9")
+    assert registry("mock-*").find("mock-1")
+
+
+def test_a_refused_name_is_told_where_those_of_an_upstream_are_listed():
+    models = [ModelEntry(name="gpt-*", engine="chat", options={"base_url": "http://127.0.0.1:9/v1"})]
+    with pytest.raises(ClientError, match=r"has the models in `GET /v1/models` whose names begin with 'gpt-'\."):
+        ModelRegistry(models, Path(), 1, print).find("o9")
 
 
 def test_no_name_is_the_first_model():
@@ -40,8 +49,12 @@ def test_no_name_is_the_first_model():
 def test_no_name_is_the_first_model_that_has_a_name_of_its_own():
     models = registry("mock-*", "b")
     assert models.find(None).name == "b"
-    with pytest.raises(ClientError):
+
+
+def test_no_name_is_a_missing_parameter_where_every_model_needs_one():
+    with pytest.raises(ClientError) as refusal:
         registry("mock-*").find(None)
+    assert (refusal.value.status, refusal.value.code, refusal.value.param) == (400, "missing_required_parameter", "model")
 
 
 def test_it_is_known_which_names_are_answered_to():

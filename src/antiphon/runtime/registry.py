@@ -25,7 +25,7 @@ from antiphon.engine_api.engine import (
 from antiphon.engine_api.options import ConversationKind
 from antiphon.engines.duplex.options import can_adapt
 from antiphon.engines.duplex.vision import OcrReader, new_ocr_reader
-from antiphon.errors import model_not_found
+from antiphon.errors import ClientError, missing_parameter, model_not_found
 from antiphon.runtime.core import lazy
 from antiphon.runtime.core.engine_types import ENGINES, NATIVE_ENGINES, load_builder
 from antiphon.runtime.scheduling.base import POOLED_ENGINES, Coordinator, Worker
@@ -191,18 +191,23 @@ class ModelRegistry:
         An exact name wins over it, and a longer pattern over a shorter one.
 
         Raises:
-            ClientError: `model_not_found`.
+            ClientError: `model_not_found`; without a name, `missing_required_parameter` if every model needs one.
         """
         if name is None:
-            name = next((each for each in self._models if not each.endswith("*")), "")
-        if name.endswith("*"):  # the pattern itself is no model
-            raise model_not_found(name, self._models)
+            name = next((each for each in self._models if not each.endswith("*")), None)
+            if name is None and self._models:
+                raise missing_parameter("model")
+        if name is None or name.endswith("*"):  # the pattern itself is no model
+            raise self._not_found(name or "")
         if (exact := self._models.get(name)) is not None:
             return exact
         family = self._find_family(name)
         if not name or family is None:
-            raise model_not_found(name, self._models)
+            raise self._not_found(name)
         return structs.replace(family, name=name, family=family.name)
+
+    def _not_found(self, name: str) -> ClientError:
+        return model_not_found(name, self._models, [each.name for each in self.all() if isinstance(each.engine, ListingEngine)])
 
     def has(self, name: str) -> bool:
         """Whether a model answers to that name."""

@@ -169,11 +169,9 @@ class Synthesizer(Protocol):
         """
 
 
-def check_options(
-    options: Transcription, model: str, *, languages: Collection[str] = (), takes_prompt: bool = False, has_word_times: bool = False
-) -> None:
+def check_options(options: Transcription, model: str, *, languages: Collection[str] = (), has_word_times: bool = False) -> None:
     """
-    Refuse options that a model doesn't support and would otherwise ignore.
+    Refuse options without which the transcript would lack something. `prompt` and `keywords` are hints.
 
     Args:
         model: its name, for the message.
@@ -186,8 +184,6 @@ def check_options(
         if languages and primary_subtag(language) not in languages:
             raise unsupported_value("language", language, model, languages)
     violations = {
-        "prompt": bool(options.prompt) and not takes_prompt,
-        "keywords": bool(options.keywords) and not takes_prompt,
         "logprobs": options.logprobs,
         "timestamp_granularities": options.word_times and not has_word_times,
     }

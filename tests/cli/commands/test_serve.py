@@ -42,6 +42,29 @@ def test_the_greeting_says_where_it_is_what_it_has_and_what_to_try():
         assert part in said
 
 
+def greeting_of(*models: ModelEntry) -> str:
+    return greeting(config().model_copy(update={"models": models}), "http://127.0.0.1:8642", "antiphon", is_open=True)
+
+
+def test_the_greeting_shows_a_name_that_works_where_a_model_stands_for_many():
+    said = greeting_of(ModelEntry(name="mock-*", engine="scripted"))
+    assert "  models     any name that begins with 'mock-', such as 'mock-1'\n" in said and "mock-*" not in said
+    assert 'antiphon ask "What is a fugue?" --model mock-1\n' in said and '"model": "mock-1"' in said and 'model="mock-1"' in said
+    assert "any name, such as 'model-1'" in greeting_of(ModelEntry(name="*", engine="scripted"))
+
+
+def test_the_greeting_tries_the_first_model_with_a_name_of_its_own():
+    said = greeting_of(ModelEntry(name="mock-*", engine="scripted"), PARROT)
+    assert "  models     any name that begins with 'mock-', such as 'mock-1', parrot\n" in said
+    assert 'antiphon ask "What is a fugue?"\n' in said and 'model="parrot"' in said
+
+
+def test_the_greeting_invents_no_name_of_a_model_that_another_server_has():
+    said = greeting_of(ModelEntry(name="gpt-*", engine="chat"))
+    assert "  models     the models in `GET /v1/models` whose names begin with 'gpt-'\n" in said
+    assert "gpt-1" not in said and "--model YOUR_MODEL" in said and 'model="YOUR_MODEL"' in said
+
+
 def test_the_greeting_fits_a_terminal_and_what_is_to_be_tried_stands_at_the_margin():
     default = config().model_copy(update={"models": (ModelEntry(name="qwen2.5-coder-1.5b-instruct", engine="local"),)})
     said = greeting(default, "http://127.0.0.1:8642", "antiphon", is_open=False).splitlines()

@@ -109,7 +109,6 @@ def test_a_session_that_writes_down_what_is_said_knows_no_answers(talk_to):
         ({"max_output_tokens": 0}, "integer_below_min_value", "response.max_output_tokens"),
         ({"input": [{"type": "message", "role": "user"}]}, "missing_required_parameter", "response.input[0].content"),
         ({"prompt": {"id": "p"}}, "unsupported_parameter", "response.prompt"),
-        ({"reasoning": {"effort": "low"}}, "unsupported_parameter", "response.reasoning.effort"),
     ],
 )
 def test_an_answer_that_can_not_be_had_is_refused_by_name_and_not_begun(talk_to, response, code, param):

@@ -4,7 +4,7 @@ import pytest
 
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.capabilities import Capabilities
-from antiphon.engine_api.options import FunctionTool, Retention, Sampling, ToolChoice, TurnDetection
+from antiphon.engine_api.options import FunctionTool, Retention, Sampling, ToolChoice, Transcription, TurnDetection
 from antiphon.wire.realtime.session import decode_session
 from support.protocols.realtime_dialogues import ANY, MISSING, TEXT, Closes, Tells, error, event, responds, silence, sound
 
@@ -332,9 +332,12 @@ def test_what_can_not_be_had_is_refused_by_name_and_nothing_has_changed(talk_to,
     [
         (TEXT, {"output_modalities": ["audio"]}, "session.output_modalities"),
         (Capabilities(audio_in=True), {"audio": {"input": {"turn_detection": {"type": "server_vad"}}}}, ANY),
-        (Capabilities(audio_in=True), {"audio": {"input": {"noise_reduction": {"type": "near_field"}}}}, ANY),
-        (Capabilities(), {"truncation": {"type": "retention_ratio", "retention_ratio": 0.5}}, "session.truncation.type"),
-        (Capabilities(), {"reasoning": {"effort": "low"}}, "session.reasoning.effort"),
+        (
+            Capabilities(audio_in=True, noise_reduction=("near_field",)),
+            {"audio": {"input": {"turn_detection": None, "noise_reduction": {"type": "far_field"}}}},
+            "session.audio.input.noise_reduction.type",
+        ),
+        (Capabilities(efforts=("high",)), {"reasoning": {"effort": "low"}}, "session.reasoning.effort"),
     ],
 )
 def test_what_the_engine_can_not_do_is_refused_by_name(talk_to, capabilities, fields, param):
@@ -342,6 +345,38 @@ def test_what_the_engine_can_not_do_is_refused_by_name(talk_to, capabilities, fi
         talk_to(capabilities=capabilities)
         >> update(**fields)
         << event("error", error={"type": "invalid_request_error", "param": param, "event_id": "mine"})
+    )
+
+
+HEARING = Capabilities(audio_in=True, listens=True, turn_detection=("server_vad",), transcribes=True, takes_prompt=False)
+"""An engine that hears and can act on no hint."""
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"truncation": {"type": "retention_ratio", "retention_ratio": 0.5}}, {"reasoning": {"effort": "xhigh"}}],
+    ids=["truncation", "effort"],
+)
+def test_hints_are_shown_in_the_session_and_not_told_to_an_engine_that_can_not_act_on_them(talk_to, fields):
+    session = talk_to(capabilities=TEXT) >> update(**fields) << updated(**fields) >> event("response.create") << "response.created"
+    session << responds(reasoning_effort=None, retention=None, truncate=False)
+
+
+def test_an_effort_for_one_response_is_a_hint(talk_to):
+    session = talk_to(capabilities=TEXT) >> event("response.create", response={"reasoning": {"effort": "low"}}) << "response.created"
+    session << responds(reasoning_effort=None)
+
+
+def test_hints_of_how_to_hear_are_not_told_to_an_engine_that_can_not_act_on_them(talk_to):
+    noise = {"noise_reduction": {"type": "near_field", "strength": 0.5}}
+    words = {"transcription": {"model": "whisper-1", "prompt": "Cards.", "keywords": ["clubs"]}}
+    (
+        talk_to(capabilities=HEARING)
+        >> hears(**noise)
+        << updated(audio={"input": noise})
+        >> hears(**words)
+        << Tells(commands.Configure, transcription=Transcription(model="whisper-1"), noise_reduction=None)
+        << updated(audio={"input": noise | words})
     )
 
 

@@ -6,6 +6,7 @@ import ipaddress
 import socket
 
 import pytest
+from hypothesis import given, strategies as st
 
 from antiphon.errors import ClientError
 from antiphon.runtime.core.url_fetch import FetchLimits, _checked_socket, fetch, is_fetchable
@@ -184,6 +185,77 @@ def test_no_socket_is_made_for_the_inside_whatever_else_has_failed():
 )
 def test_a_url_of_the_wrong_kind_is_refused(url, reason):
     assert refused(url=url) == reason
+
+
+def check_name(host):
+    """Raises what `getaddrinfo` raises for what is no name."""
+    if "\0" in host:
+        raise ValueError("embedded null character")
+    host.encode("idna")
+
+
+async def unknown_name(host):
+    check_name(host)
+    raise OSError("no such name")
+
+
+@pytest.mark.parametrize(
+    "host", [".", "..", "a..b", ".a", "a..", f"{'a' * 64}.b", ".".join(["a" * 63] * 4), "a%00b", "a*b", "[::1]@", "[v1.x]<@", "a%2ecom%00"]
+)
+def test_a_host_that_is_no_name_is_refused(host):
+    assert refused(url=f"http://{host}/picture", resolve=unknown_name) == "it is not a valid URL."
+
+
+@pytest.mark.parametrize("host", ["a" * 63, ".".join(["a" * 63] * 3), "bücher.example", "with_underscore.example", "ends.with.a.dot."])
+def test_a_host_that_is_a_name_is_looked_up(host):
+    assert refused(url=f"http://{host}/picture", resolve=unknown_name) == "the server could not be reached."
+
+
+HOST_PIECES = (
+    *(
+        "a",
+        "b.",
+        "..",
+        ".",
+        "-",
+        "_",
+        "a" * 63,
+        "a" * 64,
+        "xn--",
+        "xn--a",
+        "ü",
+        "ß",
+        "é" * 70,
+        "ﷺ",
+        "\u200d",
+        "\u3002",
+        "\u2488",
+        "\xad",
+        "１２７",
+    ),
+    *("%", "%00", "%2e", "%ff", " ", "\t", "\n", "\0", "[", "]", "::1", "[::1]", "[v1.x]", "fe80::1%lo", ":", ":80", ":x", ":-1", ":99999"),
+    *("@", "\\", "/", "?", "#", "0x7f", "127.1", "1", "\u0663", "😀", "İ", "*", "'", "<", "^", "|", "\ud800"),
+)
+
+
+@given(
+    start=st.sampled_from(["http://", "https://", "http:", "//", ""]),
+    host=st.lists(st.sampled_from(HOST_PIECES), max_size=6).map("".join) | st.text(max_size=80),
+    end=st.sampled_from(["", "/", "/picture", "/\ud800"]),
+)
+def test_no_url_is_anything_but_fetched_or_refused(start, host, end):
+    async def run():
+        with pytest.raises(ClientError) as refusal:
+            await fetch(f"{start}{host}{end}", "input[0]", FetchLimits(), unknown_name)
+        return refusal.value
+
+    error = asyncio.run(run())
+    assert (error.status, error.code, error.param) == (400, "invalid_url", "input[0]")
+
+
+@pytest.mark.parametrize("target", ["http://a..b/", f"http://{'a' * 64}/", "//[::1]@/", "http://[", "http://a%00b/", "\\\\", "http://:0"])
+def test_a_redirect_to_a_host_that_is_no_name_is_refused(target):
+    assert refused("a", {"a": redirect(target)}, resolve=unknown_name).startswith(("it is not", "the server", "only http", "its port"))
 
 
 def test_redirects_are_followed_and_judged_anew():

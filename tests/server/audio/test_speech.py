@@ -109,7 +109,6 @@ def test_a_long_text_is_said_clause_by_clause(served):
         ({"input": ""}, 400, "empty_string", "input"),
         ({"input": "x" * 4097}, 400, "string_above_max_length", "input"),
         ({"response_format": "aiff"}, 400, "invalid_value", "response_format"),
-        ({"instructions": "Whisper."}, 400, "unsupported_parameter", "instructions"),
         ({"speed": 0.1}, 400, "decimal_below_min_value", "speed"),
         ({"speed": 5}, 400, "decimal_above_max_value", "speed"),
         ({"stream_format": "other"}, 400, "invalid_value", "stream_format"),
@@ -117,6 +116,10 @@ def test_a_long_text_is_said_clause_by_clause(served):
 )
 def test_what_the_voice_cannot_do_is_refused_by_name(served, fields, status, code, param):
     assert refused(served.url, **fields) == (status, code, param)
+
+
+def test_instructions_are_a_hint(served):
+    assert posted(served.url, instructions="Whisper.", response_format="pcm")[0] == 200
 
 
 def test_the_voices_own_name_is_a_model_and_voices_that_clients_know_are_taken(served):

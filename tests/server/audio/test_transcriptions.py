@@ -123,8 +123,6 @@ def test_wishes_reach_the_ear(timed):
     ("fields", "param", "code"),
     [
         ([("language", "xx")], "language", "unsupported_value"),
-        ([("prompt", "Emma")], "prompt", "unsupported_parameter"),
-        ([("temperature", "0.4")], "temperature", "unsupported_parameter"),
         ([("temperature", "7")], "temperature", "decimal_above_max_value"),
         ([("include[]", "logprobs")], "include", "unsupported_parameter"),
         ([("include[]", "other")], "include[0]", "invalid_value"),
@@ -132,13 +130,35 @@ def test_wishes_reach_the_ear(timed):
         ([("response_format", "xml")], "response_format", "invalid_value"),
         ([("response_format", "srt"), ("stream", "true")], "response_format", "unsupported_value"),
         ([("timestamp_granularities[]", "segment")], "timestamp_granularities", "invalid_value"),
-        ([("chunking_strategy", "server_vad")], "chunking_strategy", "unsupported_value"),
+        ([("chunking_strategy", "by_word")], "chunking_strategy", "invalid_value"),
+        ([("chunking_strategy", '{"type": "by_word"}')], "chunking_strategy", "invalid_value"),
+        ([("chunking_strategy", "[")], "chunking_strategy", "invalid_value"),
         ([("known_speaker_names[]", "Emma")], "known_speaker_names", "unsupported_parameter"),
         ([("language", "en"), ("languages[]", "fr")], "languages", "mutually_exclusive_parameters"),
     ],
 )
 def test_what_the_ear_cannot_do_is_refused_by_name(served, fields, param, code):
     assert refused(served, *fields) == (400, code, param)
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        {"prompt": "Emma"},
+        {"keywords": ["Woodhouse"]},
+        {"temperature": 0.4},
+        {"chunking_strategy": {"type": "server_vad", "silence_duration_ms": 200}},
+    ],
+    ids=str,
+)
+def test_hints_that_the_ear_can_not_act_on_are_taken(served, hint):
+    assert transcribed(served, **hint).text == "[2.0 s]"
+
+
+def test_how_the_recording_is_cut_may_be_said_in_every_form(served):
+    for strategy in ("auto", "server_vad", '{"type": "server_vad", "threshold": 0.5}'):
+        status, said = posted(served.url, form([("model", "whisper-1"), ("file", beep(1)), ("chunking_strategy", strategy)]))
+        assert (status, json.loads(said)["text"]) == (200, "[1.0 s]")
 
 
 def test_defaults_may_be_said(served):

@@ -362,7 +362,7 @@ def test_the_server_answers_to_its_own_names_and_to_addresses(door, host):
     assert door.ask("GET", "/v1/models", host=host).status == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "evil.example@localhost"])
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "evil.example:80"])
 def test_a_name_that_is_not_ours_is_refused_so_that_no_page_makes_its_own_lead_here(door, host):
     answer = door.ask("GET", "/v1/models", host=host)
     assert (answer.status, answer.error["code"]) == (421, "host_not_allowed")

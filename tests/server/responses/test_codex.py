@@ -188,9 +188,14 @@ def test_the_chat_server_is_asked_for_flat_functions_and_told_the_grammar(base_u
     assert "client_metadata" not in asked[-1]
 
 
-def test_a_summary_is_left_to_a_model_that_has_none_and_not_promised(base_url):
-    status, _, body = post(base_url, request("chat", said("user", "write"), reasoning={"summary": "detailed"}))
-    assert (status, json.loads(body)["error"]["param"]) == (400, "reasoning.summary")
+@pytest.mark.parametrize("summary", ["auto", "concise", "detailed"])
+@pytest.mark.parametrize("effort", ["low", "xhigh"])
+def test_a_summary_is_a_wish_that_ends_no_session_with_a_model_without_any(base_url, summary, effort):
+    wish = {"effort": effort, "summary": summary}
+    status, _, body = post(base_url, request("chat", said("user", "Hi"), reasoning=wish))
+    response = events_in(body)[-1]["response"]
+    assert (status, response["status"], response["reasoning"]) == (200, "completed", wish)
+    assert ASKED[base_url][-1]["reasoning_effort"] == effort and "summary" not in json.dumps(ASKED[base_url][-1])
 
 
 def test_a_choice_of_one_namespaces_tool_leaves_the_other_of_that_name_out(base_url):

@@ -309,7 +309,6 @@ def test_what_cannot_be_done_is_refused_by_name(base_url, fields, expected):
         ({"tools": [WEATHER]}, "tools[0]"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"include": ["message.output_text.logprobs"]}, "include"),
-        ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
         ({"presence_penalty": 1}, "presence_penalty"),
     ],
 )
@@ -321,12 +320,19 @@ def test_an_ability_that_the_model_lacks_is_named(base_url, fields, param):
     ("fields", "param"),
     [
         ({"text": {"format": {"type": "json_object"}}}, "text.format.type"),
-        ({"text": {"verbosity": "low"}}, "text.verbosity"),
-        ({"truncation": "auto"}, "truncation"),
     ],
 )
 def test_a_value_that_the_model_does_not_serve_is_named(base_url, fields, param):
     assert refused(base_url, model="plain", **fields) == (400, "unsupported_value", param)
+
+
+def test_hints_that_the_model_can_not_act_on_are_taken_and_echoed(base_url):
+    hints = {"reasoning": {"effort": "high", "summary": "concise"}, "truncation": "auto", "text": {"verbosity": "low"}}
+    status, _, body = post(base_url, {"model": "plain", "input": "Hi", **hints})
+    answer = json.loads(body)
+    assert status == 200
+    assert answer["reasoning"] == hints["reasoning"] and answer["truncation"] == "auto" and answer["text"]["verbosity"] == "low"
+    assert [item["type"] for item in answer["output"]] == ["message"]
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b"[]", b'"x"', b"null", b'{"input":' + b"[" * 5000 + b"]" * 5000 + b"}"])

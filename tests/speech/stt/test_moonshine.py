@@ -129,8 +129,6 @@ def test_stopping_breaks_off_what_is_under_way_and_leaves_no_thread(recording, w
     [
         (Transcription(languages=("de",)), "language"),
         (Transcription(languages=("en", "fr")), "language"),
-        (Transcription(prompt="Cards."), "prompt"),
-        (Transcription(keywords=("clubs",)), "keywords"),
         (Transcription(logprobs=True), "logprobs"),
         (Transcription(word_times=True), "timestamp_granularities"),
     ],
@@ -142,7 +140,15 @@ def test_what_it_cannot_do_is_refused_by_name(wish, param, tmp_path):
     assert MODEL in refused.value.message
 
 
-@pytest.mark.parametrize("wish", [Transcription(), Transcription(languages=("en",)), Transcription(languages=("en-GB",), delay="low")])
+@pytest.mark.parametrize(
+    "wish",
+    [
+        Transcription(),
+        Transcription(languages=("en",)),
+        Transcription(languages=("en-GB",), delay="low"),
+        Transcription(prompt="Cards", keywords=("clubs",)),
+    ],
+)
 def test_english_is_what_it_understands(wish, tmp_path):
     MoonshineTranscriber(tmp_path).check_options(wish)
 

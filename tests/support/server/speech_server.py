@@ -41,7 +41,7 @@ class ScriptedTranscriber:
         pass
 
     def check_options(self, wish):
-        check_options(wish, "beep", languages=self.languages, takes_prompt=self.takes_prompt, has_word_times=self.has_times)
+        check_options(wish, "beep", languages=self.languages, has_word_times=self.has_times)
 
     async def transcribe(self, pcm, wish):
         self.wishes.append(wish)

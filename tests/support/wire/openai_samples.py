@@ -22,6 +22,8 @@ VALUES: dict[str, Any] = {
     "top_logprobs": 20,
     "tunnel_id": "tunnel_0123456789abcdef0123456789abcdef",
 }
+TYPES = {"ContextManagement": "compaction"}
+"""The only `type` of some classes, likewise."""
 NEVER_EMPTY = {"context_management"}
 # Fields that exclude another one, left out of the sample with everything
 EXCLUDED = {"generate_summary", "conversation"}
@@ -68,6 +70,8 @@ def _alternatives(annotation: Any) -> Iterator[Any]:
 def _objects(kind: Any, nulls: bool) -> Iterator[dict[str, Any]]:
     fields = dict(_fields(kind))
     choices = {name: _choices(name, each, nulls) for name, (each, _) in fields.items()}
+    if kind.__name__ in TYPES:
+        choices["type"] = [TYPES[kind.__name__]]
     yield {name: choices[name][0] for name, (_, required) in fields.items() if required}
     full = {name: values[0] for name, values in choices.items() if name not in EXCLUDED and values}
     yield full

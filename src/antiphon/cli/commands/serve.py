@@ -1,13 +1,17 @@
 """`antiphon serve`."""
 
 import json
+from collections.abc import Sequence
 
-from antiphon import __version__
+from antiphon import __version__, errors
 from antiphon.cli.common import checks, lazy, settings, weights
 from antiphon.cli.common.flags import ConfigFlag, ShellParameter
 from antiphon.cli.common.shell import align_columns
-from antiphon.config.load import Config
+from antiphon.config.load import Config, ModelEntry
 from antiphon.runtime.speech import service
+
+_LISTING_ENGINES = ("chat", "responses", "realtime")
+"""The engines in front of a server that lists its models."""
 
 _QUESTION = "What is a fugue?"
 
@@ -78,10 +82,9 @@ def _describe_access(config: Config, program: str, *, is_open: bool) -> str:
 
 def greeting(config: Config, base_url: str, program: str, *, is_open: bool) -> str:
     """The text printed once the server answers: where it is, what it has, and what to try next."""
-    model = config.models[0].name
     speech_problem = _speech_problem(config, program)
     facts = [
-        ("models", ", ".join(entry.name for entry in config.models)),
+        ("models", ", ".join(map(_describe_model, config.models))),
         ("responses", _store_location(config)),
         ("weights", str(config.models_dir)),
         ("speech", speech_problem or f"{config.speech.ears} hears, {config.speech.voice} speaks"),
@@ -96,7 +99,7 @@ def greeting(config: Config, base_url: str, program: str, *, is_open: bool) -> s
             "",
             "Try, in another terminal:",
             "",
-            *_example_commands(model, _local_url(base_url), program, is_open=is_open, can_talk=can_talk),
+            *_example_commands(config.models, _local_url(base_url), program, is_open=is_open, can_talk=can_talk),
             "",
             "Ctrl-C stops it.",
         ]
@@ -108,9 +111,27 @@ def _local_url(base_url: str) -> str:
     return base_url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
 
-def _example_commands(model: str, base_url: str, program: str, *, is_open: bool, can_talk: bool) -> list[str]:
+def _describe_model(model: ModelEntry) -> str:
+    """The model's name, or which names it answers to."""
+    if not model.name.endswith("*"):
+        return model.name
+    return errors.describe_model_name(model.name, is_listed=model.engine in _LISTING_ENGINES)
+
+
+def _example_model(models: Sequence[ModelEntry]) -> tuple[str, bool]:
+    """The name of a model to try, and whether a command must name it: by default it takes the first that is listed."""
+    for model in models:
+        if not model.name.endswith("*"):
+            return model.name, False
+    # What an upstream server has is not known here.
+    first = models[0]
+    return ("YOUR_MODEL" if first.engine in _LISTING_ENGINES else errors.example_model_name(first.name)), True
+
+
+def _example_commands(models: Sequence[ModelEntry], base_url: str, program: str, *, is_open: bool, can_talk: bool) -> list[str]:
     """Commands and a program to copy; not indented, as a Python prompt takes no indented line."""
-    address = "" if base_url == "http://127.0.0.1:8642" else f" --url {base_url}/v1"
+    model, is_needed = _example_model(models)
+    address = (f" --model {model}" if is_needed else "") + ("" if base_url == "http://127.0.0.1:8642" else f" --url {base_url}/v1")
     key = "none" if is_open else "YOUR_KEY"
     command = program if is_open else f"ANTIPHON_API_KEY=YOUR_KEY {program}"
     return [

@@ -107,7 +107,7 @@ class ApiClient:
         """
         models = self.list_models()
         if not models:
-            raise UpstreamError(f"The server at {self.base_url} offers no models.")
+            raise UpstreamError(f"The server at {self.base_url} lists no models, so there is none to choose. Name one with --model.")
         return models[0]
 
     def is_alive(self) -> bool:

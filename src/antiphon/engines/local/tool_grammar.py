@@ -9,7 +9,7 @@ from msgspec import Struct
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.options import CustomTool, FunctionTool, Tool
 from antiphon.engines.local.json_schema import OutputSchema, UnusableSchema, invalid_schema
-from antiphon.errors import ClientError, quote_list
+from antiphon.errors import tool_choice_not_found
 
 TOOL_CALL_OPEN = "<tool_call>\n"
 TOOL_CALL_CLOSE = "\n</tool_call>"
@@ -73,11 +73,7 @@ def callable_tools(request: commands.Respond) -> list[GrammarTool]:
     names, only = request.tool_choice.names, request.tool_choice.name_set
     tools = [_grammar_tool(tool, index) for index, tool in enumerate(request.tools) if only is None or tool.key in only]
     if request.tool_choice.mode == "required" and not tools:
-        raise ClientError(
-            f"Tool choice {quote_list(names, 'or') if names else 'required'} not found in 'tools' parameter.",
-            code="invalid_value",
-            param="tool_choice",
-        )
+        raise tool_choice_not_found("tool_choice", *(names or ("required",)))
     return tools
 
 

@@ -80,7 +80,7 @@ class InputAudioStream:
         Raises:
             ClientError: they change the sample rate while the buffer holds audio.
         """
-        command = configure_command(session)
+        command = configure_command(session, self._config.capabilities)
         codec = codec_of(audio_input(session).format)
         holds_audio = self.turn.is_open or (not self._detects_turns and self.buffer.buffered_bytes)
         if codec.rate_hz != self.buffer.rate_hz and holds_audio:

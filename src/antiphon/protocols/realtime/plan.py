@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from antiphon.engine_api import commands, history as engine_history
 from antiphon.engine_api.options import FunctionTool, Retention, Sampling, Tool, ToolChoice, Voice
-from antiphon.errors import ClientError, shorten, unsupported_parameter
+from antiphon.errors import ClientError, tool_choice_not_found, unsupported_parameter
 from antiphon.protocols.realtime.settings import (
     RealtimeSessionConfig,
     audio_output,
@@ -75,7 +75,7 @@ def plan_response(
         ClientError: the engine can't do what they ask.
     """
     if is_set(params.prompt):
-        raise unsupported_parameter("response.prompt", config.model)
+        raise unsupported_parameter("response.prompt", None)
     modalities = _setting(params.output_modalities, session.output_modalities)
     check_modalities(modalities, config, "response.output_modalities")
     reasoning = _optional_setting(params.reasoning, session.reasoning)
@@ -89,7 +89,8 @@ def plan_response(
     tools = _optional_setting(params.tools, session.tools)
     max_output_tokens: MaxOutputTokens = _setting(params.max_output_tokens, session.max_output_tokens)
     temperature = _optional_setting(params.temperature, session.temperature)
-    effort = getattr(reasoning, "effort", None)
+    # A hint, which an engine without efforts never sees.
+    effort = getattr(reasoning, "effort", None) if config.capabilities.efforts else None
     respond = commands.Respond(
         id=id,
         history=history,
@@ -101,7 +102,7 @@ def plan_response(
         truncate=session.truncation != "disabled" and config.capabilities.truncation,
         reasoning_effort=effort if isinstance(effort, str) else None,
         voice=_voice(voice, format, session) if list(modalities) == ["audio"] else None,
-        retention=_retention(session.truncation),
+        retention=_retention(session.truncation) if config.capabilities.truncation else None,
         out_of_band=conversation_id is None,
     )
     metadata = value_or(params.metadata, None)
@@ -147,20 +148,16 @@ def _tool_choice(choice: WireToolChoice | None, tools: Sequence[WireTool] | None
         case FunctionChoice(name=name):
             if name not in [tool.name for tool in function_tools(tools)]:
                 # Realtime: `tool_choice` names a function of this response, so a session's choice may miss its tool.
-                raise _choice_not_found(name, path)
+                raise tool_choice_not_found(path, name)
             return ToolChoice("required", (name,))
         case McpChoice(server_label=label):
             if not any(isinstance(tool, McpTool) and tool.server_label == label for tool in tools or ()):
-                raise _choice_not_found(label, path)
+                raise tool_choice_not_found(path, label)
             raise ClientError("MCP tools are not available on this server.", code="unsupported_value", param=path)
         case "none" | "auto" | "required":
             return ToolChoice(choice)
         case _:
             return ToolChoice()
-
-
-def _choice_not_found(name: str, path: str) -> ClientError:
-    return ClientError(f"Tool choice '{shorten(name)}' not found in 'tools' parameter.", code="invalid_value", param=path)
 
 
 def _voice(voice: str | VoiceId, format: Format, session: Session) -> Voice:

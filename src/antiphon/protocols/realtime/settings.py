@@ -26,7 +26,6 @@ from antiphon.wire.realtime.session import (
     NoiseReduction,
     PcmFormat,
     Reasoning,
-    RetentionRatio,
     SemanticVad,
     ServerVad,
     Session,
@@ -264,8 +263,9 @@ def _check_input(session: AnySession, config: RealtimeSessionConfig) -> None:
     if isinstance(audio.transcription, Transcription) and capabilities.transcribes:
         _check_transcription(audio.transcription, config)
     reduction = audio.noise_reduction
-    if isinstance(reduction, NoiseReduction) and reduction.type and reduction.type not in capabilities.noise_reduction:
-        raise _unsupported_error("session.audio.input.noise_reduction.type", reduction.type, config.model, capabilities.noise_reduction)
+    kinds = capabilities.noise_reduction  # a hint for engines without any
+    if isinstance(reduction, NoiseReduction) and reduction.type and kinds and reduction.type not in kinds:
+        raise unsupported_value("session.audio.input.noise_reduction.type", reduction.type, config.model, kinds)
 
 
 def _check_transcription(transcription: Transcription, config: RealtimeSessionConfig) -> None:
@@ -274,10 +274,6 @@ def _check_transcription(transcription: Transcription, config: RealtimeSessionCo
         # ISO 639-1, maybe with a region (`en-GB`), of which models know nothing.
         if capabilities.languages and language.partition("-")[0].lower() not in capabilities.languages:
             raise unsupported_value(f"{path}.language", language, config.model, capabilities.languages)
-    if transcription.keywords and not capabilities.takes_prompt:
-        raise unsupported_parameter(f"{path}.keywords", config.model)
-    if transcription.prompt and not capabilities.takes_prompt:
-        raise unsupported_parameter(f"{path}.prompt", config.model)
 
 
 def expected_languages(transcription: Transcription) -> tuple[str, ...]:
@@ -316,22 +312,20 @@ def _check_output(session: Session, config: RealtimeSessionConfig) -> None:
     check_modalities(session.output_modalities, config, "session.output_modalities")
     check_voice(audio_output(session).voice, config, "session.audio.output.voice")
     if session.prompt is not None and session.prompt is not UNSET:
-        raise unsupported_parameter("session.prompt", config.model)
+        raise unsupported_parameter("session.prompt", None)
     check_effort(session.reasoning, config, "session.reasoning.effort")
-    if isinstance(session.truncation, RetentionRatio) and not config.capabilities.truncation:
-        raise unsupported_value("session.truncation.type", "retention_ratio", config.model, ["auto", "disabled"])
 
 
 def check_effort(reasoning: Maybe[Reasoning], config: RealtimeSessionConfig, path: str) -> None:
     """
-    Check that the model has that reasoning effort.
+    Check that the model has that reasoning effort, if it has efforts at all; for others it is a hint.
 
     Raises:
-        ClientError: it hasn't.
+        ClientError: it has others only.
     """
-    effort = getattr(reasoning, "effort", None)
-    if isinstance(effort, str) and effort not in config.capabilities.efforts:
-        raise _unsupported_error(path, effort, config.model, config.capabilities.efforts)
+    effort, efforts = getattr(reasoning, "effort", None), config.capabilities.efforts
+    if isinstance(effort, str) and efforts and effort not in efforts:
+        raise unsupported_value(path, effort, config.model, efforts)
 
 
 def _check_locks(updated_session: Session, current_session: Session, *, has_spoken: bool) -> None:
@@ -378,15 +372,17 @@ def function_tools(tools: Maybe[Sequence[Tool]]) -> list[FunctionTool]:
     return [tool for tool in tools or () if isinstance(tool, FunctionTool)]
 
 
-def configure_command(session: AnySession) -> commands.Configure:
-    """The command that configures how the engine listens."""
+def configure_command(session: AnySession, capabilities: Capabilities) -> commands.Configure:
+    """The command that configures how the engine listens, without the hints that it can't act on."""
     audio = audio_input(session)
     include = session.include or ()
     return commands.Configure(
         rate_hz=codec_of(audio.format).rate_hz,
         turn_detection=_engine_turn_detection(audio.turn_detection),
-        transcription=_engine_transcription(audio.transcription, logprobs="item.input_audio_transcription.logprobs" in include),
-        noise_reduction=_engine_noise_reduction(audio.noise_reduction),
+        transcription=_engine_transcription(
+            audio.transcription, capabilities, logprobs="item.input_audio_transcription.logprobs" in include
+        ),
+        noise_reduction=_engine_noise_reduction(audio.noise_reduction) if capabilities.noise_reduction else None,
     )
 
 
@@ -401,14 +397,16 @@ def _engine_turn_detection(detection: Maybe[TurnDetection]) -> options.TurnDetec
             return None
 
 
-def _engine_transcription(transcription: Maybe[Transcription], *, logprobs: bool) -> options.Transcription | None:
+def _engine_transcription(
+    transcription: Maybe[Transcription], capabilities: Capabilities, *, logprobs: bool
+) -> options.Transcription | None:
     if not isinstance(transcription, Transcription):
         return None
     return options.Transcription(
         model=transcription.model if isinstance(transcription.model, str) else None,
         languages=expected_languages(transcription),
-        prompt=transcription.prompt if isinstance(transcription.prompt, str) else None,
-        keywords=tuple(transcription.keywords or ()),
+        prompt=transcription.prompt if isinstance(transcription.prompt, str) and capabilities.takes_prompt else None,
+        keywords=tuple(transcription.keywords or ()) if capabilities.takes_prompt else (),
         delay=transcription.delay if isinstance(transcription.delay, str) else None,
         logprobs=logprobs,
     )

@@ -34,7 +34,9 @@ def _history_items(item: items.Item, path: str, context: TranslationContext) -> 
         return (convert(item, lambda content, field: _parts(content, f"{path}.{field}", context.capabilities, context.model)),)
     if (hosted_item := hosted_history_item(item, context.capabilities)) is not None:
         return (hosted_item,)
-    if type(item) in _UNSUPPORTED_ITEMS or not context.omit_unsupported:
+    if type(item) in _UNSUPPORTED_ITEMS:
+        raise unsupported_value(path, item.type, None, _SUPPORTED_ITEM_TYPES)
+    if not context.omit_unsupported:
         raise unsupported_value(path, item.type, context.model, _SUPPORTED_ITEM_TYPES)
     plain_items = plain_history_items(item, context.capabilities)
     if not plain_items and not isinstance(item, items.AdditionalTools):

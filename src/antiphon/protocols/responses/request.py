@@ -1,8 +1,8 @@
 """
 A Responses request as a request to an engine: every field is checked against the engine's capabilities before any work.
 
-A field that the engine can't honour is refused, never ignored. Hints that don't change the response (cache keys, tiers,
-identifiers) are only echoed.
+A field that changes the meaning of the response, or what the client finds in it, is refused where the engine can't honour
+it. A hint is taken and echoed, and an engine that can't act on it never sees it (docs/decisions/0024).
 """
 
 from collections.abc import Callable
@@ -124,11 +124,11 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
         sampling=_sampling(request),
         format=_engine_format(text.format or None) if text else None,
         # Responses: `disabled`, the default, fails where the input is too long; `auto` drops the oldest of it.
-        truncate=request.truncation == "auto",
-        reasoning_effort=(reasoning.effort or None) if reasoning else None,
+        truncate=request.truncation == "auto" and capabilities.truncation,
+        reasoning_effort=(reasoning.effort or None) if reasoning and capabilities.efforts else None,
         reasoning_summary=_requested_summary(request) if capabilities.summaries else None,
         encrypt_reasoning=INCLUDE_ENCRYPTED_REASONING in (request.include or ()),
-        verbosity=(text.verbosity or None) if text else None,
+        verbosity=(text.verbosity or None) if text and capabilities.verbosities else None,
         voice=Voice(_requested_voice(request), AUDIO_RATE_HZ) if resolved_request.is_spoken else None,
     )
     return EngineRequest(respond, context.omissions)
@@ -136,31 +136,28 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
 
 # Checks
 
-_UNSUPPORTED_FIELDS = (
-    "access_programs",
-    "context_management",
-    "conversation",
-    "image",
-    "moderation",
-    "prompt",
-)
-"""Fields whose features this server does not have."""
+_UNSUPPORTED_FIELDS = ("conversation", "moderation", "prompt")
+"""Fields whose features this server does not have, and without which the response would mean something else."""
 
 
-def _check_unsupported_fields(request: CreateRequest, _capabilities: Capabilities, model: str) -> None:
+def _check_unsupported_fields(request: CreateRequest, _capabilities: Capabilities, _model: str) -> None:
     for field in _UNSUPPORTED_FIELDS:
         if is_set(getattr(request, field)):
-            raise unsupported_parameter(field, model)
+            raise unsupported_parameter(field, None)
     if request.background:
-        raise unsupported_parameter("background", model)
+        raise unsupported_parameter("background", None)
+    program = request.access_programs.cyber if request.access_programs else None
+    if program and program != "standard":
+        raise unsupported_value("access_programs.cyber", program, None, ["standard"])
     if is_set(request.stream_options) and not request.stream:
         raise ClientError("The 'stream_options' parameter is only allowed when 'stream' is enabled.", param="stream_options")
 
 
 def _check_sampling(request: CreateRequest, capabilities: Capabilities, model: str) -> None:
     is_unsupported_by_field = {
-        "temperature": is_set(request.temperature) and not capabilities.temperature,
-        "top_p": is_set(request.top_p) and not capabilities.top_p,
+        # Responses: 1 is the default of both, so it asks for nothing.
+        "temperature": value_or(request.temperature, 1) != 1 and not capabilities.temperature,
+        "top_p": value_or(request.top_p, 1) != 1 and not capabilities.top_p,
         "presence_penalty": bool(request.presence_penalty) and not capabilities.penalties,
         "frequency_penalty": bool(request.frequency_penalty) and not capabilities.penalties,
         "top_logprobs": bool(request.top_logprobs) and capabilities.max_top_logprobs is None,
@@ -182,22 +179,16 @@ def _check_reasoning(request: CreateRequest, capabilities: Capabilities, model: 
     if not request.reasoning:
         return
     effort = request.reasoning.effort
-    if effort and not capabilities.efforts and effort != "none":
-        raise unsupported_parameter("reasoning.effort", model)
     if effort and capabilities.efforts and effort not in capabilities.efforts:
         raise unsupported_value("reasoning.effort", effort, model, capabilities.efforts)
-    # `auto` lets the model decide whether to summarise at all; Codex sends it to every model.
-    if _requested_summary(request) not in (None, "auto") and not capabilities.summaries:
-        raise unsupported_parameter("reasoning.summary", model)
 
 
 def _check_text(request: CreateRequest, capabilities: Capabilities, model: str) -> None:
     if not request.text:
         return
     verbosity = request.text.verbosity
-    # Responses: `medium` is the default, so it asks for nothing.
-    if verbosity and verbosity not in (capabilities.verbosities or ("medium",)):
-        raise unsupported_value("text.verbosity", verbosity, model, capabilities.verbosities or ("medium",))
+    if verbosity and capabilities.verbosities and verbosity not in capabilities.verbosities:
+        raise unsupported_value("text.verbosity", verbosity, model, capabilities.verbosities)
     kind = request.text.format.type if request.text.format else "text"
     formats = {"text": True, "json_object": capabilities.json_object, "json_schema": capabilities.json_schema}
     if not formats[kind]:
@@ -218,17 +209,12 @@ def _check_audio(request: CreateRequest, capabilities: Capabilities, model: str)
     if voice and capabilities.voices and voice not in capabilities.voices:
         raise unsupported_value("audio.voice", voice, model, capabilities.voices)
     if kind and kind not in AUDIO_FORMATS:
-        raise unsupported_value("audio.format", kind, model, AUDIO_FORMATS)
+        raise unsupported_value("audio.format", kind, None, AUDIO_FORMATS)
 
 
 def _requested_voice(request: CreateRequest) -> str | None:
     voice = request.audio.voice if request.audio else None
     return voice.id if isinstance(voice, VoiceReference) else voice or None
-
-
-def _check_truncation(request: CreateRequest, capabilities: Capabilities, model: str) -> None:
-    if request.truncation == "auto" and not capabilities.truncation:
-        raise unsupported_value("truncation", "auto", model, ["disabled"])
 
 
 _CHECKS: tuple[Callable[[CreateRequest, Capabilities, str], None], ...] = (
@@ -237,7 +223,6 @@ _CHECKS: tuple[Callable[[CreateRequest, Capabilities, str], None], ...] = (
     _check_reasoning,
     _check_text,
     _check_audio,
-    _check_truncation,
 )
 
 
@@ -253,7 +238,7 @@ def _instructions(request: CreateRequest) -> tuple[str | None, list[ItemWithPath
     return None, [(f"instructions[{index}]", item) for index, item in enumerate(request.instructions)]
 
 
-# How the answer is engine_tools
+# How the response is generated
 
 
 def _sampling(request: CreateRequest) -> Sampling:

@@ -13,7 +13,7 @@ from msgspec import Struct, UnsetType, field
 
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import CustomTool, FunctionTool, HostedTool, Tool, ToolChoice
-from antiphon.errors import ClientError, unsupported_parameter
+from antiphon.errors import ClientError, tool_choice_not_found, unsupported_parameter
 from antiphon.wire.codec.fields import value_or
 from antiphon.wire.codec.types import JsonDict, Tagged, encode
 from antiphon.wire.responses import items, tools
@@ -136,7 +136,7 @@ def tool_choice(request: CreateRequest, engine_tools: EngineTools) -> ToolChoice
             return ToolChoice(mode)
         case "required":
             if not engine_tools.tools and not engine_tools.hosted_tools:
-                raise _choice_not_found("required")
+                raise tool_choice_not_found("tool_choice", "required")
             return ToolChoice("required")
         # Open Responses: a hard limit, which the server has to enforce.
         case tools.AllowedToolsChoice(mode=mode, tools=choices):
@@ -161,7 +161,7 @@ def _selected_tool_keys(choices: Iterable[Mapping[str, object]], engine_tools: E
     keys: dict[str, None] = {}
     for choice_key in dict.fromkeys(map(_choice_key, choices)):
         if choice_key not in keys_by_choice:
-            raise _choice_not_found(str(choice_key[0]))
+            raise tool_choice_not_found("tool_choice", str(choice_key[0]))
         keys |= keys_by_choice[choice_key]
     return tuple(keys)
 
@@ -171,9 +171,5 @@ def _choice_key(choice: Mapping[str, object]) -> tuple[object, ...]:
     kind, name, namespace = choice.get("type"), choice.get("name"), choice.get("namespace")
     key = (kind,) if name is None or kind == "mcp" else (name, namespace)
     if not all(part is None or isinstance(part, str) for part in key):
-        raise _choice_not_found(str(name or kind))
+        raise tool_choice_not_found("tool_choice", str(name or kind))
     return key
-
-
-def _choice_not_found(name: str) -> ClientError:
-    return ClientError(f"Tool choice '{name}' not found in 'tools' parameter.", code="invalid_value", param="tool_choice")

@@ -7,6 +7,7 @@ resolves differently a moment later (DNS rebinding) gains nothing. Each redirect
 
 import asyncio
 import ipaddress
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -31,6 +32,7 @@ CHUNK_BYTES = 1 << 16
 # RFC 9110 15.4: those that have a `Location` to follow.
 REDIRECT_STATUSES = (301, 302, 303, 307, 308)
 WEB_PORTS = (80, 443)
+MAX_HOST_LENGTH = 253
 FIRST_UNPRIVILEGED_PORT = 1024
 """Lower ports are refused except the web's: other services there might misread a request."""
 
@@ -161,8 +163,8 @@ def _parse_url(text: str, limits: FetchLimits, base: URL | None = None) -> URL:
     try:
         url = base.join(URL(text)) if base else URL(text)
         host, port = url.host, url.port
-    except ValueError:
-        raise _FetchRefused("it is not a valid URL") from None
+    except (ValueError, IndexError):  # yarl 1.25 raises `IndexError` for an empty host after brackets, as in `//[::1]@/`
+        raise _FetchRefused(_NOT_VALID) from None
     if url.scheme not in ("http", "https") or not host:
         raise _FetchRefused("only http and https URLs are fetched")
     if url.user is not None or url.password is not None:
@@ -170,14 +172,27 @@ def _parse_url(text: str, limits: FetchLimits, base: URL | None = None) -> URL:
     if port is None or (port not in WEB_PORTS and port < FIRST_UNPRIVILEGED_PORT):
         raise _FetchRefused("its port is not one of the web")
     address = _parse_address(host)
-    if address is None and host.replace(".", "").isdigit():  # such as `127.1`: libc reads it as an address without asking the resolver
-        raise _FetchRefused("it is not a valid URL")
+    # Such as `127.1`: libc reads it as an address without asking the resolver.
+    if address is None and (host.replace(".", "").isdigit() or not _is_host_name(url.raw_host or "")):
+        raise _FetchRefused(_NOT_VALID)
     if address is not None and not is_fetchable(address, limits.allowed_networks):
         raise _FetchRefused(_NOT_PUBLIC)
     return url
 
 
+def _is_host_name(host: str) -> bool:
+    """
+    Whether a resolver can be asked for it: `getaddrinfo` raises anything but `OSError` for other names.
+
+    Source: RFC 1123 2.1, RFC 1035 2.3.4 (63 characters a label, 253 in all), and the `_` that names have in practice.
+    """
+    name = host.removesuffix(".")
+    return len(name) <= MAX_HOST_LENGTH and all(map(_HOST_LABEL.fullmatch, name.split(".")))
+
+
+_HOST_LABEL = re.compile(r"[A-Za-z0-9_-]{1,63}")
 _NOT_PUBLIC = "its address is not public"
+_NOT_VALID = "it is not a valid URL"
 
 
 class _CheckingResolver(AbstractResolver):

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from antiphon.audio import OUTPUT_MS_PER_TOKEN, duration_ms
-from antiphon.errors import ServerError, model_not_found, unsupported_parameter, unsupported_value
+from antiphon.errors import ServerError, model_not_found, unsupported_value
 from antiphon.offload import offload
 from antiphon.runtime.service import Service
 from antiphon.server.audio.streaming import AUDIO_ERRORS, EVENT_STREAM_TYPE, CancellableRequest, HttpResponseWriter, write_all
@@ -94,11 +94,10 @@ def _check_request(request: SpeechRequest, model: str) -> None:
     """
     if request.model not in (models := (model, *MODEL_ALIASES)):
         raise model_not_found(request.model, models)
-    if request.instructions:
-        raise unsupported_parameter("instructions", request.model)
+    # `instructions` are a hint of how to speak, which no voice here can act on.
     formats = [name for name in MEDIA_TYPES if name != "aac" or importlib.util.find_spec("av")]
     if request.response_format not in formats:
-        raise unsupported_value("response_format", request.response_format, request.model, formats)
+        raise unsupported_value("response_format", request.response_format, None, formats)
 
 
 class _SpeechSynthesis:

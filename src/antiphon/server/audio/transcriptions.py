@@ -4,13 +4,14 @@ import math
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 from msgspec import UNSET, Meta, Raw
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from antiphon.engine_api.options import Transcription as TranscriptionOptions
-from antiphon.errors import model_not_found, mutually_exclusive, unsupported_parameter, unsupported_value
+from antiphon.errors import invalid_value, model_not_found, mutually_exclusive, unsupported_parameter, unsupported_value
 from antiphon.runtime.service import Service
 from antiphon.server.audio.form import FILE_LIMIT_BYTES, read_form
 from antiphon.server.audio.streaming import AUDIO_ERRORS, EVENT_STREAM_TYPE, CancellableRequest, HttpResponseWriter, write_all
@@ -113,20 +114,34 @@ def _check_request(request: TranscriptionRequest, model: str) -> None:
         raise model_not_found(request.model, models)
     formats = STREAMING_FORMATS if request.stream else FORMATS
     if request.response_format not in formats:
-        raise unsupported_value("response_format", request.response_format, request.model, formats)
+        raise unsupported_value("response_format", request.response_format, None, formats)
     unsupported_params = {
         "include": bool(request.include),
-        "temperature": bool(request.temperature),
         "known_speaker_names": bool(request.known_speaker_names),
         "known_speaker_references": bool(request.known_speaker_references),
     }
     for param, is_set in unsupported_params.items():
         if is_set:
-            raise unsupported_parameter(param, request.model)
-    if request.chunking_strategy not in (UNSET, "", "auto"):
-        raise unsupported_value("chunking_strategy", request.chunking_strategy, request.model, ["auto"])
+            raise unsupported_parameter(param, None)
+    if request.chunking_strategy and not _is_chunking_strategy(request.chunking_strategy):
+        raise invalid_value("chunking_strategy", request.chunking_strategy, ["auto", "server_vad"])
     if request.language and request.languages:
         raise mutually_exclusive("languages", ("language", "languages"))
+
+
+def _is_chunking_strategy(text: str) -> bool:
+    """
+    Whether it is one of OpenAI's: a hint, as recordings are always cut where they are quietest.
+
+    In a form the object is JSON, if it is not spread over fields as `chunking_strategy[type]`.
+    """
+    if text in ("auto", "server_vad"):
+        return True
+    try:
+        strategy = msgspec.json.decode(text, type=dict)
+    except msgspec.DecodeError:
+        return False
+    return strategy.get("type") == "server_vad"
 
 
 def _transcription_options(request: TranscriptionRequest) -> TranscriptionOptions:

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from antiphon.config.settings import ServerSettings
 from antiphon.engine_api.options import ConversationKind, ConversationSettings
-from antiphon.errors import ApiError, ClientError
+from antiphon.errors import ApiError, ClientError, shorten
 from antiphon.runtime.access import keys
 from antiphon.runtime.access.body_budget import BodyLease
 from antiphon.runtime.access.keys import Caller
@@ -28,6 +28,7 @@ from antiphon.runtime.service import Service
 from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY
 from antiphon.server.http.errors import on_api_error, on_exception_group, on_http_exception
 from antiphon.server.http.operation import Operation
+from antiphon.server.transport.host import parse_host
 
 Access = Literal["probe", "public", "worker"] | keys.Scope
 """
@@ -232,9 +233,10 @@ def _verify_origin(headers: Headers, settings: ServerSettings, *, needs_key: boo
             allowed.
     """
     host = headers.get("host", "")
-    if not _is_allowed_host(_host_name(host), settings):
+    name = parse_host(host) or ""  # HTTP/1.0 has requests without a host
+    if not _is_allowed_host(name, settings):
         raise ClientError(
-            f"This server does not answer to the host '{_host_name(host)}'. Its operator can allow the name in `server.allowed_hosts`.",
+            f"This server does not answer to the host '{shorten(name)}'. Its operator can allow the name in `server.allowed_hosts`.",
             status=421,
             code="host_not_allowed",
         )
@@ -268,13 +270,6 @@ def _host_matches(name: str, pattern: str) -> bool:
     if pattern.startswith("*."):
         return name.endswith(pattern[1:])
     return pattern in ("*", name)
-
-
-def _host_name(host: str) -> str:
-    """The `Host` header without port and without the brackets of an IPv6 address."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower().rstrip(".")
 
 
 def _cross_site_error(source: str) -> ClientError:

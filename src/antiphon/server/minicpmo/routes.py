@@ -10,7 +10,7 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.types import Scope, Send
 
 from antiphon.engine_api.options import ConversationSettings
-from antiphon.errors import ApiError, ClientError, invalid_value, shorten
+from antiphon.errors import ApiError, ClientError, invalid_value, missing_parameter, shorten
 from antiphon.protocols.minicpmo.session import MinicpmoSession, MinicpmoSessionConfig
 from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.core.driver import Driver
@@ -131,6 +131,8 @@ def select_model(service: Service, request: MinicpmoSessionRequest) -> ServedMod
     for model in registry.all():
         if not model.name.endswith("*") and supports_mode(model, request.mode):
             return model
+    if any(supports_mode(model, request.mode) for model in registry.all()):  # one that stands for many names
+        raise missing_parameter("model")
     raise _model_not_found(f"This server has no model for mode={request.mode}", request.mode)
 
 

@@ -20,6 +20,7 @@ from antiphon.deadline import Deadline
 from antiphon.errors import ApiError, ClientError
 from antiphon.runtime.core.ids import new_id
 from antiphon.server.transport import limits
+from antiphon.server.transport.host import parse_host
 from antiphon.server.transport.limits import ConnectionLimiter
 from antiphon.server.transport.websocket import is_handshake
 
@@ -308,7 +309,7 @@ def _request_error(target: bytes, headers: Sequence[tuple[bytes, bytes]], versio
     """
     Why a head is refused that the parser accepts.
 
-    Source: RFC 9112 sections 3.2 (exactly one host), 6.1 (transfer codings) and 2.3 (versions).
+    Source: RFC 9112 sections 3.2 (exactly one host, and a valid one), 6.1 (transfer codings) and 2.3 (versions).
     """
     hosts = [value for name, value in headers if name == b"host"]
     codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
@@ -316,6 +317,8 @@ def _request_error(target: bytes, headers: Sequence[tuple[bytes, bytes]], versio
         return f"The request must be HTTP/1.1, but is HTTP/{version}."
     if len(hosts) > 1 or (not hosts and version == "1.1"):
         return f"The request must have one Host header, but has {len(hosts)}."
+    if hosts and parse_host(hosts[0].decode("latin-1")) is None:
+        return "The request's Host header must be a host name or an address, with or without a port, such as localhost:8642."
     if codings and (codings != [b"chunked"] or version == "1.0"):
         return "The request's body must be sent plain or, in HTTP/1.1, chunked."
     if not target.startswith(b"/") and target != b"*":

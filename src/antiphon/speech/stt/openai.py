@@ -111,7 +111,7 @@ class OpenAITranscriber:
             await session.close()
 
     def check_options(self, options: Transcription) -> None:
-        check_options(options, self._server.model, languages=self.languages, takes_prompt=True, has_word_times=self.has_times)
+        check_options(options, self._server.model, languages=self.languages, has_word_times=self.has_times)
 
     async def transcribe(self, pcm: bytes, options: Transcription) -> Transcript:
         evidence = collect_evidence(float_samples(pcm))

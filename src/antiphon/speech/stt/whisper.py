@@ -72,7 +72,7 @@ class WhisperTranscriber:
         self._model = None
 
     def check_options(self, options: Transcription) -> None:
-        check_options(options, self._name, languages=self.languages, takes_prompt=True, has_word_times=True)
+        check_options(options, self._name, languages=self.languages, has_word_times=True)
 
     async def transcribe(self, pcm: bytes, options: Transcription) -> Transcript:
         if self._model is None:

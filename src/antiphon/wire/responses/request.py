@@ -49,9 +49,10 @@ class AccessPrograms(Wire, kw_only=True):
 
 
 class ContextManagement(Wire, kw_only=True):
-    """How a growing context is managed; `type` is `compaction`, thresholds count tokens."""
+    """How a growing context is managed; thresholds count tokens."""
 
-    type: str
+    # Responses reference: "Currently only 'compaction' is supported".
+    type: Literal["compaction"]
     compact_threshold: Maybe[Annotated[int, Meta(ge=1000)]] = UNSET
 
 
