@@ -33,7 +33,7 @@ CLIENT = (
     ask("Hi", streaming=False, tts={"enabled": True}),
     ask({"role": "system", "content": "x"}),
     ask({"role": "user", "content": [{"type": "image", "data": base64_of(jpeg())}]}),
-    event("session.update"),
+    event("response.create"),
     b"{",
     ConnectionResumed(),
 )

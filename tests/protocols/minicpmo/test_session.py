@@ -197,7 +197,7 @@ def test_a_beginning_that_could_not_be_used_may_come_again():
     [
         (b"{", "invalid_json"),
         (b"[]", "invalid_payload"),
-        (event("session.update"), "unknown_event"),
+        (event("response.create"), "unknown_event"),
         (event("input.append"), "missing_field"),
         (append("AAA"), "invalid_payload"),
         (append(base64_of(floats(float("nan")))), "invalid_payload"),
