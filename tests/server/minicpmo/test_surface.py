@@ -184,6 +184,16 @@ async def test_a_server_without_a_model_that_can_says_so(tmp_path):
             assert (await peer.hear())["type"] == "session.queue_done"
 
 
+@pytest.mark.parametrize("query", [{}, {"model": "far"}, {"model": "MiniCPM-o-4.5"}])
+async def test_who_comes_before_the_first_worker_is_told_to_come_back(tmp_path, query):
+    models = {"mute": MODELS["mute"], "far": {"engine": "worker"}}
+    with background_server(configured(tmp_path, models, **{"logging.level": "error"})) as url:
+        for mode in ("audio", "video"):
+            assert await refused(url, mode=mode, **query) == ("worker_busy", 1013)
+    with background_server(configured(tmp_path, {"far": models["far"]}, **{"logging.level": "error"})) as url:
+        assert await refused(url, mode="chat", **query) == ("worker_busy", 1013)
+
+
 async def test_the_first_model_that_can_answers_where_the_one_that_is_named_is_not_there(tmp_path):
     models = {"mute": MODELS["mute"], "parrot": MODELS["parrot"]}
     with background_server(configured(tmp_path, models, **{"logging.level": "error"})) as url:
