@@ -9,6 +9,7 @@ from contextlib import ExitStack
 
 from antiphon.config.load import Config
 from antiphon.engine_api.engine import Fetch
+from antiphon.engine_api.options import ConversationKind
 from antiphon.errors import ApiError, ServerError
 from antiphon.protocols.responses.session import fail_interrupted_record
 from antiphon.runtime.access.body_budget import BodyBudget
@@ -69,7 +70,7 @@ class Service:
         self.speech = SpeechService(
             config.speech, config.models_dir, config.secrets, notice, count_speculation=self.metrics.count_speculation
         )
-        self.coordinator = LocalCoordinator(config.queue, config.workers, self.metrics)
+        self.coordinator = LocalCoordinator(config.queue, config.workers, self.metrics, limits_s=_time_limits_s(config))
         self.registry = ModelRegistry(
             config.models,
             config.models_dir,
@@ -182,6 +183,17 @@ class Service:
                 "Create a key with `antiphon keys create`, or listen on 127.0.0.1."
             )
         check_key_store(self.config)
+
+
+def _time_limits_s(config: Config) -> dict[ConversationKind, float]:
+    """How long conversations may last, by kind; a response has no limit."""
+    minicpmo = config.minicpmo
+    return {
+        "realtime": 60 * config.realtime.session_minutes,
+        "chat": minicpmo.chat_s,
+        "audio": minicpmo.audio_s,
+        "video": minicpmo.video_s,
+    }
 
 
 def check_key_store(config: Config) -> None:

@@ -31,8 +31,8 @@ from support.protocols.realtime_dialogues import MISSING, Closes, Tells
 STOPPING = ServerError("The server is shutting down.", code="server_shutting_down")
 
 
-def waiting(position, **more):
-    return events.QueueUpdate(id="q_1", position=position, queue_length=3, **more)
+def waiting(position, wait_s=9):
+    return events.QueueUpdate(id="q_1", position=position, queue_length=3, wait_s=wait_s)
 
 
 # Waiting
@@ -41,7 +41,7 @@ def waiting(position, **more):
 def test_who_waits_is_told_where():
     dialogue = Dialogue() >> waiting(2, wait_s=4.56)
     dialogue << event("session.queued", position=2, queue_length=3, ticket_id="q_1", estimated_wait_s=4.6, server_send_ts=MISSING)
-    dialogue >> waiting(1) << event("session.queue_update", position=1, ticket_id="q_1", estimated_wait_s=MISSING)
+    dialogue >> waiting(1) << event("session.queue_update", position=1, ticket_id="q_1", estimated_wait_s=9)
     dialogue >> ASSIGNED << event("session.queue_done", server_send_ts=MISSING)
 
 

@@ -194,8 +194,14 @@ class MinicpmoSession:
     def _on_queue_update(self, event: engine_events.QueueUpdate) -> None:
         kind = events.SessionQueueUpdate if self._has_sent_queued else events.SessionQueued
         self._has_sent_queued = True
-        wait_s = UNSET if event.wait_s is None else round(event.wait_s, 1)
-        self._outbox.send(kind, position=event.position, estimated_wait_s=wait_s, ticket_id=event.id, queue_length=event.queue_length)
+        self._outbox.send(
+            kind,
+            position=event.position,
+            # MiniCPM-o: the original's page shows `NaNs` where it is absent.
+            estimated_wait_s=round(event.wait_s, 1),
+            ticket_id=event.id,
+            queue_length=event.queue_length,
+        )
 
     def _on_worker_assigned(self, _event: engine_events.WorkerAssigned | None) -> None:
         self.state = MinicpmoState.ASSIGNED

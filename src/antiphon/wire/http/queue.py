@@ -19,7 +19,7 @@ class QueueTicket(Wire, kw_only=True):
     Attributes:
         request_type: the kind of conversation, by its name in MiniCPM-o's pages.
         position: 1 is next; null while it is served.
-        estimated_wait_s: null if unknown.
+        estimated_wait_s: null while it is served.
         worker_id: null while it waits.
     """
 
