@@ -112,7 +112,6 @@ def test_what_was_taken_leaves_room_for_more_to_be_kept():
         ("queue_full", "queue_full"),
         ("worker_busy", "worker_busy"),
         ("backend_error", "session_failed"),
-        ("server_shutting_down", "service_unavailable"),
         ("server_is_overloaded", "server_is_overloaded"),
     ],
 )
@@ -122,8 +121,15 @@ def test_who_gets_no_place_is_told_why(code, told, until):
     dialogue << error(told, message="No.", type="server_error") << Closes(told)
 
 
+@pytest.mark.parametrize(("until", "session_id"), [(None, None), ("assigned", None), ("live", "sess_1")])
+def test_the_end_of_the_server_is_said_in_the_same_way_at_every_stage(until, session_id):
+    dialogue = Dialogue(until=until) >> events.EngineLost(code="server_shutting_down", message="Bye.")
+    dialogue << event("session.closed", session_id=session_id, reason="shutdown", diagnostic={"message": "Bye."})
+    dialogue << Closes("server_shutting_down")
+
+
 def test_close_codes_tell_the_same():
-    codes = ("queue_full", "worker_busy", "rate_limit_exceeded", "session_failed", "service_unavailable")
+    codes = ("queue_full", "worker_busy", "rate_limit_exceeded", "session_failed", "server_shutting_down")
     assert [CLOSE_CODES.get(code, 1011) for code in codes] == [1013, 1013, 1013, 1011, 1012]
 
 

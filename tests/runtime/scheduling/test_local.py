@@ -321,6 +321,22 @@ async def test_quarantines_end_one_after_another_and_again():
         await waiting[1].leave()
 
 
+async def test_when_the_queue_is_closed_who_waits_or_would_have_to_is_told_and_who_is_served_goes_on():
+    async with open_places(worker("w"), worker("v")) as (coordinator, visit):
+        first, second, waiting = await visit().served(), await visit().served(), visit()
+        await waiting.until_told(1, 1)
+        coordinator.close_queue()
+        late = visit()
+        for refused in (waiting, late):
+            assert (await refused.served()).fault.code == "server_shutting_down"
+        assert not first.task.done() and coordinator.waiting_count == 0
+        await second.leave()
+        third = await visit().served()
+        assert third.fault is None  # what is under way may still get a free worker
+        await first.leave()
+        await third.leave()
+
+
 async def test_a_coordinator_that_is_closed_waits_for_nothing_more():
     async with open_places(worker("w"), worker("v", is_draining=True), failures=1) as (coordinator, visit):
         first = await visit().served()

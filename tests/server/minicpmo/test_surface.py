@@ -291,3 +291,18 @@ async def test_an_event_of_too_many_values_costs_that_event_and_nothing_else(url
         error = (await peer.until("error"))[-1]["error"]
         assert (error["code"], "the limit is 20,000" in error["message"]) == ("invalid_payload", True)
         await peer.ask("Hi")
+
+
+async def test_when_the_server_stops_who_waits_is_told_before_who_is_served_has_finished(tmp_path):
+    models = [{"name": "parrot", "engine": "scripted", "sessions": 1}]
+    with serving(tmp_path, models, drain_s=3600) as (process, url):
+        async with opened(url, mode="chat") as served, opened(url, mode="chat") as waiting:
+            await served.begin()
+            await waiting.until("session.queued")
+            process.send_signal(signal.SIGTERM)
+            closed = (await waiting.until("session.closed"))[-1]
+            assert (closed["reason"], closed["session_id"], (await waiting.end())[0]) == ("shutdown", None, 1012)
+            assert (await served.ask("Hi"))[-1]["type"] == "response.done"
+            await served.say("session.close", reason="user_stop")
+            assert (await served.until("session.closed"))[-1]["reason"] == "user_stop"
+        assert process.wait(20) == 0

@@ -60,16 +60,25 @@ class LocalCoordinator:
         self._quarantine_timer: asyncio.TimerHandle | None = None
         self._absence_timers: dict[str, asyncio.TimerHandle] = {}
         self._is_closed = False
+        self._has_queue = True
 
     async def start(self) -> None:
         """Start the health checks."""
         self._health_checker.start()
 
+    def close_queue(self) -> None:
+        """
+        Fail all waiting tickets, and from now on every one that would have to wait, as the server is about to stop;
+        idempotent. What has a worker keeps it.
+        """
+        self._has_queue = False
+        for waiter in tuple(self._waiters.values()):
+            waiter.refuse(shutting_down())
+
     async def close(self) -> None:
         """Fail all waiting tickets and give out no more leases; idempotent."""
         self._is_closed = True
-        for waiter in tuple(self._waiters.values()):
-            waiter.refuse(shutting_down())
+        self.close_queue()
         for handle in (self._quarantine_timer, *self._absence_timers.values()):
             if handle is not None:
                 handle.cancel()
@@ -107,6 +116,8 @@ class LocalCoordinator:
             raise
 
     async def _wait(self, ticket: Ticket, on_queue_update: OnQueueUpdate, *, is_retry: bool) -> None:
+        if not self._has_queue:
+            raise shutting_down()
         waiter = self._waiters[ticket.id] = _Waiter(on_queue_update)
         try:
             self._notifier.admit(ticket)

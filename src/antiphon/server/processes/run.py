@@ -79,9 +79,10 @@ class HttpServer(uvicorn.Server):
         Stop when the last request has finished, or the drain time is over.
 
         Until then the server still accepts connections, to answer that it takes no new work, so that load balancers
-        move on.
+        move on. Who waits in the queue is told at once, as the time that is left is for those being served.
         """
         self.service.live_sessions.is_draining = True
+        self.service.coordinator.close_queue()
         await self._wait_until_idle()
         if not self.force_exit:
             self.service.live_sessions.shut_down()
