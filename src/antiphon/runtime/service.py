@@ -57,6 +57,7 @@ class Service:
 
     def __init__(self, config: Config, notice: Callable[[str], None], peers: PeerProcesses | None = None) -> None:
         self.config = config
+        self._notice = notice
         self.peers = peers
         self.is_ready = False
         self.live_sessions = LiveSessions()
@@ -122,6 +123,9 @@ class Service:
         await self.coordinator.start()
         # They live from `open` to `close`, longer than any one request's task group.
         self._tasks.append(asyncio.create_task(self._watch_keys(), name="keys"))  # noqa: TID251
+        if self.config.speech.warm_up and self.speech.missing_reason is None:
+            self.speech.warm_up_state = "running"  # at once, as the first question may come before the task begins
+            self._tasks.append(asyncio.create_task(self._warm_up(), name="warm-up"))  # noqa: TID251
         if self.config.has_shared_store:
             self._tasks.append(asyncio.create_task(self._sweep(), name="sweeper"))  # noqa: TID251
         self.is_ready = True
@@ -159,6 +163,12 @@ class Service:
             if record.id in suspects:
                 await self.store.put_if_unfinished(fail_interrupted_record(record))
         return {record.id for record in orphans}
+
+    async def _warm_up(self) -> None:
+        try:
+            await self.speech.warm_up()
+        except ApiError as error:  # the first conversation that needs them tries again, and is told why it can't
+            self._notice(f"The speech models could not be warmed up: {error.message}")
 
     async def _sweep(self) -> None:
         suspects: Collection[str] = ()

@@ -50,7 +50,7 @@ def children(pid):
 def serving(home, models=MODELS, **settings):
     """The program with two processes; its supervisor and its address."""
     lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
-    (home / "antiphon.toml").write_text(f"[server]\nprocesses = 2\nport = 0\n{lines}{models}")
+    (home / "antiphon.toml").write_text(f"[server]\nprocesses = 2\nport = 0\n{lines}[speech]\nwarm_up = false\n{models}")
     environ = os.environ | {"ANTIPHON_HOME": str(home / "data"), "XDG_CONFIG_HOME": str(home / "none")}
     with subprocess.Popen(
         [sys.executable, "-m", "antiphon", "serve"], cwd=home, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

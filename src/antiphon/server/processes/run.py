@@ -159,7 +159,10 @@ def background_server(config: Config, *, is_persistent: bool = False) -> Iterato
     outcome: queue.SimpleQueue[HttpServer | BaseException] = queue.SimpleQueue()
     server_settings = {"host": "127.0.0.1"} | ({} if is_persistent else {"require_keys": None})
     store_settings = config.store if is_persistent else config.store.model_copy(update={"url": "memory"})
-    local_config = config.model_copy(update={"store": store_settings, "server": config.server.model_copy(update=server_settings)})
+    updates = {"store": store_settings, "server": config.server.model_copy(update=server_settings)}
+    if not is_persistent:  # it serves one command, which may need no speech
+        updates["speech"] = config.speech.model_copy(update={"warm_up": False})
+    local_config = config.model_copy(update=updates)
 
     def run(listener: socket.socket) -> None:
         try:
