@@ -4,7 +4,7 @@ import asyncio
 
 from antiphon.engine_api import commands
 from antiphon.framing import FrameDecoder, pack_frame
-from antiphon.link import BUFFER_LIMIT_BYTES, MAX_SILENT_BEATS, MAX_WRITE_BYTES, LinkEndpoint
+from antiphon.link import BUFFER_LIMIT_BYTES, HEARTBEAT_S, MAX_SILENT_BEATS, MAX_WRITE_BYTES, LinkEndpoint
 from antiphon.wire.internal.worker_link import (
     CloseConversation,
     EngineCommands,
@@ -106,8 +106,22 @@ def test_an_end_that_hears_nothing_for_some_beats_drops_the_other():
         end.heartbeat()
         assert end.is_over
 
+        assert end.is_silent
+        assert MAX_SILENT_BEATS * HEARTBEAT_S < (MAX_SILENT_BEATS + 1) * HEARTBEAT_S <= 10
+
     lost, _, _ = one_end(scenario)
-    assert lost == ["nothing came for 10 seconds"]
+    assert lost == ["nothing came for 8 seconds"]
+
+
+def test_an_end_that_expects_no_heartbeats_sends_them_all_the_same():
+    def scenario(end, pipe):
+        end.start_heartbeat(expects_others=False)
+        for _ in range(MAX_SILENT_BEATS * 3):
+            end.heartbeat()
+        assert pipe.pieces == [pack_frame(Heartbeat())] * MAX_SILENT_BEATS * 3
+        assert not end.is_over
+
+    assert one_end(scenario)[0] == []
 
 
 def test_whatever_is_heard_shows_that_the_other_end_is_there():

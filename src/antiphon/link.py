@@ -17,8 +17,11 @@ from antiphon.framing import BadFrame, FrameDecoder, In, pack_frame
 Out = TypeVar("Out", bound=Struct)
 
 HEARTBEAT_S = 2.0
-MAX_SILENT_BEATS = 5
-"""The other end is lost after more heartbeat intervals without a message."""
+MAX_SILENT_BEATS = 4
+"""The other end is lost after more heartbeat intervals without a message: within 10 s of the last one."""
+
+FIRST_MESSAGE_S = 20.0
+"""How long a new process may take until its first message, as it has to load its modules."""
 
 MAX_WRITE_BYTES = 256 << 10
 """The most that is written at once: a message may have megabytes, and a transport has limits of its own."""
@@ -50,6 +53,7 @@ class LinkEndpoint(Generic[In, Out]):
 
     Attributes:
         is_over: whether the link is over.
+        is_silent: whether it is over because nothing came from the other end, which may still run but hangs.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class LinkEndpoint(Generic[In, Out]):
         heartbeat: Out | None = None,
     ) -> None:
         self.is_over = False
+        self.is_silent = False
         self._frames = FrameDecoder(decoder)
         self._on_message = on_message
         self._on_lost = on_lost
@@ -72,6 +77,7 @@ class LinkEndpoint(Generic[In, Out]):
         self._buffer_bytes = 0
         self._is_paused = False
         self._silent_beats = 0
+        self._expects_others = True
         self._last_received_at = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -106,15 +112,22 @@ class LinkEndpoint(Generic[In, Out]):
             self.abort("too much waits to be read")
         self._flush()
 
-    def start_heartbeat(self) -> None:
-        """Send heartbeats, and expect them from the other end."""
+    def start_heartbeat(self, *, expects_others: bool = True) -> None:
+        """
+        Send heartbeats.
+
+        Args:
+            expects_others: whether to abort the link without those of the other end.
+        """
+        self._expects_others = expects_others
         if self._timer is None and not self.is_over:
             self._timer = self._loop.call_later(HEARTBEAT_S, self._on_heartbeat_timer)
 
     def heartbeat(self) -> None:
         """Send a heartbeat, and abort the link if the other end has been silent for too long."""
         self._silent_beats += 1
-        if self._silent_beats > MAX_SILENT_BEATS:
+        if self._expects_others and self._silent_beats > MAX_SILENT_BEATS:
+            self.is_silent = True
             self.abort(f"nothing came for {MAX_SILENT_BEATS * HEARTBEAT_S:g} seconds")
         elif self._heartbeat is not None:
             self.send(self._heartbeat)

@@ -148,6 +148,7 @@ class SpeechSettings(BaseModel, frozen=True, extra="forbid"):
     enabled: bool | None = Field(
         default=None, description="Whether text models listen and speak; unset: if everything for it is installed."
     )
+    warm_up: bool = Field(default=True, description="Load the speech models after the start, not for the first conversation.")
     speculation: bool = Field(default=True, description="Start the response before it is certain that the turn has ended.")
     ears: str = Field(default="moonshine-tiny-en", min_length=1, description="The model that transcribes.")
     ears_url: str | None = Field(default=None, description="URL of a transcription server, such as `http://127.0.0.1:8000/v1`.")

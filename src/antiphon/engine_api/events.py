@@ -277,13 +277,13 @@ class QueueUpdate(_Event, frozen=True, kw_only=True, tag=True):
         id: of the ticket.
         position: 1 for the next to be served.
         queue_length: how many wait.
-        wait_s: the estimated wait; None if unknown.
+        wait_s: the estimated wait.
     """
 
     id: str
     position: int
     queue_length: int
-    wait_s: float | None = None
+    wait_s: float
 
 
 class WorkerAssigned(_Event, frozen=True, tag=True):

@@ -31,6 +31,7 @@ from antiphon.runtime.core.engine_types import ENGINES, NATIVE_ENGINES, load_bui
 from antiphon.runtime.scheduling.base import POOLED_ENGINES, Coordinator, Worker
 from antiphon.runtime.scheduling.engine import QueuedEngine
 from antiphon.runtime.scheduling.local import LocalCoordinator
+from antiphon.runtime.scheduling.pool import no_worker_error
 from antiphon.runtime.workers.child_engine import embedded_engine
 
 MAX_DUPLEX_ENGINES = 64
@@ -55,6 +56,16 @@ class ServedModel(Struct, frozen=True, eq=False):
     with_speech: Callable[[Engine], Engine]
     duplex_engine: QueuedEngine
     family: str | None = None
+
+    def require_worker(self) -> None:
+        """
+        Check that the model has a worker, if it needs one: until then it isn't known what the model can do.
+
+        Raises:
+            ApiError: `worker_busy`.
+        """
+        if isinstance(self.engine, QueuedEngine) and not self.engine.has_worker:
+            raise no_worker_error()
 
     @property
     def live_engine(self) -> Engine:

@@ -42,8 +42,10 @@ async def resolve_request(
         size_bytes: of the request's JSON.
 
     Raises:
-        ClientError: it refers to a response or an item that does not exist, or has audio that can't be decoded.
+        ApiError: it refers to a response or an item that does not exist, or has audio that can't be decoded; or the model
+            has no worker now.
     """
+    model.require_worker()
     capabilities = model.engine.capabilities
     input_items = await offload(size_bytes, _input_items, request)
     if any(isinstance(item, items.ItemReference) for item in input_items):

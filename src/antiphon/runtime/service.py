@@ -11,6 +11,7 @@ import structlog
 
 from antiphon.config.load import Config
 from antiphon.engine_api.engine import Fetch
+from antiphon.engine_api.options import ConversationKind
 from antiphon.errors import ApiError, ServerError
 from antiphon.protocols.responses.session import fail_interrupted_record
 from antiphon.runtime.access.body_budget import BodyBudget
@@ -68,6 +69,7 @@ class Service:
 
     def __init__(self, config: Config, notice: Callable[[str], None], peers: PeerProcesses | None = None) -> None:
         self.config = config
+        self._notice = notice
         self.peers = peers
         self.is_ready = False
         self.live_sessions = LiveSessions()
@@ -81,7 +83,7 @@ class Service:
         self.speech = SpeechService(
             config.speech, config.models_dir, config.secrets, notice, count_speculation=self.metrics.count_speculation
         )
-        self.coordinator = LocalCoordinator(config.queue, config.workers, self.metrics)
+        self.coordinator = LocalCoordinator(config.queue, config.workers, self.metrics, limits_s=_time_limits_s(config))
         self.registry = ModelRegistry(
             config.models,
             config.models_dir,
@@ -142,6 +144,9 @@ class Service:
             ("sweeper", self._sweep(suspects)),
         ):
             self._tasks.append(asyncio.create_task(work, name=name))  # noqa: TID251
+        if self.config.speech.warm_up and self.speech.missing_reason is None:
+            self.speech.warm_up_state = "running"  # at once, as the first question may come before the task begins
+            self._tasks.append(asyncio.create_task(self._warm_up(), name="warm-up"))  # noqa: TID251
         self.is_ready = True
 
     async def close(self) -> None:
@@ -189,6 +194,12 @@ class Service:
             with contextlib.suppress(ApiError):  # an outage is logged once
                 await self.store.check()
 
+    async def _warm_up(self) -> None:
+        try:
+            await self.speech.warm_up()
+        except ApiError as error:  # the first conversation that needs them tries again, and is told why it can't
+            self._notice(f"The speech models could not be warmed up: {error.message}")
+
     async def _sweep(self, suspects: Collection[str]) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
@@ -231,6 +242,17 @@ def _build_store(config: Config, peers: PeerProcesses | None) -> Store:
 
     availability = Availability(log_outage, lambda details: log.error("store_failed", message=details))
     return SqlStore(config.database_url, peers.numbers if peers else (), availability, config.store.timeout_s)
+
+
+def _time_limits_s(config: Config) -> dict[ConversationKind, float]:
+    """How long conversations may last, by kind; a response has no limit."""
+    minicpmo = config.minicpmo
+    return {
+        "realtime": 60 * config.realtime.session_minutes,
+        "chat": minicpmo.chat_s,
+        "audio": minicpmo.audio_s,
+        "video": minicpmo.video_s,
+    }
 
 
 def check_key_store(config: Config) -> None:

@@ -32,6 +32,11 @@ async def is_silent(_worker):
     pass
 
 
+async def hangs(worker):
+    """Neither answer nor even read any more, as a process that is stopped, and keep the connection."""
+    worker.socket._req.transport.pause_reading()
+
+
 async def is_garbled(worker):
     for frame in ("no JSON", "[]", '{"type": 7}', '{"type": "response.output.delta", "kind": "audio", "audio": "?"}') * 5:
         await worker.socket.send_str(frame)
@@ -77,6 +82,35 @@ def test_an_answer_that_fails_midway_broke_once(fault):
             # A worker that says itself what went wrong is still there.
             assert isinstance(await client.log.end_of("resp_2"), events.ResponseEnded if fault is fails else events.ResponseFailed)
             assert len(client.log.of(events.EngineLost)) == (fault is not fails)
+
+    played(scenario)
+
+
+@pytest.mark.parametrize("kind", ["audio", "chat"])
+def test_a_worker_that_hangs_is_noticed_by_its_silence_and_called_what_it_is(kind):
+    async def scenario():
+        worker = Worker(faults={1: hangs})
+        async with facing(worker, kind=kind, timeout_hang_s=0.2) as client:
+            if kind == "audio":
+                client.tell(commands.StartDuplex())
+                await client.log.some(events.DuplexStarted)
+                client.tell(commands.AppendAudio(loud()))
+            else:
+                client.tell(ask("resp_1"))
+                assert isinstance(await client.log.end_of("resp_1"), events.ResponseFailed)
+            (lost,) = await client.log.some(events.EngineLost)
+            message = "The worker has stopped answering: nothing came from it for 0.2 seconds."
+            assert lost == events.EngineLost(code="backend_error", message=message)
+            await dies(worker)
+
+    played(scenario)
+
+
+def test_a_worker_that_answers_no_ping_while_it_begins_a_session_is_waited_for():
+    async def scenario():
+        async with facing(Worker(creates_s=1.0), timeout_hang_s=0.3) as client:
+            client.tell(commands.StartDuplex())
+            await client.log.some(events.DuplexStarted)
 
     played(scenario)
 

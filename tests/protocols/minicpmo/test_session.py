@@ -31,8 +31,8 @@ from support.protocols.realtime_dialogues import MISSING, Closes, Tells
 STOPPING = ServerError("The server is shutting down.", code="server_shutting_down")
 
 
-def waiting(position, **more):
-    return events.QueueUpdate(id="q_1", position=position, queue_length=3, **more)
+def waiting(position, wait_s=9):
+    return events.QueueUpdate(id="q_1", position=position, queue_length=3, wait_s=wait_s)
 
 
 # Waiting
@@ -41,7 +41,7 @@ def waiting(position, **more):
 def test_who_waits_is_told_where():
     dialogue = Dialogue() >> waiting(2, wait_s=4.56)
     dialogue << event("session.queued", position=2, queue_length=3, ticket_id="q_1", estimated_wait_s=4.6, server_send_ts=MISSING)
-    dialogue >> waiting(1) << event("session.queue_update", position=1, ticket_id="q_1", estimated_wait_s=MISSING)
+    dialogue >> waiting(1) << event("session.queue_update", position=1, ticket_id="q_1", estimated_wait_s=9)
     dialogue >> ASSIGNED << event("session.queue_done", server_send_ts=MISSING)
 
 
@@ -112,7 +112,6 @@ def test_what_was_taken_leaves_room_for_more_to_be_kept():
         ("queue_full", "queue_full"),
         ("worker_busy", "worker_busy"),
         ("backend_error", "session_failed"),
-        ("server_shutting_down", "service_unavailable"),
         ("server_is_overloaded", "server_is_overloaded"),
     ],
 )
@@ -122,8 +121,15 @@ def test_who_gets_no_place_is_told_why(code, told, until):
     dialogue << error(told, message="No.", type="server_error") << Closes(told)
 
 
+@pytest.mark.parametrize(("until", "session_id"), [(None, None), ("assigned", None), ("live", "sess_1")])
+def test_the_end_of_the_server_is_said_in_the_same_way_at_every_stage(until, session_id):
+    dialogue = Dialogue(until=until) >> events.EngineLost(code="server_shutting_down", message="Bye.")
+    dialogue << event("session.closed", session_id=session_id, reason="shutdown", diagnostic={"message": "Bye."})
+    dialogue << Closes("server_shutting_down")
+
+
 def test_close_codes_tell_the_same():
-    codes = ("queue_full", "worker_busy", "rate_limit_exceeded", "session_failed", "service_unavailable")
+    codes = ("queue_full", "worker_busy", "rate_limit_exceeded", "session_failed", "server_shutting_down")
     assert [CLOSE_CODES.get(code, 1011) for code in codes] == [1013, 1013, 1013, 1011, 1012]
 
 
@@ -197,7 +203,7 @@ def test_a_beginning_that_could_not_be_used_may_come_again():
     [
         (b"{", "invalid_json"),
         (b"[]", "invalid_payload"),
-        (event("session.update"), "unknown_event"),
+        (event("response.create"), "unknown_event"),
         (event("input.append"), "missing_field"),
         (append("AAA"), "invalid_payload"),
         (append(base64_of(floats(float("nan")))), "invalid_payload"),

@@ -43,7 +43,7 @@ async def test_who_waits_is_told_where_and_gets_the_place_when_it_has_been_left(
             await first.until(events.WorkerAssigned)
             waiting = await stack.enter_async_context(engine.open(settings(), second))
             word = await second.until(events.QueueUpdate)
-            assert (word.position, word.queue_length, word.wait_s) == (1, 1, None)
+            assert (word.position, word.queue_length) == (1, 1) and word.wait_s > 0
             waiting.send(commands.StartDuplex())
             had.send(commands.StartDuplex())
             stage.leaving.set()

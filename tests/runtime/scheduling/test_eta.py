@@ -1,10 +1,14 @@
-"""How long people will have to wait, said only where it is known."""
+"""How long people will have to wait: from how long others took, or from a first guess."""
 
-from antiphon.runtime.scheduling.eta import MIN_LEASE_S, LeaseDurations, WaitForecast
+from antiphon.runtime.scheduling.eta import MAX_FIRST_GUESS_S, MIN_LEASE_S, RESPONSE_GUESS_S, LeaseDurations, WaitForecast, first_guesses
 
 
-def test_nothing_is_known_before_a_conversation_has_ended():
-    assert LeaseDurations().mean_s("m", "audio") is None
+def test_before_a_conversation_has_ended_its_time_limit_stands_for_the_average():
+    durations = LeaseDurations(first_guesses({"audio": 300, "chat": 3600}))
+    assert [durations.mean_s("m", kind) for kind in ("audio", "chat", "responses")] == [300, MAX_FIRST_GUESS_S, RESPONSE_GUESS_S]
+    assert durations.means() == {}
+    durations.observe("m", "audio", 20)
+    assert durations.mean_s("m", "audio") == 20
 
 
 def test_the_average_follows_how_long_conversations_take():
@@ -31,7 +35,7 @@ def test_conversations_that_came_to_nothing_say_nothing():
 def test_kinds_and_models_are_apart():
     holding = LeaseDurations()
     holding.observe("m", "chat", 10)
-    assert [holding.mean_s("m", "audio"), holding.mean_s("n", "chat")] == [None, None]
+    assert [holding.mean_s("m", "audio"), holding.mean_s("n", "chat")] == [MAX_FIRST_GUESS_S] * 2
 
 
 def test_a_conversation_that_is_longer_than_most_still_takes_a_while():
@@ -47,16 +51,12 @@ def test_those_who_wait_get_the_places_one_after_another():
 
 def test_a_place_that_does_not_take_a_kind_is_not_waited_for():
     outlook = WaitForecast([(("chat",), 1.0), (("audio", "chat"), 50.0)], lambda _kind: 100)
-    assert [outlook.next_wait_s(kind) for kind in ("audio", "chat", "video")] == [50, 1, None]
+    assert [outlook.next_wait_s(kind) for kind in ("audio", "chat")] == [50, 1]
 
 
-def test_behind_someone_of_whom_nobody_knows_how_long_it_takes_nothing_is_said():
-    outlook = WaitForecast([(("audio", "video"), 10.0)], {"audio": 100}.get)
-    assert [outlook.next_wait_s(kind) for kind in ("video", "audio")] == [10, None]
-
-
-def test_of_a_kind_of_which_nothing_is_known_nobody_knows_how_much_longer_it_takes():
-    assert LeaseDurations().remaining_s("m", "audio", 5) is None
+def test_where_no_place_takes_a_kind_one_is_waited_for_as_long_as_a_conversation_takes():
+    outlook = WaitForecast([(("chat",), 1.0)], lambda _kind: 100)
+    assert [outlook.next_wait_s(kind) for kind in ("video", "chat", "video")] == [100, 1, 200]
 
 
 def test_the_place_that_is_free_first_is_given_first_wherever_it_stands():

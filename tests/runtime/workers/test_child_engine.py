@@ -20,7 +20,7 @@ from antiphon.engines.scripted.engine import build
 from antiphon.errors import ApiError, ServerError
 from antiphon.link import MAX_SILENT_BEATS
 from antiphon.runtime.registry import ModelRegistry
-from antiphon.runtime.workers.child_engine import RESTART_TIMEOUT_S, ChildEngine, embedded_engine
+from antiphon.runtime.workers.child_engine import RESTART_TIMEOUT_S, ChildEngine, _EngineProcess, embedded_engine
 from antiphon.wire.internal.worker_link import BuildEngine
 from support.runtime.worker_links import SETTINGS, Heard, ask
 
@@ -234,32 +234,95 @@ def test_a_process_that_ends_before_it_can_answer_is_told_of():
     play(scenario)
 
 
-def test_notices_of_a_process_are_its_servers(tmp_path):
-    (tmp_path / "noticing.py").write_text(
-        textwrap.dedent("""
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Writes a module that processes of this test can build an engine from."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+
+    def write(name, text):
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
+        return name
+
+    return write
+
+
+def test_notices_of_a_process_are_its_servers(tmp_path, module):
+    name = module(
+        "noticing",
+        """
             from antiphon.engines.scripted import engine as scripted
 
             def build(model, options, place):
                 place.notice(f"{model} is made in {place.base_folder} with {options}, {sorted(place.secrets)}")
                 return scripted.build(model, {}, place)
-        """)
+        """,
     )
 
     async def scenario():
         notices = []
         place = BuildContext(weights_folder=Path(), base_folder=tmp_path, notice=notices.append, secrets={"MINE": "1", "OTHERS": "2"})
-        engine = embedded_engine("noticing", "m", {"key_env": "MINE"}, place, Capabilities())
+        engine = embedded_engine(name, "m", {"key_env": "MINE"}, place, Capabilities())
         async with running(engine):
             assert notices == [f"m is made in {tmp_path} with {{'key_env': 'MINE'}}, ['MINE']"]
 
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(tmp_path), before or ""])
-    try:
-        play(scenario)
-    finally:
-        os.environ.pop("PYTHONPATH")
-        if before is not None:
-            os.environ["PYTHONPATH"] = before
+    play(scenario)
+
+
+def test_a_process_that_hangs_while_it_loads_its_model_is_killed(module):
+    name = module(
+        "hanging",
+        """
+            import os, signal
+
+            def build(model, options, place):
+                place.notice(str(os.getpid()))
+                os.kill(os.getpid(), signal.SIGSTOP)
+        """,
+    )
+
+    async def scenario():
+        notices = []
+        engine = ChildEngine(BuildEngine(name, "m", {}, "", "", {}), Capabilities(), notices.append)
+        with pytest.raises(ServerError, match="stopped answering while it loaded the model"):
+            await engine.start()  # as long as its silence lasts: ten seconds
+        await gone(int(notices[0]))
+
+    play(scenario)
+
+
+def test_a_process_that_loads_its_model_for_long_shows_that_it_is_alive(module, tmp_path):
+    name = module(
+        "loading",
+        f"""
+            import asyncio, pathlib
+            from antiphon.engines.scripted import engine as scripted
+
+            class Loading:
+                async def start(self):
+                    while not pathlib.Path({str(tmp_path / "loaded")!r}).exists():
+                        await asyncio.sleep(0.001)
+
+            def build(model, options, place):
+                engine = scripted.build(model, {{}}, place)
+                engine.start = Loading().start
+                return engine
+        """,
+    )
+
+    async def scenario():
+        process = _EngineProcess(BuildEngine(name, "m", {}, "", "", {}), lambda: None, lambda _line: None)
+        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+            starting = tasks.create_task(process.start())
+            for beats in range(2):  # of each end: neither takes the other for dead
+                before_s = process.engine.silent_s
+                while process.engine.silent_s >= before_s:
+                    before_s = process.engine.silent_s
+                    await asyncio.sleep(0.001)
+                assert not starting.done(), beats
+            (tmp_path / "loaded").touch()
+        await process.stop(0)
+
+    play(scenario)
 
 
 SERVER = """

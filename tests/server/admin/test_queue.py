@@ -82,6 +82,18 @@ async def test_three_who_want_one_place_have_it_one_after_another(server):
         await until(third, "session.queue_done")
 
 
+@pytest.mark.parametrize("mode", ["chat", "audio", "video"])
+async def test_who_waits_is_given_an_estimate_before_any_session_has_ended(tmp_path, mode):
+    settings = {"minicpmo.chat_s": 40, "minicpmo.audio_s": 40, "minicpmo.video_s": 40, "queue.update_s": 0.01}
+    with served(tmp_path, **settings) as (base_url, _):
+        async with asking(base_url) as http, http.ws_connect(f"/v1/realtime?mode={mode}") as first:
+            await until(first, "session.queue_done")
+            async with http.ws_connect(f"/v1/realtime?mode={mode}") as second, http.ws_connect(f"/v1/realtime?mode={mode}") as third:
+                for socket, limit_s in ((second, 40), (third, 80)):
+                    for type in ("session.queued", "session.queue_update"):
+                        assert limit_s - 30 < (await until(socket, type))["estimated_wait_s"] <= limit_s
+
+
 async def test_a_ticket_that_is_cancelled_is_told_and_one_that_is_served_is_not(server):
     async with asking(server) as http, session_of(http) as first, contextlib.AsyncExitStack() as stack:
         await until(first, "session.queue_done")

@@ -184,6 +184,16 @@ async def test_a_server_without_a_model_that_can_says_so(tmp_path):
             assert (await peer.hear())["type"] == "session.queue_done"
 
 
+@pytest.mark.parametrize("query", [{}, {"model": "far"}, {"model": "MiniCPM-o-4.5"}])
+async def test_who_comes_before_the_first_worker_is_told_to_come_back(tmp_path, query):
+    models = {"mute": MODELS["mute"], "far": {"engine": "worker"}}
+    with background_server(configured(tmp_path, models, **{"logging.level": "error"})) as url:
+        for mode in ("audio", "video"):
+            assert await refused(url, mode=mode, **query) == ("worker_busy", 1013)
+    with background_server(configured(tmp_path, {"far": models["far"]}, **{"logging.level": "error"})) as url:
+        assert await refused(url, mode="chat", **query) == ("worker_busy", 1013)
+
+
 async def test_the_first_model_that_can_answers_where_the_one_that_is_named_is_not_there(tmp_path):
     models = {"mute": MODELS["mute"], "parrot": MODELS["parrot"]}
     with background_server(configured(tmp_path, models, **{"logging.level": "error"})) as url:
@@ -281,3 +291,18 @@ async def test_an_event_of_too_many_values_costs_that_event_and_nothing_else(url
         error = (await peer.until("error"))[-1]["error"]
         assert (error["code"], "the limit is 20,000" in error["message"]) == ("invalid_payload", True)
         await peer.ask("Hi")
+
+
+async def test_when_the_server_stops_who_waits_is_told_before_who_is_served_has_finished(tmp_path):
+    models = [{"name": "parrot", "engine": "scripted", "sessions": 1}]
+    with serving(tmp_path, models, drain_s=3600) as (process, url):
+        async with opened(url, mode="chat") as served, opened(url, mode="chat") as waiting:
+            await served.begin()
+            await waiting.until("session.queued")
+            process.send_signal(signal.SIGTERM)
+            closed = (await waiting.until("session.closed"))[-1]
+            assert (closed["reason"], closed["session_id"], (await waiting.end())[0]) == ("shutdown", None, 1012)
+            assert (await served.ask("Hi"))[-1]["type"] == "response.done"
+            await served.say("session.close", reason="user_stop")
+            assert (await served.until("session.closed"))[-1]["reason"] == "user_stop"
+        assert process.wait(20) == 0

@@ -50,7 +50,7 @@ def children(pid):
 def serving(home, models=MODELS, **settings):
     """The program with two processes; its supervisor and its address."""
     lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
-    (home / "antiphon.toml").write_text(f"[server]\nprocesses = 2\nport = 0\n{lines}{models}")
+    (home / "antiphon.toml").write_text(f"[server]\nprocesses = 2\nport = 0\n{lines}[speech]\nwarm_up = false\n{models}")
     environ = os.environ | {"ANTIPHON_HOME": str(home / "data"), "XDG_CONFIG_HOME": str(home / "none")}
     with subprocess.Popen(
         [sys.executable, "-m", "antiphon", "serve"], cwd=home, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -331,3 +331,13 @@ def test_a_second_server_finds_the_port_taken(served, tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"ANTIPHON_HOME": str(tmp_path)}, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.startswith("antiphon: Can't listen on 127.0.0.1:")
+
+
+def test_a_process_that_hangs_is_killed_and_replaced(tmp_path):
+    with serving(tmp_path) as (supervisor, (base_url,)):
+        hanging = children(supervisor.pid)[0]
+        os.kill(hanging, signal.SIGSTOP)
+        eventually(lambda: hanging not in children(supervisor.pid) and len(children(supervisor.pid)) == 2)
+        eventually(lambda: statuses(one(base_url, request(path="/livez", connection="close"))) == [200])
+        supervisor.terminate()
+        assert f"Process {hanging} of the server stopped answering, and was killed." in supervisor.communicate(timeout=20)[1]

@@ -23,9 +23,9 @@ MODELS = [
 
 
 @contextlib.contextmanager
-def serving(home, **settings):
+def serving(home, models=MODELS, **settings):
     """A server in a process of its own; the process and its address."""
-    flags = {"server.port": 0, "models": MODELS} | {f"server.{name}": value for name, value in settings.items()}
+    flags = {"server.port": 0, "models": models} | {f"server.{name}": value for name, value in settings.items()}
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(home), json.dumps(flags)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -57,7 +57,29 @@ def test_an_event_has_a_type(sent):
 
 
 def test_a_type_that_nobody_knows_is_refused():
-    assert refused(frame("session.update", session={})) == ("unknown_event", "type")
+    assert refused(frame("response.create")) == ("unknown_event", "type")
+
+
+@pytest.mark.parametrize("type", ["client_diagnostic", "update", "session.update"])
+def test_what_the_originals_pages_send_beside_the_protocol_is_known_and_ignored(type):
+    assert read(frame(type, session={"instructions": 7})) == client.IgnoredEvent(type)
+
+
+def test_fields_that_nothing_reads_are_named():
+    sent = frame("session.init", payload={"instructions": "x", "voice_config": {}, "mode": "audio"}, message_id="1")
+    assert client.ignored_fields(sent, read(sent)) == ["message_id", "payload.voice_config"]
+    sent = append(audio=SOUND, speech_active=True, frame_base64_list=[])
+    assert client.ignored_fields(sent, read(sent)) == ["input.speech_active"]
+    sent = append(messages=ASKED, audio_base64=SOUND)
+    assert client.ignored_fields(sent, read(sent, "chat")) == ["input.audio_base64"]
+    sent = frame("session.close", reason="user_stop", code=1)
+    assert client.ignored_fields(sent, read(sent)) == ["code"]
+
+
+def test_of_fields_that_nothing_reads_only_a_few_are_named():
+    sent = frame("session.init", payload={f"{number}" + "x" * 1000: 1 for number in range(1000)})
+    names = client.ignored_fields(sent, read(sent))
+    assert len(names) == client.MAX_IGNORED_NAMES and max(map(len, names)) <= ID_LIMIT + 1
     assert refused(b'{"type":7}') == ("invalid_payload", "type")
 
 

@@ -45,6 +45,7 @@ class OmniOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         timeout_connect_s: until a worker is idle and connected.
         timeout_session_s: until a session begins; some servers rebuild the model's context for each.
         timeout_idle_s: that a worker may be silent while an answer is due.
+        timeout_hang_s: that a worker may leave a ping unanswered, with the silence before.
         timeout_release_s: until a worker is idle again after a conversation.
     """
 
@@ -57,6 +58,7 @@ class OmniOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     timeout_connect_s: float = 5.0
     timeout_session_s: float = 90.0
     timeout_idle_s: float = 60.0
+    timeout_hang_s: float = 10.0
     timeout_release_s: float = 30.0
 
 
@@ -97,7 +99,7 @@ def _parse_options(model: str, options: Mapping[str, Any]) -> OmniOptions:
         raise ServerError(f"{prefix}`workers` must name at least one.")
     if len({urlsplit(address).netloc for address in omni_options.workers}) < len(omni_options.workers):
         raise ServerError(f"{prefix}`workers` has the same address twice.")
-    for name in ("timeout_connect_s", "timeout_session_s", "timeout_idle_s", "timeout_release_s"):
+    for name in ("timeout_connect_s", "timeout_session_s", "timeout_idle_s", "timeout_hang_s", "timeout_release_s"):
         if not 0 < getattr(omni_options, name) < float("inf"):
             raise ServerError(f"{prefix}`{name}` must be a finite number above 0.")
     return omni_options

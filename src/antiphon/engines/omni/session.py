@@ -61,6 +61,7 @@ class BackendSession:
     Args:
         mode: of the session.
         idle_timeout_s: how long the worker may be silent while an answer is due.
+        hang_timeout_s: how long it may leave a ping unanswered, with the silence before; None for any time.
         note: takes lines for the operator.
 
     Attributes:
@@ -71,9 +72,10 @@ class BackendSession:
         is_answering: whether the worker sends events without further input, as it does while it answers a question.
     """
 
-    def __init__(self, mode: Mode, idle_timeout_s: float, note: Callable[[str], None]) -> None:
+    def __init__(self, mode: Mode, idle_timeout_s: float, hang_timeout_s: float | None, note: Callable[[str], None]) -> None:
         self.mode = mode
-        self.websocket = WebSocketClient(self)
+        self.websocket = WebSocketClient(self) if hang_timeout_s is None else WebSocketClient(self, hang_timeout_s / 2)
+        self._hang_timeout_s = hang_timeout_s
         self.has_begun = False
         self.session_id: str | None = None
         self.is_answering = False
@@ -100,6 +102,7 @@ class BackendSession:
             listener: gets all later events.
         """
         self.has_begun = True
+        self.websocket.is_patient = True  # the C++ server rebuilds the model's context, and answers nothing meanwhile
         self.send(SessionInit(payload=payload), expects_reply=False)  # `timeout_s` limits this reply
         try:
             async with asyncio.timeout(timeout_s):
@@ -171,6 +174,7 @@ class BackendSession:
 
     def _on_created(self, event: BackendEvent) -> None:
         self.session_id = event.session_id
+        self.websocket.is_patient = self._hang_timeout_s is None
         if not self._creation_future.done():
             self._creation_future.set_result(event)
 
@@ -179,6 +183,10 @@ class BackendSession:
             self._listener.on_events(events)
 
     def on_close(self, code: int, _reason: str) -> None:
+        if self.websocket.is_silent:
+            message = f"The worker has stopped answering: nothing came from it for {self._hang_timeout_s:g} seconds."
+            self._finish(SessionEnd(UpstreamError(message, status=504, code="upstream_timeout"), is_from_worker=False))
+            return
         suffix = f" ({code})" if code else ""
         error = UpstreamError(f"The worker closed the connection{suffix}.", code="upstream_broke_off")
         # It isn't documented whether the C++ server sends a close frame while it cleans up, so any close may be

@@ -71,6 +71,10 @@ class OmniWorkerOptions(Protocol):
         """That the worker may be silent while an answer is due."""
 
     @property
+    def timeout_hang_s(self) -> float:
+        """That the worker may leave a ping unanswered, with the silence before."""
+
+    @property
     def timeout_release_s(self) -> float:
         """Until the worker is idle again after a conversation."""
 
@@ -197,7 +201,9 @@ class OmniWorker:
 
     async def _dial(self, mode: Mode) -> BackendSession | None:
         """A connection; None if the worker is still busy."""
-        session = BackendSession(mode, self._options.timeout_idle_s, self.note)
+        # The C++ server answers no ping while it reads a question, which may be long.
+        hang_timeout_s = None if self.is_native and mode == "turn_based" else self._options.timeout_hang_s
+        session = BackendSession(mode, self._options.timeout_idle_s, hang_timeout_s, self.note)
         path = "/backend" if self._options.protocol == "backend" else f"/v1/worker/{'duplex' if mode == 'full_duplex' else 'chat'}"
         failure: UpstreamFailure | None = None
         is_connected = False

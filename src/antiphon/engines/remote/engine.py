@@ -254,7 +254,7 @@ class RemoteEngine:
         """A frame about the worker itself."""
         match frame:
             case Heartbeat():
-                pass
+                self.endpoint.start_heartbeat()  # a child that builds its engine, which may take long: its hello comes later
             case Hello():
                 self.capabilities, self.is_draining = frame.abilities, frame.is_draining
                 self.endpoint.start_heartbeat()
@@ -284,7 +284,7 @@ class RemoteEngine:
                 resolve(conversation.leave_future, None)
 
     def _on_lost(self, reason: str) -> None:
-        error = shutting_down() if self._is_stopping else _worker_gone_error()
+        error = shutting_down() if self._is_stopping else _worker_silent_error() if self.endpoint.is_silent else _worker_gone_error()
         resolve(self._hello_future, error)
         for conversation in tuple(self._conversations.values()):
             conversation.fail(error, SHUTTING_DOWN_CODE if self._is_stopping else "backend_error")
@@ -421,6 +421,11 @@ def _worker_gone_error() -> ApiError:
     return ServerError(
         "The model's worker is gone. Please try again.", status=503, type="server_error", code="server_error", retry_after_s=2
     )
+
+
+def _worker_silent_error() -> ApiError:
+    message = "The model's worker has stopped answering. Please try again."
+    return ServerError(message, status=503, type="server_error", code="server_error", retry_after_s=2)
 
 
 def _unsendable_error(error: UnsendableFrame) -> ApiError:

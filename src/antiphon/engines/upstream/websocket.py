@@ -129,6 +129,8 @@ class WebSocketClient(WSListener):
 
     Attributes:
         has_opened: whether the handshake ever succeeded; stays true when the connection closes.
+        is_silent: whether it was dropped because a ping was not answered.
+        is_patient: whether an unanswered ping is no reason to drop it now, as the upstream is known to be busy.
     """
 
     def __init__(self, receiver: WebSocketReceiver, ping_after_s: float = PING_AFTER_S) -> None:
@@ -136,6 +138,8 @@ class WebSocketClient(WSListener):
         self._ping_after_s = ping_after_s
         self._receiver: WebSocketReceiver | None = receiver
         self.has_opened = False
+        self.is_silent = False
+        self.is_patient = False
         self._is_closed = False
         self._transport: WSTransport | None = None
         self._loop = asyncio.get_running_loop()
@@ -247,7 +251,8 @@ class WebSocketClient(WSListener):
 
     def _check_liveness(self) -> None:
         # A paused connection reads no pong either; it stays until its owner closes it.
-        if self._has_pinged and not self._is_paused:
+        if self._has_pinged and not self._is_paused and not self.is_patient:
+            self.is_silent = True
             self._abort(WSCloseCode.GOING_AWAY)
             return
         if self._transport is not None and not self._is_paused:

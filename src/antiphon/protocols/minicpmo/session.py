@@ -39,7 +39,6 @@ CLIENT_ERRORS_LIMIT = 32
 CLOSE_CODES: dict[str, int] = {
     "queue_full": 1013,
     "worker_busy": 1013,
-    "service_unavailable": 1012,
     SHUTTING_DOWN_CODE: 1012,
     "unsupported_value": 1008,
     "too_many_errors": 1008,
@@ -49,9 +48,6 @@ CLOSE_CODES: dict[str, int] = {
 WebSocket close codes (RFC 6455 7.4) by the code of the `Close` effect's error: 1000 without an error, 1011 for any
 other.
 """
-
-_START_ERROR_CODES: dict[str, str] = {"backend_error": "session_failed", SHUTTING_DOWN_CODE: "service_unavailable"}
-"""The error codes for an `EngineLost` before the session was created, where they differ from its own."""
 
 _CLOSE_REASON = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _SERVER_CLOSE_REASONS = frozenset(
@@ -194,8 +190,14 @@ class MinicpmoSession:
     def _on_queue_update(self, event: engine_events.QueueUpdate) -> None:
         kind = events.SessionQueueUpdate if self._has_sent_queued else events.SessionQueued
         self._has_sent_queued = True
-        wait_s = UNSET if event.wait_s is None else round(event.wait_s, 1)
-        self._outbox.send(kind, position=event.position, estimated_wait_s=wait_s, ticket_id=event.id, queue_length=event.queue_length)
+        self._outbox.send(
+            kind,
+            position=event.position,
+            # MiniCPM-o: the original's page shows `NaNs` where it is absent.
+            estimated_wait_s=round(event.wait_s, 1),
+            ticket_id=event.id,
+            queue_length=event.queue_length,
+        )
 
     def _on_worker_assigned(self, _event: engine_events.WorkerAssigned | None) -> None:
         self.state = MinicpmoState.ASSIGNED
@@ -222,13 +224,13 @@ class MinicpmoSession:
             self._handle_client_event(message)
 
     def _on_engine_lost(self, event: engine_events.EngineLost) -> None:
-        if self.state is MinicpmoState.LIVE:
-            is_stopping = event.code == SHUTTING_DOWN_CODE
-            code = SHUTTING_DOWN_CODE if is_stopping else "backend_error"
-            self._close_session("shutdown" if is_stopping else "backend_error", UpstreamError(event.message, code=code), event.message)
+        if event.code == SHUTTING_DOWN_CODE:
+            self._close_session("shutdown", ServerError(event.message, code=SHUTTING_DOWN_CODE), event.message)
+        elif self.state is MinicpmoState.LIVE:
+            self._close_session("backend_error", UpstreamError(event.message, code="backend_error"), event.message)
         else:
             # MiniCPM-o: before `session.created` a failure is an `error`, after it `session.closed` says so.
-            error = ServerError(event.message, code=_START_ERROR_CODES.get(event.code, event.code))
+            error = ServerError(event.message, code="session_failed" if event.code == "backend_error" else event.code)
             self._outbox.send_error(error)
             self._end("lost", error)
 

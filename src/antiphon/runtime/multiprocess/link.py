@@ -61,6 +61,10 @@ class OperatorNotice(_Message):
     line: str
 
 
+class ProcessAlive(_Message):
+    """The sender is alive. From a process, the first time as soon as it has its settings."""
+
+
 class ProcessIdle(_Message):
     """From a process that stops: it has nothing under way, and takes nothing more."""
 
@@ -147,6 +151,7 @@ SupervisorMessage: TypeAlias = (
     | ProcessReady
     | ProcessFailed
     | OperatorNotice
+    | ProcessAlive
     | ProcessIdle
     | AllProcessesIdle
     | BeginRequest
@@ -188,7 +193,9 @@ class SupervisorLink:
     """
 
     def __init__(self, on_message: Callable[[SupervisorMessage, SendReply], None], on_lost: Callable[[], None]) -> None:
-        self.endpoint: LinkEndpoint[_Envelope, _Envelope] = LinkEndpoint(_decoder, self._dispatch, self._on_endpoint_lost)
+        self.endpoint: LinkEndpoint[_Envelope, _Envelope] = LinkEndpoint(
+            _decoder, self._dispatch, self._on_endpoint_lost, heartbeat=_Envelope(0, False, ProcessAlive())
+        )
         self._on_message = on_message
         self._on_lost = on_lost
         self._numbers = itertools.count(1)

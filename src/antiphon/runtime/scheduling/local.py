@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from types import MappingProxyType
 
 from antiphon.config.settings import QueueSettings, WorkerSettings
 from antiphon.engine_api import events
@@ -14,7 +15,7 @@ from antiphon.errors import ApiError, overloaded_error, shutting_down
 from antiphon.runtime.core.ids import new_short_id
 from antiphon.runtime.core.metrics import Metrics
 from antiphon.runtime.scheduling.base import OnQueueUpdate, Requirements, TicketView, Worker, WorkerView
-from antiphon.runtime.scheduling.eta import LeaseDurations, WaitForecast
+from antiphon.runtime.scheduling.eta import LeaseDurations, WaitForecast, first_guesses
 from antiphon.runtime.scheduling.health import HealthChecker
 from antiphon.runtime.scheduling.pool import LeaseOutcome, PoolRules, WorkerEntry, WorkerPool, no_worker_error
 from antiphon.runtime.scheduling.positions import PositionNotifier
@@ -28,6 +29,9 @@ class LocalCoordinator:
     """
     The `Coordinator` of one process.
 
+    Args:
+        limits_s: how long conversations of a kind may last, for a first estimate.
+
     Attributes:
         settings: of the queue.
         lease_durations: how long leases last, for estimates.
@@ -40,6 +44,7 @@ class LocalCoordinator:
         metrics: Metrics | None = None,
         clock: Callable[[], float] = time.monotonic,
         absence_s: float = ABSENCE_S,
+        limits_s: Mapping[ConversationKind, float] = MappingProxyType({}),
     ) -> None:
         self.settings = queue or QueueSettings()
         workers = workers or WorkerSettings()
@@ -48,23 +53,32 @@ class LocalCoordinator:
         self._absence_s = absence_s
         self._metrics = metrics or Metrics()
         self._metrics.attach_pool(self._pool.waiting_counts, self._pool.serving_counts, self._pool.worker_counts)
-        self.lease_durations = LeaseDurations()
+        self.lease_durations = LeaseDurations(first_guesses(limits_s))
         self._waiters: dict[str, _Waiter] = {}
         self._notifier = PositionNotifier(self._pool.queue, self._notify, self._forecast, self.settings.update_s)
         self._health_checker = HealthChecker(self._pool, workers.probe_s, self._on_worker_online)
         self._quarantine_timer: asyncio.TimerHandle | None = None
         self._absence_timers: dict[str, asyncio.TimerHandle] = {}
         self._is_closed = False
+        self._has_queue = True
 
     async def start(self) -> None:
         """Start the health checks."""
         self._health_checker.start()
 
+    def close_queue(self) -> None:
+        """
+        Fail all waiting tickets, and from now on every one that would have to wait, as the server is about to stop;
+        idempotent. What has a worker keeps it.
+        """
+        self._has_queue = False
+        for waiter in tuple(self._waiters.values()):
+            waiter.refuse(shutting_down())
+
     async def close(self) -> None:
         """Fail all waiting tickets and give out no more leases; idempotent."""
         self._is_closed = True
-        for waiter in tuple(self._waiters.values()):
-            waiter.refuse(shutting_down())
+        self.close_queue()
         for handle in (self._quarantine_timer, *self._absence_timers.values()):
             if handle is not None:
                 handle.cancel()
@@ -102,6 +116,8 @@ class LocalCoordinator:
             raise
 
     async def _wait(self, ticket: Ticket, on_queue_update: OnQueueUpdate, *, is_retry: bool) -> None:
+        if not self._has_queue:
+            raise shutting_down()
         waiter = self._waiters[ticket.id] = _Waiter(on_queue_update)
         try:
             self._notifier.admit(ticket)
@@ -261,8 +277,9 @@ class LocalCoordinator:
         for ticket in self._pool.serving_tickets():
             entry = self._pool.assigned_worker(ticket)
             if entry.worker.model == model and entry.condition == "well" and ticket.assigned_s is not None:
-                remaining_s = self.lease_durations.remaining_s(model, ticket.requirements.kind, now - ticket.assigned_s)
-                slots += [] if remaining_s is None else [(entry.worker.kinds, remaining_s)]
+                slots.append(
+                    (entry.worker.kinds, self.lease_durations.remaining_s(model, ticket.requirements.kind, now - ticket.assigned_s))
+                )
         slots += [
             (each.worker.kinds, each.quarantined_until - now)
             for each in self._pool.workers()

@@ -48,7 +48,7 @@ class PositionNotifier:
         self._forecast = forecast
         self._update_s = update_s
         self._last_updates: dict[str, _LastUpdate] = {}
-        self._last_wait_s: dict[str, float | None] = {}
+        self._last_wait_s: dict[str, float] = {}
         self._changed_models: set[str] = set()
         self._sweep: Iterator[None] | None = None
         self._sweep_s = 0.0
@@ -60,8 +60,8 @@ class PositionNotifier:
         """Send the first update of a new ticket."""
         model = ticket.requirements.model
         position = self._queue.position(ticket)
-        wait_s = self._last_wait_s.get(model)
-        if position <= MAX_EXACT_POSITION:
+        wait_s = self._last_wait_s.get(model, 0.0)
+        if position <= MAX_EXACT_POSITION or model not in self._last_wait_s:
             forecast = self._forecast(model)
             for _, ahead in zip(range(position), self._queue.tickets(model), strict=False):
                 wait_s = forecast.next_wait_s(ahead.requirements.kind)
@@ -126,7 +126,7 @@ class PositionNotifier:
         """Send all updates that are due, looking at one ticket a step."""
         previous, self._last_updates = self._last_updates, {}
         for model in self._queue.models():
-            forecast, position, wait_s = self._forecast(model), 0, None
+            forecast, position, wait_s = self._forecast(model), 0, 0.0
             for ticket in self._queue.tickets(model):
                 if ticket.state != "queued":  # it has left since the sweep began
                     continue
@@ -141,7 +141,7 @@ class PositionNotifier:
                 yield
             self._last_wait_s[model] = wait_s
 
-    def _send_update(self, ticket: Ticket, position: int, wait_s: float | None, now: float) -> None:
+    def _send_update(self, ticket: Ticket, position: int, wait_s: float, now: float) -> None:
         self._last_updates[ticket.id] = _LastUpdate(position, now)
         length = self._queue.length(ticket.requirements.model)
         self._notify(events.QueueUpdate(id=ticket.id, position=position, queue_length=length, wait_s=wait_s))

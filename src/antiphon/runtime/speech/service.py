@@ -1,7 +1,7 @@
 """
 The server's speech models: which they are, whether they are installed, and when they are loaded.
 
-They are loaded for the first conversation that needs them: many servers only ever answer in text.
+They are loaded after the start, or where that is switched off for the first conversation that needs them.
 """
 
 import asyncio
@@ -14,9 +14,11 @@ from antiphon.config.settings import TURN_MODEL, VAD_MODEL, SpeechSettings
 from antiphon.engine_api.engine import Engine
 from antiphon.errors import ApiError, ServerError, quote_list
 from antiphon.runtime.core import lazy
+from antiphon.runtime.speech.warm_up import import_modules, run_once
 from antiphon.speech.base import Synthesizer, Transcriber
 from antiphon.speech.tts.voices import kokoro_synthesizer, piper_synthesizer
 from antiphon.weights import catalogue, fetch, verify
+from antiphon.wire.http.queue import WarmUpState
 
 KNOWN_VOICES = ("alloy", "ash", "ballad", "coral", "echo", "sage", "shimmer", "verse", "marin", "cedar")
 """OpenAI's voices, which clients request by default; a synthesizer without one of them uses its first voice instead."""
@@ -38,6 +40,7 @@ class SpeechService:
 
     Attributes:
         missing_reason: why there is no speech, and how to get it; None where there is.
+        warm_up_state: how far `warm_up` is.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class SpeechService:
         stack: "lazy.SpeechStack | None" = None,
         count_speculation: "lazy.CountSpeculation" = lambda _outcome: None,
     ) -> None:
+        self.warm_up_state: WarmUpState = "off"
         self._settings = settings
         self._weights = weights
         self._secrets = secrets
@@ -93,6 +97,24 @@ class SpeechService:
                 await stack.start()
                 self._is_loaded = True
         return stack
+
+    async def warm_up(self) -> None:
+        """
+        Load the speech models and run each once, so that the first conversation doesn't wait for it. Models on other
+        servers are not asked.
+
+        Raises:
+            ApiError: there are none, or they can't be loaded or run.
+        """
+        self.warm_up_state = "running"
+        try:
+            await asyncio.to_thread(import_modules)
+            stack = await self.load()
+            await run_once(stack, transcribes=self._settings.ears_url is None, speaks=self._settings.voice_url is None)
+        except BaseException:
+            self.warm_up_state = "failed"
+            raise
+        self.warm_up_state = "done"
 
     @property
     def audio_files(self) -> "lazy.AudioFiles":

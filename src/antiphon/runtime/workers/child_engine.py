@@ -18,7 +18,7 @@ from antiphon.engine_api.forwarding import REATTACHABLE_KINDS
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.remote.engine import RemoteEngine, unavailable_error
 from antiphon.errors import ApiError, ServerError
-from antiphon.link import StreamLinkTransport
+from antiphon.link import FIRST_MESSAGE_S, StreamLinkTransport
 from antiphon.runtime.workers.reattach import reattaching_conversation
 from antiphon.subprocesses import EXIT_GRACE_S, SupervisedProcess, exit_reason, reap, spawn
 from antiphon.wire.internal.worker_link import VERSION, BuildEngine
@@ -43,11 +43,17 @@ class _EngineProcess:
     async def start(self) -> None:
         self.process = await spawn((sys.executable, "-P", *CHILD_MODULE), lambda: StreamLinkTransport(self.engine.endpoint))
         self.engine.endpoint.send(self._begin_frame)
+        # Its first heartbeat comes when it begins to load the model. One that never comes so far is silent from here on.
+        asyncio.get_running_loop().call_later(FIRST_MESSAGE_S, self.engine.endpoint.start_heartbeat)
         try:
             hello = await self.engine.wait_for_hello()
         except ApiError as error:
             if error.status != 503:
                 raise
+            if self.engine.endpoint.is_silent:
+                raise ServerError(
+                    f"The process of the model '{self._begin_frame.model}' stopped answering while it loaded the model, and was killed."
+                ) from None
             await asyncio.shield(self.stop(EXIT_GRACE_S))
             raise ServerError(
                 f"The process of the model '{self._begin_frame.model}' {exit_reason(self.process)} before it could answer."

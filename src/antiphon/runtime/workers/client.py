@@ -281,7 +281,7 @@ def serve(config: Config, *, url: str, key: str, options: WorkerOptions, notice:
         try:
             await engine.start()
             if speech is not None:
-                await speech.load()
+                await speech.warm_up()
             hello, timeouts = _build_hello(served_engine, entry.name, options), JoinTimeouts(drain_s=options.drain_s)
             client = WorkerClient(served_engine, hello, url, key, notice, timeouts, exits_when_drained=options.exits_when_drained)
             on_first_signal.append(client.stop)

@@ -99,6 +99,11 @@ class ConversationServer(AbstractAsyncContextManager["ConversationServer"]):
         """The number of open conversations."""
         return len(self._conversations)
 
+    def start_heartbeat(self) -> None:
+        """Show the server that this end is alive before it can serve."""
+        self.endpoint.send(Heartbeat())
+        self.endpoint.start_heartbeat()
+
     def serve(self, engine: Engine) -> None:
         """Answer with `engine`, which has been started."""
         self._engine = engine

@@ -12,12 +12,25 @@ from antiphon.runtime.service import Service
 from antiphon.server.http.auth import GuardedRoute, guarded_routes
 from antiphon.server.http.errors import json_response
 from antiphon.server.http.operation import MODEL_NOT_FOUND, Operation
+from antiphon.wire.http.queue import WarmUpState
 
 
 class Health(Struct):
-    """Whether the process is alive, or accepts new work."""
+    """That the process is alive."""
 
-    status: Literal["ok", "unavailable"]
+    status: Literal["ok"]
+
+
+class Readiness(Struct):
+    """
+    Whether the server takes new work, and serves it at once.
+
+    Attributes:
+        warm_up: how far the speech models are.
+    """
+
+    status: Literal["ok", "warming_up", "unavailable"]
+    warm_up: WarmUpState
 
 
 class Version(Struct):
@@ -46,7 +59,13 @@ class ModelList(Struct):
 _LIST_MODELS = Operation("listModels", "Models", "List the models", ModelList)
 _RETRIEVE_MODEL = Operation("retrieveModel", "Models", "Retrieve a model", Model, errors=MODEL_NOT_FOUND)
 _LIVENESS = Operation("getLiveness", "Server", "Whether the process is alive", Health)
-_READINESS = Operation("getReadiness", "Server", "Whether new work is accepted", Health, errors={503: "No new work is accepted."})
+_READINESS = Operation(
+    "getReadiness",
+    "Server",
+    "Whether new work is accepted, and served at once",
+    Readiness,
+    errors={503: "No new work is accepted, or the speech models are still being loaded."},
+)
 _HEALTH = _READINESS._replace(id="getHealth", summary="The same as `/readyz`")
 _VERSION = Operation("getVersion", "Server", "Name and version", Version)
 
@@ -58,8 +77,12 @@ def routes(service: Service) -> list[GuardedRoute]:
         return json_response(Health("ok"))
 
     async def readyz(_request: Request) -> Response:
-        ready = service.is_ready and not service.live_sessions.is_draining and not service.is_store_away and bool(service.registry.all())
-        return json_response(Health("ok")) if ready else json_response(Health("unavailable"), 503)
+        warm_up = service.speech.warm_up_state
+        is_serving = service.is_ready and not service.live_sessions.is_draining and not service.is_store_away
+        if not is_serving or not service.registry.all():
+            return json_response(Readiness("unavailable", warm_up), 503)
+        # Requests are answered all the same, but the first voice session would wait.
+        return json_response(Readiness("warming_up", warm_up), 503) if warm_up == "running" else json_response(Readiness("ok", warm_up))
 
     async def version(_request: Request) -> Response:
         return json_response(Version("antiphon", __version__))

@@ -120,6 +120,7 @@ class _QueueEndpoints:
         return _json_response(
             wire.GatewayStatus(
                 gateway_healthy=self._service.is_ready and not self._service.live_sessions.is_draining,
+                warm_up=self._service.speech.warm_up_state,
                 total_workers=len(workers),
                 idle_workers=count("idle"),
                 busy_workers=count("busy"),

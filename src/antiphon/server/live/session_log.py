@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from antiphon.engine_api.history import TextPart
 from antiphon.errors import overloaded_error, shorten
 from antiphon.protocols.realtime.settings import RealtimeSessionConfig
 from antiphon.runtime.access.keys import Caller
@@ -14,8 +15,8 @@ from antiphon.runtime.recording.recorder import RecordingTap
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.server.transport import logs
-from antiphon.wire.codec.types import encode
-from antiphon.wire.minicpmo.client_events import Mode
+from antiphon.wire.codec.types import Tagged, encode
+from antiphon.wire.minicpmo.client_events import ChatAppend, Mode, SessionInit
 
 MAX_LOGGED_CHARS = 10_000
 """Characters of an event that are logged: some carry audio."""
@@ -140,10 +141,25 @@ class EventLogTap:
     """Logs the events of a session, except for audio and deltas, which would repeat what is logged whole."""
 
     def on_client_event(self, event: object) -> None:
-        _log_event("asked", event)
+        if isinstance(event, Tagged):
+            _log_event("asked", event)
+        elif (content := _minicpmo_content(event)) is not None:
+            logs.get().info("asked", content=shorten(encode(content).decode(), MAX_LOGGED_CHARS))
 
     def on_server_event(self, event: object) -> None:
         _log_event("answered", event)
+
+
+def _minicpmo_content(event: object) -> object:
+    """The words of a client's event, without its recordings and pictures; None for one without words."""
+    match event:
+        case SessionInit(instructions=instructions, options=options):
+            return {"type": "session.init", "instructions": instructions, "config": options}
+        case ChatAppend(messages=messages):
+            texts = [[part.text for part in each.parts if isinstance(part, TextPart)] for each in messages]
+            return {"type": "input.append", "messages": [[each.role, *parts] for each, parts in zip(messages, texts, strict=True)]}
+        case _:
+            return None
 
 
 def _log_event(message: str, event: object) -> None:

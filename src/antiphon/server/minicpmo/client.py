@@ -6,6 +6,7 @@ buffered. A client that closes on purpose, or before the session began, ends the
 """
 
 import asyncio
+import contextvars
 import time
 from collections.abc import Awaitable, Callable
 
@@ -17,9 +18,10 @@ from antiphon.runtime.core.taps import Tap
 from antiphon.server.live.client import ClientListener, close_reason
 from antiphon.server.minicpmo.pacing import AudioPacer
 from antiphon.server.minicpmo.resume import MISSED_LIMIT_BYTES, SENT_LIMIT_BYTES, ResendBuffer, ResumableSessions
+from antiphon.server.transport import logs
 from antiphon.server.transport.websocket import ServerWebSocket
 from antiphon.server.transport.websocket_frames import INTERNAL_ERROR, NORMAL, POLICY_VIOLATION, SERVICE_RESTART, TOO_BIG, UNSUPPORTED
-from antiphon.wire.minicpmo.client_events import DuplexAppend, Mode, SessionClose, decode_client
+from antiphon.wire.minicpmo.client_events import ClientEvent, DuplexAppend, IgnoredEvent, Mode, SessionClose, decode_client, ignored_fields
 from antiphon.wire.minicpmo.media import RATE_IN_HZ
 from antiphon.wire.minicpmo.server_events import Error, ErrorEvent, ServerEvent, SessionClosed, SessionCreated, encode_server
 
@@ -147,9 +149,13 @@ class MinicpmoClient:
         self._resume_timer: asyncio.TimerHandle | None = None
         self._throttle_timer: asyncio.TimerHandle | None = None
         self._has_begun = False
+        self._known_types: set[type[ClientEvent]] = set()
+        self._ignored_names: set[str] = set()
+        self._context = contextvars.Context()
 
     def start(self, attachment: Attachment, driver: ClientListener[MinicpmoMessage]) -> None:
         """Connect a WebSocket and a driver."""
+        self._context = contextvars.copy_context()  # it has the id of the request, and the WebSocket's callbacks don't
         self._driver = driver
         self._attachment = attachment
         attachment.attach(self)
@@ -256,12 +262,25 @@ class MinicpmoClient:
         except ClientError as error:
             self._driver.receive_from_client(UnreadableMinicpmoEvent(error))
             return
+        if isinstance(event, IgnoredEvent):
+            self._log_once(event.type)
+            return
+        if type(event) not in self._known_types:
+            self._known_types.add(type(event))
+            for path in ignored_fields(text, event):
+                self._log_once(path)
         self._tap.on_client_event(event)
         if type(event) is SessionClose:
             self._revoke_token()
         self._driver.receive_from_client(event)
         if type(event) is DuplexAppend:
             self._throttle(self._pacer.consume(len(event.pcm) / AUDIO_BYTES_PER_S, len(event.frames)))
+
+    def _log_once(self, name: str) -> None:
+        """Log the name of an event or a field that is ignored; those of each session are few, and come again and again."""
+        if name not in self._ignored_names:
+            self._ignored_names.add(name)
+            self._context.run(logs.get().info, "ignored", mode=self.mode, name=name)
 
     def _revoke_token(self) -> None:
         if self._resume_token is not None:

@@ -114,10 +114,11 @@ def select_model(service: Service, request: MinicpmoSessionRequest) -> ServedMod
     The model to use: the requested one if the server has it, else the configured one, else the first that supports the
     mode.
 
-    An unknown name is no error, because clients name the model that they were written for.
+    An unknown name is no error, because clients name the model that they were written for. What a model can do is only
+    known while it has a worker: without one it may be the model that the client needs, and comes back soon.
 
     Raises:
-        ClientError: the model doesn't support the mode, or none does.
+        ApiError: the model doesn't support the mode, or none does; or one that may has no worker now.
     """
     registry = service.registry
     name = request.model if request.model is not None and registry.has(request.model) else service.config.minicpmo.model
@@ -128,11 +129,14 @@ def select_model(service: Service, request: MinicpmoSessionRequest) -> ServedMod
         if not model.duplex_engine.has_worker:
             raise no_worker_error()
         raise _model_not_found(f"The model '{name}' can't do mode={request.mode}", request.mode)
-    for model in registry.all():
-        if not model.name.endswith("*") and supports_mode(model, request.mode):
+    models = [model for model in registry.all() if not model.name.endswith("*")]
+    for model in models:
+        if supports_mode(model, request.mode):
             return model
     if any(supports_mode(model, request.mode) for model in registry.all()):  # one that stands for many names
         raise missing_parameter("model")
+    if not all(model.duplex_engine.has_worker for model in models):
+        raise no_worker_error()
     raise _model_not_found(f"This server has no model for mode={request.mode}", request.mode)
 
 
@@ -182,6 +186,8 @@ class MinicpmoEndpoint:
         service, caller = self._service, request_caller(scope)
         service.live_sessions.check_admission()
         model = select_model(service, request)
+        # At once: its only worker may leave during the first wait, and what it can do would then no longer be known.
+        session_config = build_session_config(service, model, request)
         async with track_response(scope, lambda: 0):  # tokens are counted as each response ends
             is_requested = recording.wants_recording(scope)
             recordings = recording.recording_taps(
@@ -192,15 +198,14 @@ class MinicpmoEndpoint:
             resume_s = service.config.minicpmo.resume_s if request.is_resumable else 0
             client = MinicpmoClient(request.mode, caller.tenant, tap, self._resumable_sessions, resume_s)
             with log_minicpmo_session(service, model, request.mode, client, counts, recordings):
-                await self._run_session(attachment, model, request, client, caller)
+                await self._run_session(attachment, model, session_config, client, caller)
 
     async def _run_session(
-        self, attachment: Attachment, model: ServedModel, request: MinicpmoSessionRequest, client: MinicpmoClient, caller: Caller
+        self, attachment: Attachment, model: ServedModel, session_config: MinicpmoSessionConfig, client: MinicpmoClient, caller: Caller
     ) -> None:
         service, key = self._service, caller.key
-        session_config = build_session_config(service, model, request)
         driver = Driver(MinicpmoSession(session_config, new_id), client, service.store, metrics=service.metrics)
-        settings = ConversationSettings(model=model.name, tenant=caller.tenant, kind=request.mode, key_id=key.id if key else "")
+        settings = ConversationSettings(model=model.name, tenant=caller.tenant, kind=session_config.mode, key_id=key.id if key else "")
         client.start(attachment, driver)
 
         async def read() -> None:

@@ -10,7 +10,7 @@ from starlette.responses import Response as HttpResponse
 
 from antiphon import __version__
 from antiphon.runtime.service import Service
-from antiphon.server.admin.health import Health
+from antiphon.server.admin.health import Readiness
 from antiphon.server.http.auth import Access, GuardedRoute
 from antiphon.server.http.operation import JSON_MEDIA_TYPE, JsonType, Operation
 from antiphon.server.openapi.common import COMMON_HEADERS, KEYLESS, TAGS, Error, common_errors, common_headers
@@ -153,9 +153,9 @@ class _DocumentWriter:
         if contents := self._contents(operation):
             yield operation.status, _response(operation.status, "As requested.", contents, route) | _links(operation)
         for status, when in sorted((common_errors(route.access) | dict(operation.errors)).items()):
-            # A server that is not ready sends its health, one with too many connections an error.
-            is_health = operation.response_type is Health and status in operation.errors
-            schema = {"anyOf": [reference("Health"), reference("Error")]} if is_health else reference("Error")
+            # A server that is not ready says so, one with too many connections sends an error.
+            is_readiness = operation.response_type is Readiness and status in operation.errors
+            schema = {"anyOf": [reference("Readiness"), reference("Error")]} if is_readiness else reference("Error")
             examples = self._examples_of(operation).answers.get(str(status)) or self._examples["errors"].answers.get(str(status), {})
             yield status, _response(status, when, {JSON_MEDIA_TYPE: {"schema": schema, **_examples(examples)}}, route)
 

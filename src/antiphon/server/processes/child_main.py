@@ -15,6 +15,7 @@ from antiphon.runtime.multiprocess.link import (
     AllProcessesIdle,
     GetSnapshot,
     OperatorNotice,
+    ProcessAlive,
     ProcessFailed,
     ProcessReady,
     ProcessSetup,
@@ -65,6 +66,9 @@ class ServerProcess:
         match message:
             case ProcessSetup():
                 self._setup_message.set_result(message)
+                # A supervisor that hangs is no reason to end what is served here, so none are expected from it.
+                self.link.send(ProcessAlive())
+                self.link.endpoint.start_heartbeat(expects_others=False)
             case GetSnapshot() if self._server is not None:
                 reply(ProcessSnapshot(self._server.service.metrics.snapshot()))
             case AllProcessesIdle() if self._peers is not None:

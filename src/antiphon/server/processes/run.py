@@ -79,9 +79,10 @@ class HttpServer(uvicorn.Server):
         Stop when the last request has finished, or the drain time is over.
 
         Until then the server still accepts connections, to answer that it takes no new work, so that load balancers
-        move on.
+        move on. Who waits in the queue is told at once, as the time that is left is for those being served.
         """
         self.service.live_sessions.is_draining = True
+        self.service.coordinator.close_queue()
         await self._wait_until_idle()
         if not self.force_exit:
             self.service.live_sessions.shut_down()
@@ -158,7 +159,10 @@ def background_server(config: Config, *, is_persistent: bool = False) -> Iterato
     outcome: queue.SimpleQueue[HttpServer | BaseException] = queue.SimpleQueue()
     server_settings = {"host": "127.0.0.1"} | ({} if is_persistent else {"require_keys": None})
     store_settings = config.store if is_persistent else config.store.model_copy(update={"url": "memory"})
-    local_config = config.model_copy(update={"store": store_settings, "server": config.server.model_copy(update=server_settings)})
+    updates = {"store": store_settings, "server": config.server.model_copy(update=server_settings)}
+    if not is_persistent:  # it serves one command, which may need no speech
+        updates["speech"] = config.speech.model_copy(update={"warm_up": False})
+    local_config = config.model_copy(update=updates)
 
     def run(listener: socket.socket) -> None:
         try:

@@ -19,7 +19,7 @@ from functools import partial
 from antiphon.config import load as configuration
 from antiphon.config.load import Config
 from antiphon.errors import ApiError, ServerError, quote_list
-from antiphon.link import StreamLinkTransport
+from antiphon.link import FIRST_MESSAGE_S, StreamLinkTransport
 from antiphon.runtime.core.home_lock import home_lock
 from antiphon.runtime.multiprocess.ledger import UsageLedger
 from antiphon.runtime.multiprocess.link import (
@@ -32,6 +32,7 @@ from antiphon.runtime.multiprocess.link import (
     GetSnapshot,
     GetTotals,
     OperatorNotice,
+    ProcessAlive,
     ProcessFailed,
     ProcessIdle,
     ProcessReady,
@@ -45,7 +46,7 @@ from antiphon.runtime.multiprocess.link import (
 from antiphon.runtime.scheduling.base import POOLED_ENGINES
 from antiphon.server.transport import logs
 from antiphon.server.transport.listener import base_url, open_listeners
-from antiphon.subprocesses import RestartPolicy, exit_reason, spawn
+from antiphon.subprocesses import RestartPolicy, exit_reason, reap, spawn
 
 PROGRAM = "from antiphon.server.processes.child_main import main; main()"
 
@@ -98,6 +99,8 @@ class ServerChild:
 
     def exit_message(self) -> str:
         """How it ended, for people."""
+        if self.link.endpoint.is_silent:
+            return f"Process {self.process.pid} of the server stopped answering, and was killed."
         return f"Process {self.process.pid} of the server {exit_reason(self.process)}."
 
     def send_signal(self, number: int) -> None:
@@ -204,8 +207,9 @@ class Supervisor:
                 self._numbers[slot] = _new_process_number()
             child = await self._start(slot)
             await child.ready_event.wait()
-        await child.process.wait()
         await child.lost_event.wait()
+        # One that hangs does not end by itself; any other closes the link as it ends.
+        await reap(child.process, 0 if child.link.endpoint.is_silent else KILL_DELAY_S)
         del self._children[slot]
         self._ledger.remove_process(child.number)
         self._release_idle()
@@ -221,6 +225,8 @@ class Supervisor:
         self._children[slot] = child
         self._ledger.add_process(number)
         child.link.send(ProcessSetup(configuration.pack(self._config), listener, (number, *others)))
+        # Its first heartbeat comes when it has its settings. One that never comes so far is silent from here on.
+        asyncio.get_running_loop().call_later(FIRST_MESSAGE_S, child.link.endpoint.start_heartbeat)
         if self._stop_event.is_set():
             child.send_signal(signal.SIGTERM)
         return child
@@ -238,6 +244,8 @@ class Supervisor:
             case GetTotals(mine):
                 self._ledger.set_snapshot(child.number, mine)
                 self._tasks.create_task(self._sum_counts(child, reply))
+            case ProcessAlive():
+                child.link.endpoint.start_heartbeat()
             case ProcessReady(is_open):
                 child.mark_ready()
                 self._report_ready(is_open)

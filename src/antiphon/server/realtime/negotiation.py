@@ -39,7 +39,13 @@ def build_session_config(
     dialect: DialectName = "ga",
     has_output_buffer: bool = False,
 ) -> RealtimeSessionConfig:
-    """The configuration of a new session."""
+    """
+    The configuration of a new session.
+
+    Raises:
+        ApiError: the model has no worker now.
+    """
+    model.require_worker()
     settings = service.config.realtime
     return RealtimeSessionConfig(
         model=model.name,
@@ -88,13 +94,15 @@ def transcription_model(service: Service) -> ServedModel:
     The model for sessions that only transcribe.
 
     Raises:
-        ClientError: there is none.
+        ApiError: there is none; or one that may be has no worker now.
     """
     if (name := service.config.realtime.transcription_model) is not None:
         return service.registry.find(name)
     for model in service.registry.all():
         if model.live_engine.capabilities.transcribes and not model.name.endswith("*"):
             return model
+    for model in service.registry.all():
+        model.require_worker()  # it may be one that transcribes
     raise ClientError(
         "This server has no model that transcribes, so it has no transcription sessions.",
         code="model_not_found",

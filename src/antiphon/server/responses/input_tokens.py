@@ -35,6 +35,7 @@ def count_input_tokens(service: Service) -> EndpointFunction:
         model = service.registry.find(create_request.model or None)
         if is_set(options.personality):  # its text would count, and this server has none
             raise unsupported_parameter("personality", None)
+        model.require_worker()
         if not model.engine.capabilities.counts_tokens:
             raise ClientError(f"Counting tokens is not supported with the '{model.name}' model.", code="unsupported_model", param="model")
         omit_unsupported = service.config.responses.unavailable_tools == "carry"

@@ -12,6 +12,10 @@ from antiphon.wire.codec.types import Wire
 WorkerStatus = Literal["idle", "busy", "draining", "quarantined", "offline"]
 
 
+WarmUpState = Literal["off", "running", "done", "failed"]
+"""How far the speech models of a server are loaded after its start; `off` where there are none, or it waits for a session."""
+
+
 class QueueTicket(Wire, kw_only=True):
     """
     A ticket that waits or is served.
@@ -19,7 +23,7 @@ class QueueTicket(Wire, kw_only=True):
     Attributes:
         request_type: the kind of conversation, by its name in MiniCPM-o's pages.
         position: 1 is next; null while it is served.
-        estimated_wait_s: null if unknown.
+        estimated_wait_s: null while it is served.
         worker_id: null while it waits.
     """
 
@@ -105,12 +109,14 @@ class GatewayStatus(Wire, kw_only=True):
 
     Attributes:
         gateway_healthy: whether the server takes new conversations.
+        warm_up: how far the speech models are.
         duplex_workers: busy workers with a full-duplex conversation.
         loading_workers: always 0: a worker joins when it has loaded its model.
         error_workers: workers in quarantine.
     """
 
     gateway_healthy: bool
+    warm_up: WarmUpState
     total_workers: int
     idle_workers: int
     busy_workers: int

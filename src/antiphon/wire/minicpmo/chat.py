@@ -120,6 +120,9 @@ class _Chat(Struct):
     response_id: str | None = None
 
 
+CHAT_FIELDS = frozenset(_Chat.__struct_fields__)
+"""The names of the fields of a request."""
+
 _chat_decoder = msgspec.json.Decoder(_Chat)
 
 

@@ -4,6 +4,7 @@ Events of MiniCPM-o clients, decoded and checked.
 One JSON object per frame. Clients of several generations write the same fields in different ways; all are accepted, and
 unknown fields are ignored. Audio and images are decoded here too, so that a decoded event is entirely valid. Errors are
 `ClientError`s with the codes `invalid_json`, `unknown_event`, `missing_field`, `invalid_payload` and `mode_mismatch`.
+What the original's own pages send beside these events is known by name and ignored.
 
 Source: OpenBMB's documentation of the Realtime API of MiniCPM-o 4.5.
 """
@@ -18,7 +19,7 @@ from antiphon.errors import ClientError, quote_list, shorten
 from antiphon.wire.codec.structure import check_depth, check_event_structure
 from antiphon.wire.codec.types import JsonDict
 from antiphon.wire.minicpmo import media
-from antiphon.wire.minicpmo.chat import ChatAppend as ChatAppend, decode_chat_append
+from antiphon.wire.minicpmo.chat import CHAT_FIELDS, ChatAppend as ChatAppend, decode_chat_append
 from antiphon.wire.minicpmo.decode import ID_LIMIT, first_field, invalid_field, missing_field, read, require_field, validate_id
 
 Mode = Literal["chat", "audio", "video"]
@@ -81,7 +82,22 @@ class SessionClose(Struct, frozen=True):
     reason: str | None = None
 
 
+class IgnoredEvent(Struct, frozen=True):
+    """An event of the original's own pages that has no meaning for a server; `type` is its name."""
+
+    type: str
+
+
 ClientEvent = SessionInit | DuplexAppend | ChatAppend | SessionClose
+
+IGNORED_EVENT_TYPES = frozenset({"client_diagnostic", "update", "session.update"})
+"""
+Reports of the pages about themselves, and the update of settings from before `session.init`. The original's servers
+close a session for any event that they don't know; its pages run in front of gateways that drop these.
+"""
+
+MAX_IGNORED_NAMES = 16
+"""Ignored fields that are named, of as many characters at most as an id."""
 
 
 # JSON
@@ -138,9 +154,16 @@ _payload_decoder = msgspec.json.Decoder(_Payload)
 _duplex_decoder = msgspec.json.Decoder(_Duplex)
 _options_decoder = msgspec.json.Decoder(JsonDict)
 _string_decoder = msgspec.json.Decoder(str)
+_object_decoder = msgspec.json.Decoder(dict[str, Raw])
+_FIELDS = {
+    SessionInit: ("payload", frozenset({*_Payload.__struct_fields__, "mode"})),
+    DuplexAppend: ("input", frozenset(_Duplex.__struct_fields__)),
+    ChatAppend: ("input", CHAT_FIELDS),
+}
+"""By event, where its fields are, and their names. A `mode` in the payload only repeats that of the address."""
 
 
-def decode_client(frame: bytes, mode: Mode) -> ClientEvent:
+def decode_client(frame: bytes, mode: Mode) -> ClientEvent | IgnoredEvent:
     """
     Decode a client's frame, in a session of that mode.
 
@@ -155,10 +178,27 @@ def decode_client(frame: bytes, mode: Mode) -> ClientEvent:
     tag = read(_string_decoder, require_field(envelope.type, "type"), "type")
     reader = _EVENT_DECODERS.get(tag)
     if reader is None:
+        if tag in IGNORED_EVENT_TYPES:
+            return IgnoredEvent(tag)
         raise ClientError(
             f"Unknown event type: '{shorten(tag)}'. Known types are: {quote_list(_EVENT_DECODERS)}.", code="unknown_event", param="type"
         )
     return reader(envelope, mode)
+
+
+def ignored_fields(frame: bytes, event: ClientEvent) -> list[str]:
+    """
+    The paths of fields that nothing here reads, such as those of older clients; at most `MAX_IGNORED_NAMES`.
+
+    Args:
+        frame: was decoded to `event`.
+    """
+    container, names = _FIELDS.get(type(event), ("reason", frozenset[str]()))
+    fields = _object_decoder.decode(frame)
+    paths = [name for name in fields if name not in ("type", container)]
+    if names:
+        paths += [f"{container}.{name}" for name in _object_decoder.decode(fields[container]) if name not in names]
+    return [shorten(path, ID_LIMIT) for path in paths[:MAX_IGNORED_NAMES]]
 
 
 def _decode_init(envelope: _Envelope, _mode: Mode) -> SessionInit:

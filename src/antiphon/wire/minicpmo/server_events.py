@@ -47,7 +47,7 @@ class Event(Tagged, kw_only=True):
 
 
 class SessionQueued(Event, kw_only=True, tag="session.queued"):
-    """All workers are busy; position 1 is next, and the estimate is absent if unknown."""
+    """All workers are busy; position 1 is next. We always send the estimate, other servers may not."""
 
     position: int
     estimated_wait_s: Opt[float] = UNSET

@@ -1,0 +1,84 @@
+"""The speech models are run once before anybody waits for them."""
+
+import asyncio
+
+import pytest
+
+from antiphon.config.settings import SpeechSettings
+from antiphon.engines.cascade.parts import SpeechStack
+from antiphon.errors import ApiError, ServerError
+from antiphon.runtime.speech.service import SpeechService
+from antiphon.speech.base import AudioChunk, Transcript
+
+
+class Model:
+    """Any of the speech models; `ran` are those that were run, in order."""
+
+    def __init__(self, ran, fault=None):
+        self.ran, self.fault = ran, fault
+        self.is_loaded = asyncio.Event()
+
+    async def start(self):
+        if self.fault is not None:
+            raise self.fault
+
+    # As one that detects speech
+
+    def open(self, on_frame):
+        self.on_frame = on_frame
+        return self
+
+    def append_audio(self, pcm):
+        self.ran.append("vad")
+        self.on_frame(0, 0.0)
+
+    def close(self):
+        pass
+
+    # As one that judges turns
+
+    async def likelihood(self, pcm):
+        self.ran.append("turn")
+
+    # As one that transcribes
+
+    async def transcribe(self, pcm, options):
+        self.ran.append("transcriber")
+        return Transcript(text="")
+
+    # As one that speaks
+
+    async def synthesize(self, text, voice=None, speed=1.0):
+        self.ran.append("synthesizer")
+        yield AudioChunk(b"", text)
+
+
+def service(tmp_path, ran, fault=None, **settings):
+    def model():
+        return Model(ran, fault)
+
+    stack = SpeechStack(vad=model(), smart_turn=model(), transcriber=model(), synthesizer=model())
+    return SpeechService(SpeechSettings(**settings), tmp_path, {}, stack=stack)
+
+
+def test_every_model_is_run_once(tmp_path):
+    ran = []
+    speech = service(tmp_path, ran)
+    assert speech.warm_up_state == "off"
+    asyncio.run(speech.warm_up())
+    assert ran == ["vad", "turn", "transcriber", "synthesizer"]
+    assert speech.warm_up_state == "done"
+
+
+def test_models_on_other_servers_are_not_asked(tmp_path):
+    ran = []
+    there = "http://127.0.0.1:9/v1"
+    asyncio.run(service(tmp_path, ran, ears_url=there, voice_url=there).warm_up())
+    assert ran == ["vad", "turn"]
+
+
+def test_models_that_can_not_be_loaded_are_told_of_and_not_waited_for(tmp_path):
+    speech = service(tmp_path, [], ServerError("It is damaged."))
+    with pytest.raises(ApiError, match="It is damaged"):
+        asyncio.run(speech.warm_up())
+    assert speech.warm_up_state == "failed"
