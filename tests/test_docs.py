@@ -1,5 +1,6 @@
 """The pages hold together: links lead somewhere, configurations are accepted, words are explained, the front page is short."""
 
+import ast
 import re
 import tomllib
 from pathlib import Path
@@ -122,3 +123,11 @@ def test_the_front_page_says_what_it_is_in_three_lines_and_then_how_to_use_it():
     assert len(title.splitlines()[1:]) <= 5
     assert first.startswith("In front of your own server")
     assert [len(block.splitlines()) for block in blocks(ROOT / "README.md", "toml")] == [5, 5]
+
+
+PROGRAMS = [pytest.param(block, id=f"{named(page)}-{number}") for page in PAGES for number, block in enumerate(blocks(page, "python"))]
+
+
+@pytest.mark.parametrize("block", PROGRAMS)
+def test_every_program_that_a_page_shows_is_python(block):
+    assert compile(block, "page", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
