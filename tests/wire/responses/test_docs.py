@@ -1,5 +1,6 @@
 """The reference names every type and field that there is."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -55,6 +56,12 @@ def test_every_field_has_a_row_in_its_order(section, kind):
 
 def test_every_profile_has_a_row():
     assert [name for name, _ in rows("Profiles")] == list(PROFILES)
+
+
+def test_every_function_of_the_page_is_where_it_says():
+    names = re.findall(r"`((?:codec|responses)\.\w+)\.(\w+)", PAGE)
+    assert len(names) > 12
+    assert not [(module, name) for module, name in names if not hasattr(importlib.import_module(f"antiphon.wire.{module}"), name)]
 
 
 @pytest.fixture
