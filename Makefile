@@ -25,7 +25,7 @@ endef
 
 .PHONY: help
 help: ## say what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z.\/-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: install
 install: $(VENV)/.serve ## put the server and its model runtime into .venv
@@ -37,6 +37,10 @@ serve: install ## install, fetch a model, serve on 127.0.0.1:8642 (options: make
 .PHONY: demo
 demo: install ## ask a server of its own a few real questions, then stop
 	@exec $(BIN)/antiphon demo $(ARGS)
+
+.PHONY: docs/demo.svg
+docs/demo.svg: install ## draw three parts of the demo again, as the picture of the README
+	@$(BIN)/antiphon demo --only 1 --only 3 --only 6 --svg $@
 
 # Where the environment forbids to keep what was compiled, as images of containers do, every process that a test starts would compile all of it.
 unexport PYTHONDONTWRITEBYTECODE

@@ -2,7 +2,6 @@
 
 import ast
 import functools
-import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -114,12 +113,6 @@ def test_a_test_of_one_module_stands_where_its_module_stands():
     homes = {name: next(iter(found)) for name, found in folders.items() if len(found) == 1}
     pairs = [(path, homes[path.name], path.parent.relative_to(tests)) for path in tests.rglob("test_*.py") if path.name in homes]
     assert not [named(path) for path, home, folder in pairs if folder != home and folder.parts[:1] == home.parts[:1]]
-
-
-def test_every_link_between_our_pages_leads_somewhere():
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "requirements" / "README.md"]
-    links = [(page, link) for page in pages for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())]
-    assert not [f"{named(page)}: {link}" for page, link in links if not (page.parent / link).exists()]
 
 
 def project_files() -> Iterator[Path]:

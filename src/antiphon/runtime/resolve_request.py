@@ -19,7 +19,6 @@ from antiphon.runtime.speech.transcribe_input import transcribe_item
 from antiphon.stores.base import MAX_CHAIN_BYTES, MissingAncestor, Store
 from antiphon.wire.codec.types import Unknown
 from antiphon.wire.responses import items
-from antiphon.wire.responses.parts import InputText
 from antiphon.wire.responses.request import CreateRequest
 
 
@@ -74,9 +73,7 @@ async def resolve_request(
 
 
 def _input_items(request: CreateRequest) -> Sequence[items.Item]:
-    if isinstance(request.input, str):
-        return [items.Message(role="user", content=[InputText(text=request.input)])]
-    input_items = request.input or []
+    input_items = request.input_items
     for index, item in enumerate(input_items):
         item_id = item.extra.get("id") if isinstance(item, Unknown) else getattr(item, "id", None)
         if "\0" in str(item_id):

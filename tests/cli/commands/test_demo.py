@@ -1,6 +1,20 @@
 """`antiphon demo`, played by a scripted model."""
 
+import re
 import wave
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from antiphon.cli.commands.demo import _STEPS
+
+PICTURE = Path(__file__).parents[3] / "docs" / "demo.svg"
+
+
+def lines_of(picture: Path) -> list[str]:
+    """The text of a picture, line by line."""
+    return ["".join(text.itertext()) for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")]
 
 
 def test_the_demo_plays_every_act_and_ends_well(parrot):
@@ -48,3 +62,41 @@ def test_the_demo_fails_with_the_model(antiphon, home):
     result = antiphon("demo")
     assert result.code == 1
     assert "The script says so." in result.err
+
+
+def test_the_demo_shows_only_the_parts_that_are_asked_for(parrot):
+    result = parrot("demo", "--only", "1", "--only", "4")
+    assert (result.code, re.findall(r"^\d+  .*", result.out, re.MULTILINE)) == (
+        0,
+        ["1  An answer", "4  An answer in the shape of a JSON Schema"],
+    )
+
+
+def test_there_is_no_ninth_part(parrot):
+    assert parrot("demo", "--only", "9").code == 2
+
+
+def test_the_demo_is_drawn_as_text_that_can_be_read_and_copied(parrot, home):
+    result = parrot("demo", "--only", "1", "--svg", "demo.svg")
+    assert (result.code, result.err) == (0, "antiphon: the picture is in demo.svg\n")
+    assert lines_of(home / "demo.svg") == ["antiphon demo", *filter(None, result.out.splitlines())]
+
+
+def test_a_picture_that_cannot_be_written_is_told_before_the_demo(parrot):
+    result = parrot("demo", "--svg", "nowhere/demo.svg")
+    assert (result.code, result.out) == (2, "")
+    assert "nowhere/demo.svg can't be written" in result.err
+
+
+def test_the_picture_of_the_readme_shows_the_demo_as_it_is():
+    titles = [line.split("  ", 1)[1] for line in lines_of(PICTURE) if re.match(r"\d+  ", line)]
+    assert titles
+    assert set(titles) <= set(_STEPS)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_picture_needs_no_other_file_and_has_colours_for_a_page(scheme):
+    picture = PICTURE.read_text()
+    assert not re.search(r"url\(|href|@font-face|@import", picture)
+    light, dark = picture.split("@media (prefers-color-scheme: dark)")
+    assert {"text", "rect", ".user", ".model"} <= set(re.findall(r"^(\S+?),? .*{ ", light if scheme == "light" else dark, re.MULTILINE))

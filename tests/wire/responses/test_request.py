@@ -415,3 +415,14 @@ def test_a_body_that_is_no_object_is_refused():
 def test_a_body_nested_too_deep_is_refused():
     with pytest.raises(ClientError, match="nested"):
         decode_request(b'{"metadata":' * 65 + b"1" + b"}" * 65)
+
+
+@pytest.mark.parametrize("body", [b'{"input":"Hello"}', b'{"input":[{"role":"user","content":"Hello"}]}'])
+def test_input_is_items_however_it_was_sent(body):
+    (message,) = decode_request(body).input_items
+    assert isinstance(message, Message)
+    assert (message.role, message.text) == ("user", "Hello")
+
+
+def test_absent_input_is_no_items():
+    assert decode_request(b"{}").input_items == []

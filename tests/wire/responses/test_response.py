@@ -51,3 +51,13 @@ def test_what_the_original_lacks_is_known():
     body = LEAST | {"presence_penalty": 0.5, "frequency_penalty": 0.0, "store": True}
     response = decode_response(json.dumps(body).encode())
     assert (response.presence_penalty, response.frequency_penalty, response.store) == (0.5, 0.0, True)
+
+
+def test_the_text_of_a_response_is_that_of_its_messages_without_refusals():
+    parts = [{"type": "output_text", "text": "A "}, {"type": "refusal", "refusal": "No."}, {"type": "output_text", "text": "fugue."}]
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    output = [{"type": "message", "role": "assistant", "content": parts}, call, {"type": "acme:thing"}]
+    response = decode_response(json.dumps(LEAST | {"output": output}).encode())
+    assert response.output_text == "A fugue."
+    assert [call.name for call in response.function_calls] == ["f"]
+    assert json.loads(encode_response(response)).keys() == LEAST.keys()

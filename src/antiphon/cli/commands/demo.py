@@ -4,15 +4,21 @@ import asyncio
 import json
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter, validators
 
 from antiphon import audio
 from antiphon.cli.commands.ask import check_response, output_text
 from antiphon.cli.common import server, settings, weights
 from antiphon.cli.common.client import ApiClient, check_answer_status
 from antiphon.cli.common.flags import ConfigFlag, ShellParameter
-from antiphon.cli.common.shell import Shell
+from antiphon.cli.common.shell import Shell, UsageError
+from antiphon.cli.common.terminal_svg import OutputRecorder, terminal_svg
 from antiphon.cli.voice import audio as recordings
 from antiphon.cli.voice.from_files import run_conversation
 from antiphon.cli.voice.from_files_duplex import DuplexSessionInput, run_duplex_session
@@ -64,7 +70,16 @@ _ARRIVAL_GAP_S = 0.05
 _CARD_INSTRUCTIONS = "Repeat in one short sentence which playing card the user names."
 
 
-def demo(*, file: ConfigFlag = None, shell: ShellParameter) -> None:
+_PartNumber = Annotated[int, Parameter(validator=validators.Number(gte=1, lte=8))]
+
+
+def demo(
+    *,
+    only: Annotated[list[_PartNumber] | None, Parameter(show_default=False)] = None,
+    svg: Path | None = None,
+    file: ConfigFlag = None,
+    shell: ShellParameter,
+) -> None:
     """
     See it work: real questions, real answers, and how fast.
 
@@ -74,13 +89,32 @@ def demo(*, file: ConfigFlag = None, shell: ShellParameter) -> None:
 
     Try:
         antiphon demo
+        antiphon demo --only 3 --only 6
+
+    Args:
+        only: show this part, by its number; may be given several times.
+        svg: also draw the output as a picture of a terminal, to this file.
     """
+    if svg is None:
+        return _run_demo(only or (), file, shell)
+    path = shell.cwd / svg
+    if path.is_dir() or not path.parent.is_dir():
+        raise UsageError(f"{path} can't be written: it is a folder, or in none that exists.")
+    recorder = OutputRecorder(shell.stdout)
+    _run_demo(only or (), file, msgspec.structs.replace(shell, stdout=recorder))
+    path.write_text(terminal_svg("antiphon demo", recorder.getvalue(), shell.columns), encoding="utf-8")
+    return shell.note(f"the picture is in {svg}")
+
+
+def _run_demo(only: Collection[int], file: Path | None, shell: Shell) -> None:
     config = _with_pooled_model(weights.with_optional_speech(settings.load(shell, file).config, shell))
     start_s = time.perf_counter()
     with server.background_server(config) as base_url:
         runner = _DemoRunner(ApiClient(base_url), shell, config)
         shell.say(f"{runner.model} answers at {base_url}, loaded in {time.perf_counter() - start_s:.1f} s.")
         for number, (title, show) in enumerate(_STEPS.items(), start=1):
+            if only and number not in only:
+                continue
             shell.say(f"\n{number}  {title}")
             show(runner)
     shell.say(f"\nAll of it works. To use it from your own programs: {shell.name} serve")

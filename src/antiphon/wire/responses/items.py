@@ -34,7 +34,17 @@ from antiphon.wire.responses.hosted_calls import (
     ToolSearchOutput,
     WebSearchCall,
 )
-from antiphon.wire.responses.parts import InputPart, LongText, MessagePart, OutputPart, ReasoningText, SummaryText, ToolOutputPart
+from antiphon.wire.responses.parts import (
+    InputPart,
+    InputText,
+    LongText,
+    MessagePart,
+    OutputPart,
+    OutputText,
+    ReasoningText,
+    SummaryText,
+    ToolOutputPart,
+)
 from antiphon.wire.responses.tools import Effort, TextFormat, Tool
 
 Role = Literal["user", "assistant", "system", "developer"]
@@ -50,6 +60,13 @@ class Message(Tagged, kw_only=True, tag="message"):
     content: list[MessagePart] | LongText
     role: Role
     phase: Maybe[Literal["commentary", "final_answer"]] = UNSET
+
+    @property
+    def text(self) -> str:
+        """All its text; images, files, audio and refusals are left out."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content if isinstance(part, InputText | OutputText))
 
     @classmethod
     def takes_untyped(cls, fields: Mapping[str, object]) -> bool:

@@ -177,6 +177,13 @@ class CreateRequest(Wire, kw_only=True):
     access_programs: Opt[AccessPrograms] = UNSET
     user: Opt[str] = UNSET
 
+    @property
+    def input_items(self) -> list[Item]:
+        """The input as items: text is a message of the user, and an absent input is no item."""
+        if isinstance(self.input, str):
+            return [Message(role="user", content=[InputText(text=self.input)])]
+        return self.input or []
+
 
 _reader: Reader[CreateRequest] = Reader(CreateRequest)
 

@@ -6,7 +6,7 @@ from msgspec import UNSET
 
 from antiphon.wire.codec.reading import Reader
 from antiphon.wire.codec.types import Maybe, Tagged, Wire, encode
-from antiphon.wire.responses.items import Item
+from antiphon.wire.responses.items import FunctionCall, Item, Message
 from antiphon.wire.responses.request import AccessPrograms, ConversationReference, Prompt, ReasoningOptions, ServiceTier, TextOptions
 from antiphon.wire.responses.tools import Effort, Tool, ToolChoice
 
@@ -259,6 +259,16 @@ class Response(Wire, kw_only=True):
     image: Maybe[ResponseImage] = UNSET
     input_transformations: Maybe[list[InputTransformation]] = UNSET
     metadata: Maybe[dict[str, str]] = UNSET
+
+    @property
+    def output_text(self) -> str:
+        """The text of all its messages, as `output_text` of OpenAI's SDKs: without refusals."""
+        return "".join(item.text for item in self.output if isinstance(item, Message))
+
+    @property
+    def function_calls(self) -> list[FunctionCall]:
+        """The calls of functions, in order."""
+        return [item for item in self.output if isinstance(item, FunctionCall)]
 
 
 _reader: Reader[Response] = Reader(Response)
