@@ -180,17 +180,24 @@ class UpstreamClient:
             body,
         )
 
-    async def stream(self, request: bytes, listener: ExchangeListener, on_exchange: Callable[[HttpExchange], None]) -> None:
+    async def stream(
+        self,
+        request: bytes,
+        listener: ExchangeListener,
+        on_exchange: Callable[[HttpExchange], None],
+        on_retry: Callable[[], None] = lambda: None,
+    ) -> None:
         """
         Send a request, and pass the answer to `listener`; returns when it ended.
 
         Args:
             on_exchange: is given each exchange as it begins, to pause it.
+            on_retry: called after each refusal that is not the last, before the pause.
 
         Raises:
             ApiError: the answer failed, or there was none.
         """
-        await self._retry(lambda: self._send_request(request, listener, on_exchange))
+        await self._retry(lambda: self._send_request(request, listener, on_exchange), on_retry)
 
     async def connect(self, dial: Callable[[], Awaitable[T | UpstreamFailure]]) -> T:
         """
@@ -227,16 +234,17 @@ class UpstreamClient:
         """Close every connection; idempotent."""
         self._pool.close()
 
-    async def _retry(self, attempt: Callable[[], Awaitable[T | UpstreamFailure]]) -> T:
+    async def _retry(self, attempt: Callable[[], Awaitable[T | UpstreamFailure]], on_retry: Callable[[], None] = lambda: None) -> T:
         backoff_s = iter(BACKOFF_S[: self._options.retries])
         while isinstance(outcome := await self._try_guarded(attempt), UpstreamFailure):
-            await self._back_off(outcome, next(backoff_s, None))
+            await self._back_off(outcome, next(backoff_s, None), on_retry)
         return outcome
 
-    async def _back_off(self, failure: UpstreamFailure, pause_s: float | None) -> None:
+    async def _back_off(self, failure: UpstreamFailure, pause_s: float | None, on_retry: Callable[[], None]) -> None:
         self.count_failure(failure.reason)
         if pause_s is None or not failure.may_retry or failure.retry_after_s > MAX_RETRY_WAIT_S:
             raise self.redact(failure.error)
+        on_retry()
         await asyncio.sleep(max(pause_s * random.uniform(1.0, 1.5), failure.retry_after_s))
 
     async def _try_guarded(self, attempt: Callable[[], Awaitable[T | UpstreamFailure]]) -> T | UpstreamFailure:

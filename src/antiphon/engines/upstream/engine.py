@@ -167,7 +167,7 @@ class _Request:
         upstream, dialect = conversation.upstream, conversation.dialect
         async with upstream.concurrency_limit.slot():
             body, self._reader = await dialect.prepare_request(self.command, conversation.model)
-            await upstream.stream(upstream.encode_request("POST", dialect.path, body), self, self._on_exchange)
+            await upstream.stream(upstream.encode_request("POST", dialect.path, body), self, self._on_exchange, self._on_retry)
 
     def cancel(self) -> None:
         """Stop; the task delivers the last event."""
@@ -214,6 +214,9 @@ class _Request:
         self._exchange = exchange
         if self._conversation.is_paused:
             exchange.pause()
+
+    def _on_retry(self) -> None:
+        self._emit([engine_events.RetryScheduled(self.command.id)])
 
     def _emit(self, events: list[engine_events.EngineEvent], *, is_last: bool = False) -> None:
         if events and not self._is_over:
