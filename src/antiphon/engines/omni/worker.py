@@ -84,6 +84,9 @@ class _BodyListener:
     def on_stream_end(self) -> bool:
         return True
 
+    def on_limit(self) -> bool:
+        return True
+
 
 class OmniWorker:
     """

@@ -35,6 +35,9 @@ class UpstreamResponseReader(Protocol):
     def finish(self, out: list[engine_events.EngineEvent]) -> bool:
         """The stream ended: if the response is complete, append its last event and return true."""
 
+    def cut(self, out: list[engine_events.EngineEvent]) -> None:
+        """The response may get no longer: append what was held back of it, and its last event."""
+
 
 class UpstreamDialect(Protocol):
     """The API of one kind of server."""
@@ -209,6 +212,14 @@ class _Request:
         if is_complete:
             self._emit(batch, is_last=True)
         return is_complete
+
+    def on_limit(self) -> bool:
+        assert self._reader is not None
+        self._conversation.upstream.count_failure("too_long")
+        batch: list[engine_events.EngineEvent] = []
+        self._reader.cut(batch)
+        self._emit(batch, is_last=True)
+        return True
 
     def _on_exchange(self, exchange: HttpExchange) -> None:
         self._exchange = exchange
