@@ -25,6 +25,11 @@ More than any model's answer: with 250 bytes for an event, which is a token, 64 
 the session keeps of an answer to show it whole at its end.
 """
 
+OVERRUN_BYTES = 16 << 20
+"""
+What may still come of a response on a WebSocket after its server was told to stop: sockets hold some MiB on the way.
+"""
+
 GENERIC_MEDIA_TYPES = frozenset({"text/plain", "application/octet-stream"})
 """Defaults of web frameworks, also for streams of events whose server sets no type."""
 
