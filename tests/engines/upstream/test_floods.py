@@ -181,7 +181,7 @@ def test_one_json_body_that_is_too_large_is_an_error():
 
 def test_a_usual_answer_is_far_below_the_limits():
     limits = ResponseLimits()
-    assert limits.max_bytes >= 128_000 * 400
+    assert limits.max_bytes >= 128_000 * 250
     assert limits.max_events >= 3 * 128_000
 
 

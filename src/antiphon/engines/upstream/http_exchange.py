@@ -18,11 +18,11 @@ ERROR_LIMIT_BYTES = 64 << 10
 JSON_LIMIT_BYTES = 16 << 20
 """The largest response that is one JSON body; some servers send one though a stream was requested."""
 
-DEFAULT_MAX_RESPONSE_BYTES = 64 << 20
+DEFAULT_MAX_RESPONSE_BYTES = 32 << 20
 DEFAULT_MAX_RESPONSE_EVENTS = 500_000
 """
-More than any model's answer: with 250 bytes for an event, which is a token, 64 MiB are 268,000 tokens. It bounds what
-the session keeps of an answer to show it whole at its end.
+More than any model's answer: with 250 bytes for an event, which is a token, 32 MiB are 134,000 tokens. It bounds what
+the session keeps of an answer to show it whole at its end, which takes up to fourteen times as much.
 """
 
 OVERRUN_BYTES = 16 << 20
