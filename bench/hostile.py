@@ -8,23 +8,32 @@ CPU time of the server, how far its memory grew in multiples of the body, and th
 other client's waits. A wait includes the machine's other work: the first row is the same without any large request.
 
     python bench/hostile.py [--mib 32] [--only SHAPE ...] [--at-once 4]
+
+With `--upstream` it is the model server that is hostile: it answers one request with a flood that never ends, of
+comments, empty lines, words or fragments. The flood is watched until antiphon ends it, for 30 s at most.
+
+    python bench/hostile.py --upstream [--seconds 30] [--only FLOOD ...]
 """
 
+import os
 import sys
 
-sys.path[0] += "/common"  # not this folder: its `types.py` and `queue.py` are not the standard library's
+sys.path[0] = os.path.join(os.path.dirname(__file__), "common")  # not this folder: its `types.py` and `queue.py` are not the library's
 
 import argparse
 import asyncio
 import contextlib
 import json
 import multiprocessing
-import os
 import pathlib
 import signal
 import subprocess
 import tempfile
 import time
+
+import aiohttp
+
+import floods
 
 SERVER = pathlib.Path(__file__).parent / "common" / "serve.py"
 MODELS = [{"name": "parrot", "engine": "scripted", "answers": [{"lines": [{"text": "Yes."}]}]}]
@@ -247,28 +256,107 @@ def measure(server, pipe, path, body, at_once):
     return columns
 
 
+async def ask_flood(address, name, seconds):
+    """What a client is told that asks the hostile model server, and for how long the flood lasts."""
+    url = f"http://{':'.join(address)}/v1"
+    begun_at = time.monotonic()
+    try:
+        async with asyncio.timeout(seconds), aiohttp.ClientSession() as session:
+            told = await (ask_socket if name in floods.SOCKETS else ask_stream)(session, url, name)
+    except TimeoutError:
+        told = "no end"
+    return told, time.monotonic() - begun_at
+
+
+async def ask_stream(session, url, name):
+    body = {"model": name, "input": "hi", "stream": True, "store": False}
+    async with session.post(f"{url}/responses", json=body, read_bufsize=1 << 20) as reply:
+        if reply.status != 200:
+            return code_of(reply.status, await reply.read())
+        told, tail = "no end", b""
+        async for piece in reply.content.iter_any():
+            for status in ("failed", "incomplete"):
+                told = status if f"event: response.{status}\n".encode() in tail + piece else told
+            tail = piece[-64:]
+    return told
+
+
+async def ask_socket(session, url, name):
+    async with session.ws_connect(f"{url}/realtime?model={name}") as socket:
+        await socket.send_json({"type": "response.create"})
+        async for message in socket:
+            event = json.loads(message.data)
+            if event["type"] == "response.done":
+                return f"{event['response']['status']}"
+            if event["type"] == "error":
+                return f"error {event['error']['code']}"
+    return "closed"
+
+
+def measure_flood(server, pipe, name, seconds):
+    """One row: how a flood ended, what it took, and how long others waited."""
+    server.forget_peak()
+    memory_mib, cpu_s = server.memory_mib(), server.cpu_s()
+    pipe.send(True)
+    time.sleep(REST_S)
+    told, took_s = asyncio.run(ask_flood(server.address, name, seconds)) if name else ("-", 0.0)
+    time.sleep(REST_S)
+    pipe.send(False)
+    waits = pipe.recv()
+    columns = [told, f"{took_s:.1f}", f"{server.cpu_s() - cpu_s:.1f}", f"{server.peak_mib() - memory_mib:.0f}"]
+    return columns + [f"{figure:.0f}" for waiter in ("livez", "small") for figure in (p99(waits[waiter]), max(waits[waiter], default=0.0))]
+
+
+def upstream_models(port):
+    """The models behind the hostile server, one for each flood."""
+    streams = [{"name": name, "engine": "chat", "quirks": "generic"} for name in floods.STREAMS]
+    sockets = [{"name": name, "engine": "realtime"} for name in floods.SOCKETS]
+    return [
+        {**model, "base_url": f"http://127.0.0.1:{port}/{model['name'].replace(' ', '-')}", "retries": 0} for model in streams + sockets
+    ]
+
+
+def print_floods(server, pipe, options):
+    print("| flood | told | s | CPU s | memory, MiB | livez p99 ms | worst | small p99 ms | worst |")
+    print("|---|---|--:|--:|--:|--:|--:|--:|--:|")
+    for name in ["", *floods.STREAMS, *floods.SOCKETS]:
+        if not name or not options.only or name in options.only:
+            print(f"| {name or 'none'} | " + " | ".join(measure_flood(server, pipe, name, options.seconds)) + " |", flush=True)
+
+
+def print_shapes(server, pipe, options):
+    print("| shape | told | s | CPU s | memory, x body | livez p99 ms | worst | small p99 ms | worst |")
+    print("|---|---|--:|--:|--:|--:|--:|--:|--:|")
+    for shape, build in {"none": None, **SHAPES}.items():
+        if shape == "none" or not options.only or shape in options.only:
+            body = build(options.mib << 20)[: options.mib << 20] if build else b""
+            row = measure(server, pipe, options.path, body, options.at_once)
+            print(f"| {shape} | " + " | ".join(row) + " |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--mib", type=int, default=32)
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--path", default="/v1/responses")
     parser.add_argument("--only", nargs="*")
+    parser.add_argument("--upstream", action="store_true")
+    parser.add_argument("--seconds", type=float, default=30.0)
     options = parser.parse_args()
     flags = {"server.port": 0, "logging.level": "error", "models": MODELS}
-    print("| shape | told | s | CPU s | memory, x body | livez p99 ms | worst | small p99 ms | worst |")
-    print("|---|---|--:|--:|--:|--:|--:|--:|--:|")
-    with tempfile.TemporaryDirectory() as home:
+    with contextlib.ExitStack() as stack:
+        home = stack.enter_context(tempfile.TemporaryDirectory())
+        if options.upstream:
+            upstream = stack.enter_context(subprocess.Popen([sys.executable, floods.__file__], stdout=subprocess.PIPE))
+            stack.callback(upstream.kill)
+            flags["models"] = MODELS + upstream_models(int(upstream.stdout.readline()))
         process = subprocess.Popen([sys.executable, SERVER, home, json.dumps(flags)], stdout=subprocess.PIPE)
         server = Watched(process)
         ours, theirs = multiprocessing.Pipe()
         other = multiprocessing.get_context("spawn").Process(target=observer, args=(server.address, theirs), daemon=True)
         other.start()
         try:
-            for shape, build in {"none": None, **SHAPES}.items():
-                if shape == "none" or not options.only or shape in options.only:
-                    body = build(options.mib << 20)[: options.mib << 20] if build else b""
-                    row = measure(server, ours, options.path, body, options.at_once)
-                    print(f"| {shape} | " + " | ".join(row) + " |", flush=True)
+            (print_floods if options.upstream else print_shapes)(server, ours, options)
             stored = sum(file.stat().st_size for file in pathlib.Path(home).rglob("*") if file.is_file())
             print(f"\nIn the end: {server.memory_mib():.0f} MiB in memory, {stored / (1 << 20):.0f} MiB in the home.")
         finally:

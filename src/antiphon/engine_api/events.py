@@ -308,6 +308,15 @@ class EngineLost(_Event, frozen=True, kw_only=True, tag=True):
     id: str = ""
 
 
+class RetryScheduled(_Event, frozen=True, tag=True):
+    """
+    The model's server refused the request, or didn't answer, and is asked again in a moment. The response has no output
+    yet.
+    """
+
+    id: str
+
+
 EndReason = Literal["stop", "length", "content_filter", "cancelled"]
 
 
@@ -387,6 +396,7 @@ EngineEvent = (
     | QueueUpdate
     | WorkerAssigned
     | EngineLost
+    | RetryScheduled
     | ResponseEnded
     | ResponseFailed
 )

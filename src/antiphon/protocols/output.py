@@ -482,7 +482,15 @@ What each event of a response does. A test fails for an engine event that is nei
 """
 
 ENGINE_STATUS_EVENTS = frozenset(
-    {events.DuplexStarted, events.Listening, events.EngineMetrics, events.QueueUpdate, events.WorkerAssigned, events.EngineLost}
+    {
+        events.DuplexStarted,
+        events.Listening,
+        events.EngineMetrics,
+        events.QueueUpdate,
+        events.WorkerAssigned,
+        events.EngineLost,
+        events.RetryScheduled,
+    }
 )
 """Events about the engine itself."""
 

@@ -104,7 +104,11 @@ class Close(Struct, frozen=True):
     error: ApiError | None = None
 
 
-Effect: TypeAlias = Send[ServerEventT] | SendToEngine | Persist | CountTokens | WakeAt | Close
+class ReportRetry(Struct, frozen=True):
+    """Tell the transport that the engine was refused and tries again, so that it may still say so by a status."""
+
+
+Effect: TypeAlias = Send[ServerEventT] | SendToEngine | Persist | CountTokens | WakeAt | ReportRetry | Close
 
 
 class Session(Protocol[ClientEventT, ServerEventT]):

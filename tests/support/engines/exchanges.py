@@ -12,7 +12,7 @@ from antiphon.engine_api import commands, events as engine_events
 from antiphon.engines.chat.request import flat_name
 from antiphon.engines.chat.response import ChatResponseReader
 from antiphon.engines.upstream.http_connection import HttpConnection
-from antiphon.engines.upstream.http_exchange import HttpExchange
+from antiphon.engines.upstream.http_exchange import HttpExchange, ResponseLimits
 from antiphon.errors import ApiError
 
 FOLDER = Path(__file__).parent / "recorded"
@@ -144,7 +144,7 @@ async def _heard(ask, pieces, is_reset):
     connection = HttpConnection(lambda _connection: None, lambda _connection: None)
     wire = Wire(connection)
     connection.connection_made(wire)
-    exchange = HttpExchange(listener, 60, 60, lambda: None)
+    exchange = HttpExchange(listener, 60, 60, ResponseLimits(), lambda: None)
     exchange.start(connection, b"")
     for piece in pieces:
         if not wire.is_closing():

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import contextlib
+import itertools
 import json
 from pathlib import Path
 
@@ -57,7 +58,7 @@ class Session:
         self.asked, self.items, self.update = [], [], {}
         self.heard = b""
         self.buffered = 0
-        self.numbers = iter(range(1, 1000))
+        self.numbers = itertools.count(1)
         self.active = None
         self.speaking = None
         self.turns = list(server.turns)

@@ -40,6 +40,7 @@ _SILENT_EVENTS = (
     engine_events.ReasoningBoundary,
     engine_events.EncryptedReasoning,
     engine_events.AnnotationAdded,
+    engine_events.RetryScheduled,
 )
 """Events without spoken text: a clause may go on after them."""
 

@@ -77,6 +77,10 @@ class ChatResponseReader:
     def finish(self, out: list[engine_events.EngineEvent]) -> bool:
         return self._finish_reason is not None and self._end(out)
 
+    def cut(self, out: list[engine_events.EngineEvent]) -> None:
+        self._finish_reason = "length"
+        self._end(out)
+
     def _end(self, out: list[engine_events.EngineEvent]) -> bool:
         reason = END_REASONS.get(self._finish_reason or "", "stop")
         self._calls.close(out, is_complete=reason == "stop")

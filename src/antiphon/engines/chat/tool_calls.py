@@ -20,6 +20,9 @@ from antiphon.wire.upstream import chat_completions
 MAX_CALL_ID_CHARS = 64
 """The longest `call_id` that the Responses API accepts back."""
 
+MAX_CALLS = 2048
+"""In one response; calls that are not yet complete wait for each other, so these must not become many."""
+
 
 class CallIds:
     """The call ids of one response: the upstream's where a client can send them back, else new ones."""
@@ -63,6 +66,7 @@ class ToolCallAssembler:
         self._suspended_calls: dict[int, _Call] = {}
         self._closed_indexes: set[int] = set()
         self._call_ids = CallIds(id)
+        self._call_count = 0
 
     def add(self, part: chat_completions.ToolCall, out: list[events.EngineEvent]) -> None:
         """
@@ -120,6 +124,10 @@ class ToolCallAssembler:
             call = None
         if call is None and part.index in self._closed_indexes and not part.id and not function.name:
             raise invalid_tool_call(f"number {part.index} continued after its end")
+        if call is None:
+            self._call_count += 1
+            if self._call_count > MAX_CALLS:
+                raise invalid_tool_call(f"there are more than {MAX_CALLS} in one response")
         self._open_call = call or _Call(part.index)
         return self._open_call
 

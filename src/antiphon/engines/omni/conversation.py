@@ -18,6 +18,7 @@ from antiphon.engine_api.engine import Deliver, EngineOverrun, Fetch
 from antiphon.engines.omni.request import build_chat_input, build_session_payload
 from antiphon.engines.omni.response import EventList, OmniDuplexReader, OmniResponseReader
 from antiphon.engines.omni.session import BackendSession, SessionEnd
+from antiphon.engines.upstream.http_exchange import OVERRUN_BYTES, ResponseLimits
 from antiphon.errors import SHUTTING_DOWN_CODE, ApiError, UpstreamError, shutting_down
 from antiphon.speech.dsp.resample import Resampler
 from antiphon.wire.minicpmo.media import to_floats
@@ -48,6 +49,7 @@ class WorkerAccess(Protocol):
     fetch: Fetch
     session_timeout_s: float
     is_native: bool
+    response_limits: ResponseLimits
 
     async def acquire_session(self, mode: Mode) -> BackendSession:
         """
@@ -59,6 +61,9 @@ class WorkerAccess(Protocol):
 
     async def release_session(self, session: BackendSession | None) -> bool:
         """End the session, if there is one; returns whether the worker became idle, or is gone."""
+
+    def count_failure(self, reason: str) -> None:
+        """Count a failure of the worker in the metrics; `reason` is one word."""
 
     def is_compatible(self, session: BackendSession, mode: Mode) -> bool:
         """Whether a session of that mode may begin on this connection."""
@@ -85,6 +90,8 @@ class OmniConversation:
         self._input_buffer: _InputBuffer | None = None
         self._fatal_error: ApiError | None = None
         self._is_paused = False
+        self._counts_at_start = (0, 0)  # what the session had received when the answer or the turn began
+        self._is_cut = False
         numbers = count(1)
         self._new_id = lambda: f"said_{next(numbers)}"
         self._task = tasks.create_task(self._run_jobs())
@@ -172,6 +179,7 @@ class OmniConversation:
             if session is None or response.is_over:
                 return
             session.is_answering = True
+            self._start_counting()
             session.send(InputAppend(input=chat_input))
             await self._response_over.wait()
             is_complete, session.is_answering = not session.is_answering, False
@@ -282,7 +290,47 @@ class OmniConversation:
         if self._response is not None and self._response.is_over and self._session is not None:
             self._session.is_answering = False
             self._response_over.set()
+        if self._duplex_reader is not None and any(isinstance(event, engine_events.Listening) for event in batch):
+            self._start_counting()
+        if self._is_beyond_limits():
+            batch += self._cut()
         self._deliver(batch)
+        if self._is_cut and self._received_since_start()[0] > OVERRUN_BYTES:
+            self._fail(UpstreamError("The worker goes on with a turn that was cut off.", code="upstream_malformed"))
+
+    # How long an answer, or a turn in full duplex, may get
+
+    def _start_counting(self) -> None:
+        self._is_cut = False
+        if self._session is not None:
+            self._counts_at_start = self._session.received_bytes, self._session.received_count
+
+    def _received_since_start(self) -> tuple[int, int]:
+        """Bytes and messages of the answer or the turn; once it is cut, of what still comes."""
+        if self._session is None:
+            return 0, 0
+        bytes_before, count_before = self._counts_at_start
+        return self._session.received_bytes - bytes_before, self._session.received_count - count_before
+
+    def _is_beyond_limits(self) -> bool:
+        (size_bytes, count), limits = self._received_since_start(), self._access.response_limits
+        return not self._is_cut and (size_bytes > limits.max_bytes or count > limits.max_events)
+
+    def _cut(self) -> EventList:
+        """End the answer, which costs its session, or tell the model in full duplex to listen."""
+        batch: EventList = []
+        if self._response is not None:
+            response, self._response = self._response, None
+            batch = response.end(engine_events.ResponseEnded(response.id, "length"))
+            self._response_over.set()
+        elif self._duplex_reader is not None:
+            batch = self._duplex_reader.cut()
+            if self._input_buffer is not None:
+                self._input_buffer.add(commands.ForceListen())
+        self._start_counting()
+        self._is_cut = True
+        self._access.count_failure("too_long")
+        return batch
 
     def on_session_end(self, session: BackendSession, end: SessionEnd) -> None:
         if session is not self._session:

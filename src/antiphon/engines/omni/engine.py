@@ -17,6 +17,7 @@ from antiphon.engine_api.engine import BuildContext, Deliver, EngineConversation
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.omni.worker import OmniWorker
 from antiphon.engines.upstream.client import UpstreamClient, UpstreamOptions, parse_capabilities
+from antiphon.engines.upstream.http_exchange import DEFAULT_MAX_RESPONSE_BYTES, DEFAULT_MAX_RESPONSE_EVENTS
 from antiphon.errors import ApiError, ServerError, UpstreamError
 
 DEFAULT_CAPABILITIES = Capabilities(
@@ -47,6 +48,8 @@ class OmniOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         timeout_idle_s: that a worker may be silent while an answer is due.
         timeout_hang_s: that a worker may leave a ping unanswered, with the silence before.
         timeout_release_s: until a worker is idle again after a conversation.
+        max_response_bytes: an answer, or a turn in full duplex, that comes to more is cut off.
+        max_response_events: the same in messages.
     """
 
     workers: tuple[str, ...]
@@ -60,6 +63,8 @@ class OmniOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     timeout_idle_s: float = 60.0
     timeout_hang_s: float = 10.0
     timeout_release_s: float = 30.0
+    max_response_bytes: int = DEFAULT_MAX_RESPONSE_BYTES
+    max_response_events: int = DEFAULT_MAX_RESPONSE_EVENTS
 
 
 def build(model: str, options: Mapping[str, Any], build_context: BuildContext) -> "OmniEngine":
@@ -99,6 +104,8 @@ def _parse_options(model: str, options: Mapping[str, Any]) -> OmniOptions:
         raise ServerError(f"{prefix}`workers` must name at least one.")
     if len({urlsplit(address).netloc for address in omni_options.workers}) < len(omni_options.workers):
         raise ServerError(f"{prefix}`workers` has the same address twice.")
+    if omni_options.max_response_bytes < 1 or omni_options.max_response_events < 1:
+        raise ServerError(f"{prefix}`max_response_bytes` and `max_response_events` must be at least 1.")
     for name in ("timeout_connect_s", "timeout_session_s", "timeout_idle_s", "timeout_hang_s", "timeout_release_s"):
         if not 0 < getattr(omni_options, name) < float("inf"):
             raise ServerError(f"{prefix}`{name}` must be a finite number above 0.")
@@ -117,6 +124,8 @@ def _upstream_options(address: str, options: OmniOptions) -> UpstreamOptions:
         timeout_idle_s=options.timeout_idle_s,
         retries=0,
         failures=1 << 30,
+        max_response_bytes=options.max_response_bytes,
+        max_response_events=options.max_response_events,
     )
 
 

@@ -96,6 +96,14 @@ class OmniDuplexReader:
         self._is_muted = True
         return [events.ResponseEnded(id, "cancelled")]
 
+    def cut(self) -> EventList:
+        """End the current turn, which is as long as it may get; what still comes of it is discarded."""
+        if self._turn is None:
+            return []
+        id = self._turn.id
+        self.cancel(id)
+        return [events.ResponseEnded(id, "length")]
+
     def read(self, event: BackendEvent) -> EventList:
         """The engine events of a worker's event."""
         self._usage = event.usage or self._usage

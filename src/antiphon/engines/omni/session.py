@@ -16,6 +16,7 @@ from msgspec import Struct
 from antiphon.deadline import Deadline
 from antiphon.engines.upstream.websocket import WebSocketClient
 from antiphon.errors import ApiError, ClientError, UpstreamError, shorten
+from antiphon.wire.codec.structure import check_event_structure
 from antiphon.wire.upstream.minicpmo_backend import BackendEvent, Mode, SessionInit, SessionPayload, decode_event, encode
 
 MAX_MALFORMED_MESSAGES = 16
@@ -69,6 +70,8 @@ class BackendSession:
         has_begun: whether `session.init` was sent, so that there is a session to close.
         session_id: the worker's id of the session; None before `session.created`.
         end_future: done when the worker has closed the session or the connection is lost.
+        received_bytes: of all messages.
+        received_count: of all messages.
         is_answering: whether the worker sends events without further input, as it does while it answers a question.
     """
 
@@ -79,6 +82,8 @@ class BackendSession:
         self.has_begun = False
         self.session_id: str | None = None
         self.is_answering = False
+        self.received_bytes = 0
+        self.received_count = 0
         self._loop = asyncio.get_running_loop()
         self.end_future: asyncio.Future[SessionEnd] = self._loop.create_future()
         self._creation_future: asyncio.Future[BackendEvent | SessionEnd] = self._loop.create_future()
@@ -150,9 +155,12 @@ class BackendSession:
     def on_messages(self, messages: Sequence[bytes]) -> None:
         batch: list[BackendEvent] = []
         for message in messages:
+            self.received_bytes += len(message)
+            self.received_count += 1
             try:
+                check_event_structure(message)
                 event = decode_event(message)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ClientError):
                 self._malformed_count += 1
                 continue
             if event.type in ("session.closed", "error"):

@@ -88,6 +88,9 @@ class _BodyListener:
     def on_stream_end(self) -> bool:
         return True
 
+    def on_limit(self) -> bool:
+        return True
+
 
 class OmniWorker:
     """
@@ -101,6 +104,7 @@ class OmniWorker:
         is_taken: whether it has a conversation, or is still recovering from one.
         is_native: whether it is the C++ server, by its latest `/health`; that one takes one question a session.
         session_timeout_s: until a session begins.
+        response_limits: on an answer, and on a turn in full duplex.
     """
 
     def __init__(
@@ -116,6 +120,7 @@ class OmniWorker:
         self.address = address
         self.fetch = fetch
         self.session_timeout_s = options.timeout_session_s
+        self.response_limits = upstream.response_limits
         self.is_taken = False
         self.is_native = False
         self._options = options
@@ -185,6 +190,9 @@ class OmniWorker:
         return _STATUS_BY_HEALTH.get(health.status, "busy" if is_taken else "idle")
 
     # `WorkerAccess`, for conversations
+
+    def count_failure(self, reason: str) -> None:
+        self._upstream.count_failure(reason)
 
     async def acquire_session(self, mode: Mode) -> BackendSession:
         status: OmniWorkerStatus = "unreachable"

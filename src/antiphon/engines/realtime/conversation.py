@@ -24,11 +24,12 @@ from antiphon.engines.upstream.client import UpstreamClient
 from antiphon.engines.upstream.http_exchange import UpstreamFailure
 from antiphon.engines.upstream.websocket import WebSocketClient, dial
 from antiphon.errors import ApiError, ClientError, UpstreamError, shutting_down
+from antiphon.wire.codec.structure import check_event_structure
 from antiphon.wire.codec.types import Unknown
 from antiphon.wire.realtime.client_events import ClientEvent
 from antiphon.wire.realtime.dialects import Dialect
 from antiphon.wire.realtime.response import StatusError
-from antiphon.wire.realtime.server_events import ErrorEvent, RealtimeError, SessionCreated
+from antiphon.wire.realtime.server_events import ErrorEvent, RealtimeError, ServerEvent, SessionCreated
 
 MAX_BACKLOG_BYTES = 16 << 20
 """Bytes that may wait to be sent; more input is refused."""
@@ -241,7 +242,14 @@ class RealtimeUpstreamConversation:
         self._backoff_s = 0.0
         timeouts, dialect = self.access.timeouts, self.access.dialect
         session = connection.session = RealtimeUpstreamSession(
-            connection.send, self.audio_log, self._new_turn_id, secrets.token_hex(4), timeouts, self._map_error, dialect.name
+            connection.send,
+            self.audio_log,
+            self._new_turn_id,
+            secrets.token_hex(4),
+            timeouts,
+            self._map_error,
+            dialect.name,
+            self.access.upstream.response_limits,
         )
         if self.is_paused:
             connection.websocket.pause()
@@ -334,12 +342,13 @@ class _Connection:
         now = self._time()
         for message in messages:
             try:
+                check_event_structure(message)
                 event = self._dialect.decode_server(message)
             except ClientError:
                 self._malformed_count += 1
                 continue
             if self.has_begun:
-                batch += self.session.handle_event(event, now)
+                batch += self._handle_event(event, now, len(message))
             elif self.session_start.done():
                 return  # refused, or given up: `_dial` is about to close the connection
             elif isinstance(event, SessionCreated):
@@ -350,8 +359,17 @@ class _Connection:
                 self.session_start.set_result(to_api_error(error_from_event(event)))
                 return
         self._conversation.emit(batch)
-        if self._malformed_count > MAX_MALFORMED_MESSAGES:
+        if self.has_begun and self.session.has_overrun:
+            self._fail(UpstreamError("The model server goes on with a response that was cancelled.", code="upstream_malformed"))
+        elif self._malformed_count > MAX_MALFORMED_MESSAGES:
             self._fail(UpstreamError("The model server sends messages that are not of the Realtime API.", code="upstream_malformed"))
+
+    def _handle_event(self, event: ServerEvent | Unknown, now: float, size_bytes: int) -> list[engine_events.EngineEvent]:
+        cut_count = self.session.cut_count
+        batch = self.session.handle_event(event, now, size_bytes)
+        if self.session.cut_count > cut_count:
+            self._conversation.access.upstream.count_failure("too_long")
+        return batch
 
     def on_close(self, code: int, reason: str) -> None:
         self._fail(close_error(code, reason))

@@ -53,6 +53,9 @@ class RealtimeResponseReader:
         is_over: whether its last event was returned.
         last_activity_at: when it was requested, or its latest event came.
         has_output: whether any of its events came.
+        received_bytes: of its events; once it is cut, of those that still come.
+        received_count: of its events.
+        is_cut: whether it ended because it came to more than it may.
     """
 
     def __init__(self, request: commands.Respond, mirror: Mirror | None, now: float) -> None:
@@ -63,6 +66,9 @@ class RealtimeResponseReader:
         self.is_over = False
         self.last_activity_at = now
         self.has_output = False
+        self.received_bytes = 0
+        self.received_count = 0
+        self.is_cut = False
         self._mirror = mirror
         self._tools = {flat_name(tool.name, tool.namespace): tool for tool in request.tools}
         self._mirrored_items: dict[str, MirroredItem] = {}

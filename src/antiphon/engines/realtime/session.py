@@ -22,6 +22,7 @@ from antiphon.engines.realtime.items import to_wire_item
 from antiphon.engines.realtime.mirror import Mirror
 from antiphon.engines.realtime.request import encode_audio, input_session, output_session, response_params, wire_rate_hz
 from antiphon.engines.realtime.response import RealtimeResponseReader
+from antiphon.engines.upstream.http_exchange import OVERRUN_BYTES, ResponseLimits
 from antiphon.errors import ApiError, ClientError, UpstreamError
 from antiphon.wire.codec.types import Opt, Unknown
 from antiphon.wire.realtime import server_events as events
@@ -49,6 +50,8 @@ MAX_APPEND_BYTES = 256 << 10
 
 CORRELATION_KEY = "client_event_id"
 """The metadata key, customary among clients, that links a response to its `response.create`."""
+
+DEFAULT_LIMITS = ResponseLimits()
 
 _DEFAULT_REQUEST = commands.Respond(id="", history=(), truncate=True)
 
@@ -107,6 +110,11 @@ class RealtimeUpstreamSession:
         item_id_token: makes item ids unique among connections.
         map_error: maps a server's error to one for the client.
         dialect: the server's.
+        limits: on each response.
+
+    Attributes:
+        cut_count: of responses that came to more than they may.
+        has_overrun: whether the server goes on with such a response, although it was told to stop.
     """
 
     def __init__(
@@ -118,7 +126,11 @@ class RealtimeUpstreamSession:
         timeouts: ResponseTimeouts,
         map_error: ErrorMapper,
         dialect: DialectName,
+        limits: ResponseLimits = DEFAULT_LIMITS,
     ) -> None:
+        self.cut_count = 0
+        self.has_overrun = False
+        self._limits = limits
         self._send = send
         self._audio_log = audio_log
         self._timeouts = timeouts
@@ -249,15 +261,37 @@ class RealtimeUpstreamSession:
 
     # Server events
 
-    def handle_event(self, event: ServerEvent | Unknown, now: float) -> list[engine_events.EngineEvent]:
-        """The engine events of a server event."""
+    def handle_event(self, event: ServerEvent | Unknown, now: float, size_bytes: int = 0) -> list[engine_events.EngineEvent]:
+        """The engine events of a server event, which came in so many bytes."""
         batch: list[engine_events.EngineEvent] = []
         response = self._active_responses.get(getattr(event, "response_id", ""))
         if response is not None:
-            response.last_activity_at = now
+            if not response.is_cut:  # else it has `CANCEL_TIMEOUT_S`, however much still comes
+                response.last_activity_at = now
             response.read(event, batch)
+            batch += self._count(response, size_bytes, now)
         elif (handle := _EVENT_HANDLERS.get(type(event))) is not None:
             handle(self, event, now, batch)
+        return batch
+
+    def _count(self, response: RealtimeResponseReader, size_bytes: int, now: float) -> list[engine_events.EngineEvent]:
+        """Count an event of a response; the last event of one that comes to more than it may."""
+        response.received_bytes += size_bytes
+        response.received_count += 1
+        limits = self._limits
+        if not response.is_cut and response.received_bytes <= limits.max_bytes and response.received_count <= limits.max_events:
+            return []
+        if response.is_cut:
+            self.has_overrun = self.has_overrun or response.received_bytes > OVERRUN_BYTES
+            return []
+        response.is_cut = True
+        response.received_bytes = 0
+        self.cut_count += 1
+        batch = _end_response(response, None, "length")
+        if not response.is_cancelled:
+            response.is_cancelled = True
+            response.last_activity_at = now
+            self._send_cancel(response)
         return batch
 
     def _on_speech_started(self, event: events.InputAudioBufferSpeechStarted, _now: float, out: list[engine_events.EngineEvent]) -> None:
@@ -412,19 +446,22 @@ class RealtimeUpstreamSession:
         if response in self._pending_responses:
             self._pending_responses.remove(response)
         self._active_responses.pop(response.response_id or "", None)
+        self.has_overrun = self.has_overrun or response.is_cut
         return _end_response(response, None) + self._finish_response(response, now)
 
     def _new_event_id(self) -> str:
         return f"event_{next(self._event_numbers)}"
 
 
-def _end_response(response: RealtimeResponseReader, error: ApiError | None) -> list[engine_events.EngineEvent]:
-    """The last event of a response that the server did not end; cancelled if `error` is None."""
+def _end_response(
+    response: RealtimeResponseReader, error: ApiError | None, reason: engine_events.EndReason = "cancelled"
+) -> list[engine_events.EngineEvent]:
+    """The last event of a response that the server did not end; without an error it ends for that reason."""
     if response.is_over:
         return []
     response.is_over = True
     if response.is_cancelled or error is None:
-        return [engine_events.ResponseEnded(response.request.id, "cancelled")]
+        return [engine_events.ResponseEnded(response.request.id, "cancelled" if response.is_cancelled else reason)]
     return [engine_events.ResponseFailed.from_error(response.request.id, error)]
 
 

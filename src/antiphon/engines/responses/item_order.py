@@ -10,12 +10,16 @@ import re
 from typing import Literal
 
 from antiphon.engine_api import events, history
+from antiphon.errors import UpstreamError
 from antiphon.wire.upstream.responses import Event
 
 ItemKind = Literal["message", "reasoning", "call", "hosted"]
 
 _NO_INDEX = -1
 """The index of a text before any event named one."""
+
+MAX_ITEMS = 2048
+"""Every event is compared with the items so far, so these must not become many. Researching models make hundreds."""
 
 _VALID_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -156,6 +160,8 @@ class ItemSequencer:
 
     def _register(self, item: UpstreamItem, upstream_id: str | None, index: int | None) -> UpstreamItem:
         if item not in self._items:
+            if len(self._items) >= MAX_ITEMS:
+                raise UpstreamError(f"The model server sent more than {MAX_ITEMS} items in one response.", code="upstream_malformed")
             self._items.append(item)
         if upstream_id:
             item.upstream_id = upstream_id

@@ -104,6 +104,10 @@ class ResponsesResponseReader:
     def finish(self, out: EventList) -> bool:
         return False  # a complete response ends with an event
 
+    def cut(self, out: EventList) -> None:
+        self._items.flush(out)
+        out.append(engine_events.ResponseEnded(self._id, "length"))
+
     def _read_event(self, event: Event, raw: bytes, out: EventList) -> bool:
         if (read := _EVENT_READERS.get(event.type)) is not None:
             read(self, event, out)

@@ -27,7 +27,14 @@ from antiphon.engines.upstream.circuit_breaker import CircuitBreaker, CircuitSta
 from antiphon.engines.upstream.concurrency import ConcurrencyLimit
 from antiphon.engines.upstream.connection_pool import HttpConnectionPool, UpstreamAddress
 from antiphon.engines.upstream.faults import overloaded_error
-from antiphon.engines.upstream.http_exchange import ExchangeListener, HttpExchange, UpstreamFailure
+from antiphon.engines.upstream.http_exchange import (
+    DEFAULT_MAX_RESPONSE_BYTES,
+    DEFAULT_MAX_RESPONSE_EVENTS,
+    ExchangeListener,
+    HttpExchange,
+    ResponseLimits,
+    UpstreamFailure,
+)
 from antiphon.errors import ApiError, ServerError, UpstreamError
 
 BACKOFF_S = (0.1, 0.4, 1.0)
@@ -60,6 +67,8 @@ class UpstreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         retries: how often a request is sent again that got no answer.
         failures: so many in a row open the circuit breaker.
         rest_s: how long it stays open.
+        max_response_bytes: a response that comes to more ends as incomplete.
+        max_response_events: the same for the events of its stream.
     """
 
     base_url: str
@@ -75,6 +84,8 @@ class UpstreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     retries: int = 2
     failures: int = 5
     rest_s: float = 10.0
+    max_response_bytes: int = DEFAULT_MAX_RESPONSE_BYTES
+    max_response_events: int = DEFAULT_MAX_RESPONSE_EVENTS
 
     def __post_init__(self) -> None:
         """
@@ -88,6 +99,8 @@ class UpstreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 raise ValueError(f"`{name}` must be more than 0, and a number")
         if self.concurrency < 1 or self.failures < 1 or self.queue < 0 or not 0 <= self.retries <= len(BACKOFF_S):
             raise ValueError(f"`concurrency` and `failures` must be at least 1, `queue` at least 0, `retries` from 0 to {len(BACKOFF_S)}")
+        if self.max_response_bytes < 1 or self.max_response_events < 1:
+            raise ValueError("`max_response_bytes` and `max_response_events` must be at least 1")
         for name, value in self.headers.items():
             if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name) or not re.fullmatch(r"[\x20-\x7e]*", value):
                 raise ValueError(f"`headers` has '{name}': the name is not valid, or the value is not one line of ASCII")
@@ -138,6 +151,7 @@ class UpstreamClient:
     Attributes:
         host: its name or address.
         tls: None for plain HTTP.
+        response_limits: how much one response may come to.
         headers: credentials, user agent, and those from the configuration; names in lower case.
 
     Raises:
@@ -146,6 +160,7 @@ class UpstreamClient:
 
     def __init__(self, model: str, options: UpstreamOptions, build_context: BuildContext) -> None:
         self._options = options
+        self.response_limits = ResponseLimits(options.max_response_bytes, options.max_response_events)
         self._model = model
         self._build_context = build_context
         url = _parse_base_url(options.base_url, model)
@@ -180,17 +195,24 @@ class UpstreamClient:
             body,
         )
 
-    async def stream(self, request: bytes, listener: ExchangeListener, on_exchange: Callable[[HttpExchange], None]) -> None:
+    async def stream(
+        self,
+        request: bytes,
+        listener: ExchangeListener,
+        on_exchange: Callable[[HttpExchange], None],
+        on_retry: Callable[[], None] = lambda: None,
+    ) -> None:
         """
         Send a request, and pass the answer to `listener`; returns when it ended.
 
         Args:
             on_exchange: is given each exchange as it begins, to pause it.
+            on_retry: called after each refusal that is not the last, before the pause.
 
         Raises:
             ApiError: the answer failed, or there was none.
         """
-        await self._retry(lambda: self._send_request(request, listener, on_exchange))
+        await self._retry(lambda: self._send_request(request, listener, on_exchange), on_retry)
 
     async def connect(self, dial: Callable[[], Awaitable[T | UpstreamFailure]]) -> T:
         """
@@ -210,7 +232,8 @@ class UpstreamClient:
         if self._breaker.state is not CircuitState.CLOSED:
             return UpstreamFailure(_circuit_open_error(self._options.rest_s), "circuit_open")
         listener = _BodyListener()
-        failure = await self._exchange_once(self.encode_request("GET", path), listener, lambda _exchange: None, timeout_s, is_new=False)
+        request = self.encode_request("GET", path)
+        failure = await self._exchange_once(request, listener, lambda _exchange: None, timeout_s, ResponseLimits(), is_new=False)
         return failure or listener.body
 
     def redact(self, error: ApiError) -> ApiError:
@@ -227,16 +250,17 @@ class UpstreamClient:
         """Close every connection; idempotent."""
         self._pool.close()
 
-    async def _retry(self, attempt: Callable[[], Awaitable[T | UpstreamFailure]]) -> T:
+    async def _retry(self, attempt: Callable[[], Awaitable[T | UpstreamFailure]], on_retry: Callable[[], None] = lambda: None) -> T:
         backoff_s = iter(BACKOFF_S[: self._options.retries])
         while isinstance(outcome := await self._try_guarded(attempt), UpstreamFailure):
-            await self._back_off(outcome, next(backoff_s, None))
+            await self._back_off(outcome, next(backoff_s, None), on_retry)
         return outcome
 
-    async def _back_off(self, failure: UpstreamFailure, pause_s: float | None) -> None:
+    async def _back_off(self, failure: UpstreamFailure, pause_s: float | None, on_retry: Callable[[], None]) -> None:
         self.count_failure(failure.reason)
         if pause_s is None or not failure.may_retry or failure.retry_after_s > MAX_RETRY_WAIT_S:
             raise self.redact(failure.error)
+        on_retry()
         await asyncio.sleep(max(pause_s * random.uniform(1.0, 1.5), failure.retry_after_s))
 
     async def _try_guarded(self, attempt: Callable[[], Awaitable[T | UpstreamFailure]]) -> T | UpstreamFailure:
@@ -254,10 +278,11 @@ class UpstreamClient:
     async def _send_request(
         self, request: bytes, listener: ExchangeListener, on_exchange: Callable[[HttpExchange], None]
     ) -> UpstreamFailure | None:
-        failure = await self._exchange_once(request, listener, on_exchange, self._options.timeout_first_byte_s, is_new=False)
+        first_byte_s, limits = self._options.timeout_first_byte_s, self.response_limits
+        failure = await self._exchange_once(request, listener, on_exchange, first_byte_s, limits, is_new=False)
         # RFC 9112 9.3.1: a server may close an idle connection at any time, just as it is used; that is no failure yet.
         if failure is not None and failure.is_stale:
-            failure = await self._exchange_once(request, listener, on_exchange, self._options.timeout_first_byte_s, is_new=True)
+            failure = await self._exchange_once(request, listener, on_exchange, first_byte_s, limits, is_new=True)
         return failure
 
     @contextlib.contextmanager
@@ -269,13 +294,20 @@ class UpstreamClient:
             raise
 
     async def _exchange_once(
-        self, request: bytes, listener: ExchangeListener, on_exchange: Callable[[HttpExchange], None], first_byte_s: float, *, is_new: bool
+        self,
+        request: bytes,
+        listener: ExchangeListener,
+        on_exchange: Callable[[HttpExchange], None],
+        first_byte_s: float,
+        limits: ResponseLimits,
+        *,
+        is_new: bool,
     ) -> UpstreamFailure | None:
         try:
             connection = await self._pool.lease(is_new=is_new)
         except UpstreamError as error:
             return UpstreamFailure(error, "unreachable", may_retry=error.status != 504, counts_against_upstream=True)
-        exchange = HttpExchange(listener, first_byte_s, self._options.timeout_idle_s, self._breaker.record_success)
+        exchange = HttpExchange(listener, first_byte_s, self._options.timeout_idle_s, limits, self._breaker.record_success)
         on_exchange(exchange)
         exchange.start(connection, request)
         try:
@@ -302,6 +334,9 @@ class _BodyListener:
         return True
 
     def on_stream_end(self) -> bool:
+        return False
+
+    def on_limit(self) -> bool:
         return False
 
 

@@ -35,6 +35,9 @@ class UpstreamResponseReader(Protocol):
     def finish(self, out: list[engine_events.EngineEvent]) -> bool:
         """The stream ended: if the response is complete, append its last event and return true."""
 
+    def cut(self, out: list[engine_events.EngineEvent]) -> None:
+        """The response may get no longer: append what was held back of it, and its last event."""
+
 
 class UpstreamDialect(Protocol):
     """The API of one kind of server."""
@@ -167,7 +170,7 @@ class _Request:
         upstream, dialect = conversation.upstream, conversation.dialect
         async with upstream.concurrency_limit.slot():
             body, self._reader = await dialect.prepare_request(self.command, conversation.model)
-            await upstream.stream(upstream.encode_request("POST", dialect.path, body), self, self._on_exchange)
+            await upstream.stream(upstream.encode_request("POST", dialect.path, body), self, self._on_exchange, self._on_retry)
 
     def cancel(self) -> None:
         """Stop; the task delivers the last event."""
@@ -210,10 +213,21 @@ class _Request:
             self._emit(batch, is_last=True)
         return is_complete
 
+    def on_limit(self) -> bool:
+        assert self._reader is not None
+        self._conversation.upstream.count_failure("too_long")
+        batch: list[engine_events.EngineEvent] = []
+        self._reader.cut(batch)
+        self._emit(batch, is_last=True)
+        return True
+
     def _on_exchange(self, exchange: HttpExchange) -> None:
         self._exchange = exchange
         if self._conversation.is_paused:
             exchange.pause()
+
+    def _on_retry(self) -> None:
+        self._emit([engine_events.RetryScheduled(self.command.id)])
 
     def _emit(self, events: list[engine_events.EngineEvent], *, is_last: bool = False) -> None:
         if events and not self._is_over:

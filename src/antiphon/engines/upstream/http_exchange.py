@@ -18,6 +18,18 @@ ERROR_LIMIT_BYTES = 64 << 10
 JSON_LIMIT_BYTES = 16 << 20
 """The largest response that is one JSON body; some servers send one though a stream was requested."""
 
+DEFAULT_MAX_RESPONSE_BYTES = 32 << 20
+DEFAULT_MAX_RESPONSE_EVENTS = 500_000
+"""
+More than any model's answer: with 250 bytes for an event, which is a token, 32 MiB are 134,000 tokens. It bounds what
+the session keeps of an answer to show it whole at its end, which takes up to fourteen times as much.
+"""
+
+OVERRUN_BYTES = 16 << 20
+"""
+What may still come of a response on a WebSocket after its server was told to stop: sockets hold some MiB on the way.
+"""
+
 GENERIC_MEDIA_TYPES = frozenset({"text/plain", "application/octet-stream"})
 """Defaults of web frameworks, also for streams of events whose server sets no type."""
 
@@ -38,6 +50,25 @@ class ExchangeListener(Protocol):
 
     def on_stream_end(self) -> bool:
         """The stream ended. Returns whether the response is complete."""
+
+    def on_limit(self) -> bool:
+        """
+        The response is as long as it may get, and is not read on. Returns whether what came of it can stand as an
+        incomplete one.
+        """
+
+
+class ResponseLimits(Struct, frozen=True):
+    """
+    How much one response may come to.
+
+    Attributes:
+        max_bytes: as they came: with the names of fields, comments and empty lines.
+        max_events: of a stream, or messages of a WebSocket.
+    """
+
+    max_bytes: int = DEFAULT_MAX_RESPONSE_BYTES
+    max_events: int = DEFAULT_MAX_RESPONSE_EVENTS
 
 
 class UpstreamFailure(Struct, frozen=True):
@@ -76,13 +107,16 @@ class HttpExchange:
     Args:
         first_byte_s: the longest wait from the request to the first byte of the body.
         idle_s: the longest wait between two reads after that.
+        limits: on the response.
         on_response: called when a response with status 200 begins.
 
     Attributes:
         outcome: None for a response that was read to its end, or aborted.
     """
 
-    def __init__(self, listener: ExchangeListener, first_byte_s: float, idle_s: float, on_response: Callable[[], None]) -> None:
+    def __init__(
+        self, listener: ExchangeListener, first_byte_s: float, idle_s: float, limits: ResponseLimits, on_response: Callable[[], None]
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self.outcome: asyncio.Future[UpstreamFailure | None] = self._loop.create_future()
         self._listener = listener
@@ -95,6 +129,9 @@ class HttpExchange:
         self._parser = SseParser()
         self._body = bytearray()
         self._limit_bytes = ERROR_LIMIT_BYTES
+        self._limits = limits
+        self._remaining_bytes = limits.max_bytes
+        self._remaining_events = limits.max_events
         self._status = 0
         self._headers: Mapping[str, str] = {}
         self._has_begun = False
@@ -144,7 +181,7 @@ class HttpExchange:
         elif media_type == "text/event-stream":
             self._body_reader = None
         elif media_type == "application/json":
-            self._body_reader, self._limit_bytes = self._read_json_body, JSON_LIMIT_BYTES
+            self._body_reader, self._limit_bytes = self._read_json_body, min(JSON_LIMIT_BYTES, self._limits.max_bytes)
         elif media_type in GENERIC_MEDIA_TYPES:
             self._body_reader = self._sniff_body
         else:
@@ -160,10 +197,17 @@ class HttpExchange:
         if self._body_reader is not None:
             self._body_reader(pieces)
             return
+        piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._remaining_bytes -= len(piece)
         try:
-            events = self._parser.feed(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            events = self._parser.feed(piece)
+            self._remaining_events -= len(events)
+            if self._remaining_events < 0:
+                del events[self._remaining_events :]
             if events and self._listener.on_events(events):
                 self._resolve(None)
+            elif self._remaining_bytes < 0 or self._remaining_events < 0:
+                self._end_at_limit()
         except ApiError as error:
             self._resolve(UpstreamFailure(error, "garbled" if isinstance(error, UpstreamError) else "refused"), abort_connection=True)
         except EventTooLarge as error:
@@ -234,6 +278,12 @@ class HttpExchange:
         else:
             error = UpstreamError(f"The model server {problem or 'ended its answer before it was complete'}.", code="upstream_broke_off")
             self._resolve(UpstreamFailure(error, "broke_off"))
+
+    def _end_at_limit(self) -> None:
+        if self._listener.on_limit():
+            self._resolve(None, abort_connection=True)
+        else:
+            self._fail_malformed(f"sent an answer larger than {self._limits.max_bytes} bytes or {self._limits.max_events} events")
 
     def _fail_with_status(self) -> None:
         after_s = retry_after_s(self._headers)

@@ -2,8 +2,8 @@
 WebSockets to upstream servers: opened so that giving up leaves no connection behind; frames out, messages in.
 
 The library's parser calls back from the socket's own event. The messages of one read are handed on in one call, on the
-loop's next turn, outside of whatever the receiver may be doing. Fragments, limits and the pings that notice a dead peer
-are ours.
+loop's next turn, outside of whatever the receiver may be doing. Of many messages some are handed on in each turn, and
+nothing is read until they are through. Fragments, limits and the pings that notice a dead peer are ours.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import contextlib
 import logging
 import socket
 import ssl
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -32,6 +33,28 @@ from antiphon.engines.upstream.http_exchange import RETRYABLE_STATUSES, UPSTREAM
 from antiphon.errors import UpstreamError
 
 MESSAGE_LIMIT_BYTES = 16 << 20
+
+MAX_FRAGMENTS = 16 << 10
+"""Of one message; the largest one in fragments of 1 KiB."""
+
+RECEIVE_BUFFER_BYTES = 64 << 10
+"""
+What the socket collects while it is not read. The library parses in one go whatever it has read, and the system's own
+buffers grow to 6 MiB: three million empty frames. On a way of 100 ms there and back this is ten times what audio needs.
+"""
+
+MAX_FRAMES_AT_ONCE = 8 << 10
+"""In one read. More are so short that they carry nothing."""
+
+MESSAGES_AT_ONCE = 64
+"""Handed on in one turn of the event loop; each costs some 20 to 50 us."""
+
+BYTES_AT_ONCE = 256 << 10
+"""The same in bytes; one message may be larger."""
+
+PONG_BACKLOG_BYTES = 64 << 10
+"""While so much waits to be sent, pings get no answer: a peer that reads nothing can't make it grow."""
+
 PING_AFTER_S = 20.0
 CLOSE_TIMEOUT_S = 1.0
 
@@ -49,12 +72,16 @@ async def connect_websocket(
     timeout_s: float,
     message_limit_bytes: int,
     log: logging.Logger,
+    receive_buffer_bytes: int | None = None,
+    enable_auto_pong: bool = True,
 ) -> None:
     """
     Open a WebSocket for `listener`; when cancelled or failed, its connection is closed.
 
     Args:
         timeout_s: for connecting and the handshake together.
+        receive_buffer_bytes: what the socket collects while it is not read; None leaves that to the system.
+        enable_auto_pong: whether the library answers pings; else `listener` gets them.
 
     Raises:
         TimeoutError: they took longer.
@@ -65,7 +92,7 @@ async def connect_websocket(
     sockets: list[socket.socket] = []
 
     async def open_socket(url: WSParsedURL) -> socket.socket:
-        sockets.append(await _connect_tcp(str(url.host), url.port))
+        sockets.append(await _connect_tcp(str(url.host), url.port, receive_buffer_bytes))
         return sockets[0]
 
     try:
@@ -78,6 +105,7 @@ async def connect_websocket(
                 max_redirects=0,
                 max_frame_size=message_limit_bytes,
                 websocket_handshake_timeout=timeout_s + 1,
+                enable_auto_pong=enable_auto_pong,
                 logger_name=log,
                 socket_factory=open_socket,
             )
@@ -88,7 +116,7 @@ async def connect_websocket(
         raise
 
 
-async def _connect_tcp(host: str, port: int) -> socket.socket:
+async def _connect_tcp(host: str, port: int, receive_buffer_bytes: int | None) -> socket.socket:
     """A connection to the first of the host's addresses that accepts one."""
     loop = asyncio.get_running_loop()
     first_error: OSError | None = None
@@ -96,6 +124,8 @@ async def _connect_tcp(host: str, port: int) -> socket.socket:
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)
+            if receive_buffer_bytes is not None:  # before it connects: it scales the window
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
             await loop.sock_connect(sock, address)
         except OSError as error:
             sock.close()
@@ -144,9 +174,15 @@ class WebSocketClient(WSListener):
         self._transport: WSTransport | None = None
         self._loop = asyncio.get_running_loop()
         self._fragments: list[bytes] = []
-        self._messages: list[bytes] = []
+        self._fragments_bytes = 0
+        self._messages: deque[bytes] = deque()
+        self._frames_at_once = 0
+        self._is_turn_scheduled = False
+        self._is_aborted = False
+        self._is_disconnected = False
         self._close_status = (0, "")
         self._is_paused = False
+        self._is_reading = True
         self._has_pinged = False
         self._deadline = Deadline(self._check_liveness)
 
@@ -164,14 +200,21 @@ class WebSocketClient(WSListener):
         """Stop reading."""
         if not self._is_paused and self._transport is not None:
             self._is_paused = True
-            self._transport.underlying_transport.pause_reading()
+            self._update_reading()
 
     def resume(self) -> None:
         """Read on."""
         if self._is_paused and self._transport is not None:
             self._is_paused = False
             self._deadline.due_at = self._loop.time() + self._ping_after_s
-            self._transport.underlying_transport.resume_reading()
+            self._update_reading()
+
+    def _update_reading(self) -> None:
+        is_reading = not self._is_paused and len(self._messages) <= MESSAGES_AT_ONCE
+        if is_reading is not self._is_reading and self._transport is not None:
+            self._is_reading = is_reading
+            transport = self._transport.underlying_transport
+            (transport.resume_reading if is_reading else transport.pause_reading)()
 
     def close(self, code: WSCloseCode = WSCloseCode.OK) -> None:
         """Close the connection; the receiver is not called again."""
@@ -194,11 +237,21 @@ class WebSocketClient(WSListener):
         self._deadline.set(self._loop.time() + self._ping_after_s)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        if self._is_aborted:  # the rest of what was read with the frame before
+            return
+        self._frames_at_once += 1
+        if self._frames_at_once > MAX_FRAMES_AT_ONCE:
+            self._abort(WSCloseCode.POLICY_VIOLATION)
+            return
+        self._schedule_turn()
         self._deadline.due_at = self._loop.time() + self._ping_after_s
         self._has_pinged = False
         match frame.msg_type:
             case WSMsgType.TEXT | WSMsgType.CONTINUATION:
                 self._add_fragment(frame.get_payload_as_bytes(), is_last=frame.fin)
+            case WSMsgType.PING:
+                if self.backlog_bytes <= PONG_BACKLOG_BYTES:
+                    transport.send_pong(frame.get_payload_as_bytes())
             case WSMsgType.CLOSE:
                 # RFC 6455 5.5.1: two bytes of code, then the reason.
                 payload = frame.get_payload_as_bytes()
@@ -211,8 +264,8 @@ class WebSocketClient(WSListener):
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._transport = None
         self._deadline.cancel()
-        # After `_deliver_messages`, which is scheduled already.
-        self._loop.call_soon(self._notify_closed)
+        self._is_disconnected = True
+        self._schedule_turn()
 
     def pause_writing(self) -> None:
         """The upstream reads slowly. Senders look at `backlog_bytes` instead."""
@@ -222,21 +275,39 @@ class WebSocketClient(WSListener):
 
     def _add_fragment(self, payload: bytes, *, is_last: bool) -> None:
         self._fragments.append(payload)
-        if sum(map(len, self._fragments)) > MESSAGE_LIMIT_BYTES:
+        self._fragments_bytes += len(payload)
+        if self._fragments_bytes > MESSAGE_LIMIT_BYTES or len(self._fragments) > MAX_FRAGMENTS:
             self._fragments.clear()
             self._abort(WSCloseCode.MESSAGE_TOO_BIG)
             return
         if not is_last:
             return
-        if not self._messages:
-            self._loop.call_soon(self._deliver_messages)
         self._messages.append(self._fragments[0] if len(self._fragments) == 1 else b"".join(self._fragments))
         self._fragments.clear()
+        self._fragments_bytes = 0
+        self._update_reading()
 
-    def _deliver_messages(self) -> None:
-        messages, self._messages = self._messages, []
-        if self._receiver is not None:
-            self._receiver.on_messages(messages)
+    def _schedule_turn(self) -> None:
+        if not self._is_turn_scheduled:
+            self._is_turn_scheduled = True
+            self._loop.call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        """Hand on as many messages as one turn of the event loop allows; the last turn tells of the end."""
+        self._is_turn_scheduled = False
+        self._frames_at_once = 0
+        batch: list[bytes] = []
+        size_bytes = 0
+        while self._messages and len(batch) < MESSAGES_AT_ONCE and size_bytes < BYTES_AT_ONCE:
+            batch.append(self._messages.popleft())
+            size_bytes += len(batch[-1])
+        if batch and self._receiver is not None:
+            self._receiver.on_messages(batch)
+        self._update_reading()
+        if self._messages:
+            self._schedule_turn()
+        elif self._is_disconnected:
+            self._notify_closed()
 
     def _notify_closed(self) -> None:
         receiver, self._receiver = self._receiver, None
@@ -244,6 +315,7 @@ class WebSocketClient(WSListener):
             receiver.on_close(*self._close_status)
 
     def _abort(self, code: WSCloseCode) -> None:
+        self._is_aborted = True
         self._close_status = (int(code.value), "")
         if self._transport is not None:
             self._transport.send_close(code)
@@ -271,7 +343,17 @@ async def dial(
         timeout_s: for connecting and the handshake together.
     """
     try:
-        await connect_websocket(client, url, headers, tls, timeout_s=timeout_s, message_limit_bytes=MESSAGE_LIMIT_BYTES, log=_log)
+        await connect_websocket(
+            client,
+            url,
+            headers,
+            tls,
+            timeout_s=timeout_s,
+            message_limit_bytes=MESSAGE_LIMIT_BYTES,
+            log=_log,
+            receive_buffer_bytes=RECEIVE_BUFFER_BYTES,
+            enable_auto_pong=False,
+        )
     except TimeoutError:
         timeout = UpstreamError(f"The model server could not be reached in {timeout_s:g} seconds.", status=504, code="upstream_timeout")
         return UpstreamFailure(timeout, "unreachable", counts_against_upstream=True)

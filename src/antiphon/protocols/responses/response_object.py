@@ -142,8 +142,22 @@ def _usage(usage: events.Usage) -> wire.ResponseUsage:
 
 
 def response_error(failure: events.ResponseFailed) -> wire.ResponseError:
-    """The response's `error`. An upstream's code passes through even if the original has no such code."""
-    return wire.ResponseError(code=failure.code or "server_error", message=failure.message)
+    """
+    The response's `error`. Strict clients can't read a code that the API doesn't have, so any other code goes into the
+    message.
+    """
+    code, message = failure.code, failure.message
+    if code in wire.RESPONSE_ERROR_CODES:
+        return wire.ResponseError(code=code, message=message)
+    return wire.ResponseError(code=_general_code(failure.status), message=f"{message} ({code})" if code else message)
+
+
+def _general_code(status: int) -> str:
+    """The one code of the API that says as much as an HTTP status."""
+    if status == 429:
+        return "rate_limit_exceeded"
+    # The request is at fault, so a client must not send it again, as Codex does after a `server_error`.
+    return "invalid_prompt" if 400 <= status < 500 and status != 408 else "server_error"
 
 
 # Items

@@ -39,6 +39,7 @@ from antiphon.protocols.session import (
     NewId,
     Persist,
     PersistFailed,
+    ReportRetry,
     Send,
     SendToEngine,
     Shutdown,
@@ -126,6 +127,9 @@ class ResponsesSession:
                     obfuscation=msgspec.UNSET if paddings is None else paddings[len(text) % PADDING_MULTIPLE],
                 )
                 effects.append(Send(delta))
+                continue
+            if type(engine_event) is engine_events.RetryScheduled:
+                effects.append(ReportRetry())
                 continue
             for step in output.apply(engine_event):
                 _STEP_HANDLERS[type(step)](self, step, event.at, effects)

@@ -28,6 +28,7 @@ from antiphon.protocols.session import (
     Hangup,
     Persist,
     PersistFailed,
+    ReportRetry,
     Send,
     SendToEngine,
     ServerEventT,
@@ -48,6 +49,9 @@ MAX_PENDING_EVENTS = 16 * BATCH_SIZE
 The engine is paused above this number of unhandled events, as by a slow client: it may be faster than this process.
 """
 
+
+_UNORDERED_EFFECTS = frozenset({SendToEngine, ReportRetry})
+"""Effects that wait for no `Persist`."""
 
 ServerEventT_contra = TypeVar("ServerEventT_contra", contravariant=True)
 
@@ -71,6 +75,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
 
     Args:
         count_tokens: takes the tokens of each response, from sessions that report them with `CountTokens`.
+        on_retry: called at each `ReportRetry`.
     """
 
     def __init__(
@@ -81,6 +86,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         clock: Callable[[], float] = time.time,
         metrics: Metrics | None = None,
         count_tokens: Callable[[int], None] = lambda _tokens: None,
+        on_retry: Callable[[], None] = lambda: None,
     ) -> None:
         self._session = session
         self._client = client
@@ -88,6 +94,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         self._clock = clock
         self._metrics = metrics or Metrics()
         self._count_tokens = count_tokens
+        self._on_retry = on_retry
         self._conversation: EngineConversation | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._pending_persist: Persist | None = None
@@ -217,11 +224,12 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         try:
             while True:
                 # Every token comes this way, so a `Send` takes no call more than it needs (docs/decisions/0013).
-                # Commands wait for no record: the engine works while it is written (docs/decisions/0005).
+                # Commands wait for no record: the engine works while it is written (docs/decisions/0005). Nor does a
+                # retry: it is worth telling only before the client gets its first byte.
                 for effect in effects:
                     if type(effect) is Send and self._pending_persist is None:
                         self._client.send(effect.event)
-                    elif self._pending_persist is not None and type(effect) is not SendToEngine:
+                    elif self._pending_persist is not None and type(effect) not in _UNORDERED_EFFECTS:
                         self._pending_effects.append(effect)
                     else:
                         self._perform_one(effect)
@@ -248,6 +256,8 @@ class Driver(Generic[ClientEventT, ServerEventT]):
                 self._count_tokens(tokens)
             case WakeAt(at):
                 self._wake_at(at)
+            case ReportRetry():
+                self._on_retry()
             case Close(error):
                 self._client.close(error)
                 self._close_event.set()

@@ -1,8 +1,9 @@
 """
 Server-sent events: a session's client that writes straight to the transport.
 
-The response's head waits for the first output of the engine, for a second at most. A request that fails before that
-gets a plain HTTP error, which every SDK understands and retries, instead of a stream that breaks.
+The response's head waits for the first output of the engine, for a second at most, or for ten once the engine was
+refused and tries again. A request that fails before that gets a plain HTTP error, which every SDK understands and
+retries, instead of a stream that breaks.
 """
 
 import asyncio
@@ -20,6 +21,13 @@ from antiphon.wire.responses.profiles import EventEncoder
 
 MAX_HEAD_DELAY_S = 1.0
 """After this, the head is sent even if the engine is still silent."""
+
+MAX_HELD_HEAD_DELAY_S = 10.0
+"""
+The same from the first refusal on, if the engine tries again: the next answer is likely a refusal too, and only a
+status tells that to an SDK. Three retries, each up to two seconds apart, and a second for each of four answers
+(`engines.upstream.client`). Proxies wait for longer: Heroku's for 30 s, nginx for 60 s.
+"""
 
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -62,6 +70,8 @@ class EventStream:
         # A plain list append, so that an event costs no call of ours; `flush` encodes them in one batch.
         self.send: Callable[[StreamEvent], None] = self._pending_events.append
         self._ready_to_open = asyncio.Event()
+        self._head_delay_s = MAX_HEAD_DELAY_S
+        self._head_timer: asyncio.TimerHandle | None = None
         self._heartbeat_s = heartbeat_s
         self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._is_over = False
@@ -98,11 +108,27 @@ class EventStream:
         self._is_over = True
         self._ready_to_open.set()
 
+    def hold_head(self) -> None:
+        """The engine was refused, and tries again: wait longer for what comes of it before the head is sent."""
+        if self._head_delay_s == MAX_HEAD_DELAY_S:
+            self._head_delay_s = MAX_HELD_HEAD_DELAY_S
+            if self._head_timer is not None:
+                self._set_head_timer()
+
+    def _set_head_timer(self) -> None:
+        self._cancel_head_timer()
+        self._head_timer = asyncio.get_running_loop().call_later(self._head_delay_s, self._ready_to_open.set)
+
+    def _cancel_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
     async def open(self) -> None:
         """Send the head when the first output is there; send nothing if the session failed before."""
-        timer = asyncio.get_running_loop().call_later(MAX_HEAD_DELAY_S, self._ready_to_open.set)
+        self._set_head_timer()
         await self._ready_to_open.wait()
-        timer.cancel()
+        self._cancel_head_timer()
         if self._is_over and self.error is not None:
             return
         await self._send_asgi({"type": "http.response.start", "status": 200, "headers": self._headers})

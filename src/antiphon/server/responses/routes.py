@@ -151,7 +151,8 @@ class _CreateEndpoint:
         async with track_response(scope, lambda: session.tokens):
             heartbeat_s = self._service.config.server.heartbeat_s
             client = EventStream(self._encoding, scope, send, heartbeat_s, omitted_headers) if request.stream else ResponseCollector()
-            driver = Driver(session, client, self._service.store, metrics=self._service.metrics)
+            on_retry = client.hold_head if isinstance(client, EventStream) else lambda: None
+            driver = Driver(session, client, self._service.store, metrics=self._service.metrics, on_retry=on_retry)
             with self._service.live_sessions.track(driver), measure_response(self._service, model, client, started_at):
                 with connection.from_scope(scope).notify(driver):
                     engine = model.live_engine if resolved_request.is_spoken else model.engine

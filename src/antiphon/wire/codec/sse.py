@@ -39,8 +39,7 @@ class SseParser:
         self._limit_bytes = limit_bytes
         self._has_begun = False
         self._is_after_cr = False
-        self._pending_pieces: list[bytes] = []
-        self._pending_bytes = 0
+        self._pending = bytearray()
 
     def feed(self, piece: bytes) -> list[bytes]:
         """
@@ -49,7 +48,7 @@ class SseParser:
         Raises:
             EventTooLarge: an event is larger than the limit.
         """
-        if self._has_begun and not self._pending_pieces and piece.startswith(_DATA):
+        if self._has_begun and not self._pending and piece.startswith(_DATA):
             end = piece.find(b"\n")
             if end == len(piece) - 2 and piece[-1] == _LF:
                 return [piece[6:end]]
@@ -60,14 +59,14 @@ class SseParser:
         The data of an event at the very end, without the empty line that should follow: some servers leave it out.
         """
         # HTML 9.2.6 discards it; a model's server that closes after its last word would lose that.
-        last = b"".join(self._pending_pieces)
-        self._pending_pieces.clear()
+        last = bytes(self._pending)
+        self._pending.clear()
         return [_event_data(last)] if _has_data(last) else []
 
     def _feed_slowly(self, piece: bytes) -> list[bytes]:
         if self._is_after_cr or b"\r" in piece:
             piece = self._normalize_line_ends(piece)
-        if b"\n" not in piece:
+        if b"\n\n" not in piece and not (piece.startswith(b"\n") and self._pending.endswith(b"\n")):
             # It ends nothing; set aside, so that a large event in many pieces is not copied with each of them.
             self._buffer(piece)
             return []
@@ -80,7 +79,7 @@ class SseParser:
         return [
             block[6:] if block.startswith(_DATA) and block.find(b"\n") < 0 else _event_data(block)
             for block in blocks
-            if block.startswith(_DATA) or _has_data(block)
+            if block.startswith(_DATA) or (b"data" in block and _has_data(block))
         ]
 
     def _normalize_line_ends(self, piece: bytes) -> bytes:
@@ -94,19 +93,17 @@ class SseParser:
         return piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _join_pending(self, piece: bytes) -> bytes:
-        if self._pending_pieces:
-            piece = b"".join([*self._pending_pieces, piece])
-            self._pending_pieces.clear()
-            self._pending_bytes = 0
+        if self._pending:
+            piece = bytes(self._pending) + piece
+            self._pending.clear()
         if not self._has_begun:
             self._has_begun = True
             piece = piece.removeprefix(_BOM)  # HTML 9.2.5: one byte order mark may lead the stream
         return piece
 
     def _buffer(self, rest: bytes) -> None:
-        self._pending_pieces.append(rest)
-        self._pending_bytes += len(rest)
-        if self._pending_bytes > self._limit_bytes:
+        self._pending += rest
+        if len(self._pending) > self._limit_bytes:
             raise EventTooLarge(self._limit_bytes)
 
 

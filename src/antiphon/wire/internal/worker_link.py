@@ -17,7 +17,7 @@ from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import ConversationKind, ConversationSettings
 from antiphon.wire.internal.failure import Failure as Failure
 
-VERSION = 4
+VERSION = 5
 """Version of these frames; both ends must have the same."""
 
 PATH = "/v1/workers/join"

@@ -28,8 +28,41 @@ class Misalignment(Wire, kw_only=True):
     steer: Maybe[MisalignmentSteer] = UNSET
 
 
+RESPONSE_ERROR_CODES = frozenset(
+    (
+        "server_error",
+        "rate_limit_exceeded",
+        "invalid_prompt",
+        "data_residency_mismatch",
+        "bio_policy",
+        "misalignment_policy_violation",
+        "vector_store_timeout",
+        "invalid_image",
+        "invalid_image_format",
+        "invalid_base64_image",
+        "invalid_image_url",
+        "image_too_large",
+        "image_too_small",
+        "image_parse_error",
+        "image_content_policy_violation",
+        "invalid_image_mode",
+        "image_file_too_large",
+        "unsupported_image_media_type",
+        "empty_image_file",
+        "failed_to_download_image",
+        "image_file_not_found",
+    )
+)
+"""
+The values of a failed response's `error.code`. (`ResponseErrorCode` of OpenAI's OpenAPI document; clients with strict
+types, such as openai-python's, refuse any other.)
+"""
+
+
 class ResponseError(Wire, kw_only=True):
-    """Why the response failed. The original has some twenty codes; upstreams have more, so any string is accepted."""
+    """
+    Why the response failed. The original has the `RESPONSE_ERROR_CODES`; upstreams have more, so any string is read.
+    """
 
     code: str
     message: str

@@ -1,0 +1,29 @@
+"""A model server in a thread of its own that answers with bytes of the test's choice."""
+
+import asyncio
+import contextlib
+import threading
+
+from support.engines.upstreams import Server
+
+
+@contextlib.contextmanager
+def playing(*plays):
+    """Serve the plays (see `support.engines.upstreams.Server`); yields the server's address, and the server."""
+    loop, server = asyncio.new_event_loop(), Server(*plays)
+    is_open, done = threading.Event(), asyncio.Event()
+
+    async def serve():
+        async with server.open():
+            is_open.set()
+            await done.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
+    thread.start()
+    is_open.wait()
+    try:
+        yield f"http://127.0.0.1:{server.port}/v1", server
+    finally:
+        loop.call_soon_threadsafe(done.set)
+        thread.join()
+        loop.close()
