@@ -23,7 +23,7 @@ from antiphon.engines.local import prompt, sampling
 from antiphon.engines.local.conversation import LocalConversation
 from antiphon.engines.local.generation import CompletionReader, constrain_output, server_failed_error
 from antiphon.engines.local.kv_slots import KvSlotLease, KvSlots
-from antiphon.engines.local.llama_server import LlamaServer, LlamaSettings
+from antiphon.engines.local.llama_server import LlamaServer, LlamaSettings, runtime_problem
 from antiphon.engines.local.prefill import PrefillScheduler
 from antiphon.engines.local.prompt_turns import MIN_CHUNK_TOKENS, SHORT_PROMPT_TOKENS, PromptTurns, ResponseSlots, next_chunk_tokens
 from antiphon.engines.local.tool_grammar import TOOL_CALL_OPEN, GrammarTool, callable_tools
@@ -131,8 +131,10 @@ class LocalEngine:
         Load the model; download it first where it isn't here.
 
         Raises:
-            ServerError: it can't be downloaded or loaded.
+            ServerError: the extra `local` is not installed, or the model can't be downloaded or loaded.
         """
+        if problem := runtime_problem():  # before a large download that would be of no use
+            raise ServerError(problem)
         path = await asyncio.to_thread(self._model_file)
         threads = self._options.threads or min(8, _cpu_count())
         settings = LlamaSettings(

@@ -4,6 +4,7 @@ import importlib
 
 from antiphon.engine_api.engine import Build
 from antiphon.errors import ServerError, quote_list
+from antiphon.installation import install_hint
 
 ENGINES: dict[str, str] = {
     "chat": "antiphon.engines.chat.engine",
@@ -32,7 +33,5 @@ def load_builder(engine: str) -> Build:
     try:
         build: Build = importlib.import_module(ENGINES[engine]).build
     except ModuleNotFoundError as error:  # only `omni` needs an extra to be loaded
-        raise ServerError(
-            f"The engine '{engine}' needs {error.name}, which is not installed. Run `pip install 'antiphon[speech]'`."
-        ) from error
+        raise ServerError(f"The engine '{engine}' needs {error.name}, which is not installed. {install_hint('speech')}") from error
     return build

@@ -10,6 +10,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError, StatementError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from antiphon.errors import ServerError
+from antiphon.installation import install_hint
 from antiphon.stores.sql.postgres import PostgresBackend
 from antiphon.stores.sql.schema import NewerSchema, migrate
 from antiphon.stores.sql.sqlite import SqliteBackend
@@ -184,4 +185,4 @@ def _create_engine(url: URL, backend: DatabaseBackend) -> AsyncEngine:
         # `hide_parameters`: they hold what people said, and errors end up in logs.
         return create_async_engine(url, pool_size=_POOL_SIZE, max_overflow=0, hide_parameters=True, **backend.engine_options)
     except ModuleNotFoundError as error:
-        raise ServerError(f"`store.url` needs {url.drivername}, but its driver is not installed: pip install {error.name}.") from None
+        raise ServerError(f"`store.url` needs {url.drivername}, but {error.name} is not installed. {install_hint('postgres')}") from None
