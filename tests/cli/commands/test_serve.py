@@ -60,7 +60,7 @@ def test_what_is_to_be_tried_dials_an_address_that_can_be_dialled(heard, dialled
 
 def test_the_greeting_offers_a_talk_only_to_a_model_that_hears():
     silent = config().model_copy(update={"speech": SpeechSettings(enabled=False)})
-    assert "antiphon talk question.wav  # a recording of yours\n" in greeting(silent, "http://127.0.0.1:8642", "antiphon", is_open=True)
+    assert "antiphon talk --sample\n" in greeting(silent, "http://127.0.0.1:8642", "antiphon", is_open=True)
     deaf = silent.model_copy(update={"models": (ModelEntry(name="deaf", engine="local"),)})
     assert "antiphon talk" not in greeting(deaf, "http://127.0.0.1:8642", "antiphon", is_open=True)
 

@@ -115,7 +115,7 @@ def _example_commands(model: str, base_url: str, program: str, *, is_open: bool,
     command = program if is_open else f"ANTIPHON_API_KEY=YOUR_KEY {program}"
     return [
         f'{command} ask "{_QUESTION}"{address}',
-        *([f"{command} talk question.wav{address}  # a recording of yours"] if can_talk else ()),
+        *([f"{command} talk --sample{address}"] if can_talk else ()),
         "",
         f"curl {base_url}/v1/responses \\",
         *(() if is_open else ("  -H 'Authorization: Bearer YOUR_KEY' \\",)),

@@ -7,10 +7,10 @@ from urllib.parse import quote
 from cyclopts import Parameter
 
 from antiphon.cli.common.client import ApiClient
-from antiphon.cli.common.flags import ConfigFlag, OutputFlag, RecordFlag, RecordingPath, ShellParameter, UrlFlag
+from antiphon.cli.common.flags import ConfigFlag, OutputFlag, RecordFlag, RecordingPath, SampleFlag, ShellParameter, UrlFlag
 from antiphon.cli.common.shell import UsageError
 from antiphon.cli.voice import frames
-from antiphon.cli.voice.audio import read_recording
+from antiphon.cli.voice.audio import read_recordings
 from antiphon.cli.voice.from_files_duplex import DuplexSessionInput, run_duplex_session
 from antiphon.cli.voice.minicpmo_session import MinicpmoSessionOptions
 from antiphon.cli.voice.recording import open_voice_server
@@ -23,6 +23,7 @@ _MAX_CHUNK_MS = 5_000
 
 def duplex(
     *recordings: RecordingPath,
+    sample: SampleFlag = False,
     video: str | None = None,
     mode: Literal["audio", "video", "chat"] | None = None,
     output: OutputFlag = None,
@@ -49,7 +50,7 @@ def duplex(
     does.
 
     Try:
-        antiphon duplex question.wav
+        antiphon duplex --sample
         antiphon duplex question.wav -o answer.wav --chunk-ms 200
         antiphon duplex question.wav --video clip.mp4
         antiphon duplex question.wav --mode chat --json
@@ -64,15 +65,15 @@ def duplex(
         fast: send the recordings faster than they play.
         as_json: print the answers, their times and the numbers of events, as JSON.
     """
-    if not recordings:
-        raise UsageError("Name at least one recording.")
+    if not (recordings or sample):
+        raise UsageError("Name at least one recording, or take --sample.")
     if not 20 <= chunk_ms <= _MAX_CHUNK_MS:
         raise UsageError(f"--chunk-ms takes 20 to {_MAX_CHUNK_MS}, not {chunk_ms}.")
     if video is not None and mode == "audio":
         raise UsageError("--video does not go with --mode audio, which sends no pictures.")
     session_output = SessionOutput(shell, output, as_json=as_json)
     inputs = DuplexSessionInput(
-        recordings=[read_recording(shell.cwd / path, RATE_IN_HZ) for path in recordings],
+        recordings=read_recordings(recordings, shell.cwd, RATE_IN_HZ, is_sample=sample),
         pictures=[] if video is None else frames.read_pictures(video, shell.cwd),
         chunk_ms=chunk_ms,
         is_fast=fast,
