@@ -6,6 +6,7 @@ Texts follow the original API, so that a user who searches for one finds help.
 """
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 from math import isnan
 from typing import Any, Literal
 
@@ -82,6 +83,12 @@ def quote_list(values: Iterable[str], conjunction: str = "and") -> str:
     if len(quotes) < 3:
         return f" {conjunction} ".join(quotes)
     return f"{', '.join(quotes[:-1])}, {conjunction} {quotes[-1]}"
+
+
+def did_you_mean(name: str, known_names: Iterable[str]) -> str:
+    """A question, to put behind the sentence that says that `name` is unknown; empty if none of the others is similar."""
+    similar = get_close_matches(name, known_names, n=1)
+    return f" Did you mean {quote_list(similar)}?" if similar else ""
 
 
 def shorten(value: object, max_length: int = 100) -> str:

@@ -73,6 +73,8 @@ def with_speech(config: Config, shell: Shell) -> Config:
 def _fetch_speech(config: Config, shell: Shell) -> None:
     if config.speech.enabled is False or service.missing_modules(config.speech):
         return
+    if problem := service.catalogue_problem(config.speech):
+        raise UsageError(problem)
     with progress.show_progress(shell) as report:
         for name in config.speech.catalogue_models:
             fetch.ensure(name, config.models_dir, report)

@@ -3,7 +3,7 @@
 import importlib
 
 from antiphon.engine_api.engine import Build
-from antiphon.errors import ServerError, quote_list
+from antiphon.errors import ServerError, did_you_mean, quote_list
 from antiphon.installation import install_hint
 
 ENGINES: dict[str, str] = {
@@ -29,7 +29,7 @@ def load_builder(engine: str) -> Build:
         ServerError: there is no engine of that name, or a library that it needs is not installed.
     """
     if engine not in ENGINES:
-        raise ServerError(f"There is no engine '{engine}'; there are {quote_list(ENGINES)}.")
+        raise ServerError(f"There is no engine '{engine}'; there are {quote_list(ENGINES)}.{did_you_mean(engine, ENGINES)}")
     try:
         build: Build = importlib.import_module(ENGINES[engine]).build
     except ModuleNotFoundError as error:  # only `omni` needs an extra to be loaded

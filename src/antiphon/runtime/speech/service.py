@@ -18,6 +18,7 @@ from antiphon.runtime.core import lazy
 from antiphon.speech.base import Synthesizer, Transcriber
 from antiphon.speech.tts.voices import kokoro_synthesizer, piper_synthesizer
 from antiphon.weights import catalogue, fetch, verify
+from antiphon.weights.catalogue import ModelKind
 
 KNOWN_VOICES = ("alloy", "ash", "ballad", "coral", "echo", "sage", "shimmer", "verse", "marin", "cedar")
 """OpenAI's voices, which clients request by default; a synthesizer without one of them uses its first voice instead."""
@@ -231,11 +232,26 @@ def packages_problem(settings: SpeechSettings) -> str | None:
     return f"these are not installed: {', '.join(modules)}. {install_hint(*extras)}"
 
 
+def catalogue_problem(settings: SpeechSettings) -> str | None:
+    """Why a model that the settings name can't do what they want from it; None where all can."""
+    choices: tuple[tuple[str, str | None, ModelKind], ...] = (
+        (settings.ears, settings.ears_url, "stt"),
+        (settings.voice, settings.voice_url, "tts"),
+    )
+    try:
+        for name, url, kind in choices:
+            if url is None:
+                catalogue.find(name, kind)
+    except ServerError as error:
+        return error.message
+    return None
+
+
 def missing_reason(settings: SpeechSettings, weights: Path) -> str | None:
     """Why there can be no speech, and what to do about it; None where there can."""
     if settings.enabled is False:
         return "`speech.enabled` is off."
-    if problem := packages_problem(settings):
+    if problem := packages_problem(settings) or catalogue_problem(settings):
         return problem
     complete = {model.name for model in fetch.installed_models(weights) if model.is_complete}
     missing = [name for name in settings.catalogue_models if name not in complete]
