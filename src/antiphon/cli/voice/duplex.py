@@ -2,11 +2,9 @@
 
 import asyncio
 from typing import Annotated, Literal
-from urllib.parse import quote
 
 from cyclopts import Parameter
 
-from antiphon.cli.common.client import ApiClient
 from antiphon.cli.common.flags import ConfigFlag, OutputFlag, RecordFlag, RecordingPath, SampleFlag, ShellParameter, UrlFlag
 from antiphon.cli.common.shell import UsageError
 from antiphon.cli.voice import frames
@@ -84,7 +82,8 @@ def duplex(
         options = MinicpmoSessionOptions(
             mode=mode or ("audio" if video is None else "video"), model=model, instructions=instructions, on_session_id=on_session_id
         )
-        if model is not None and not _has_model(client, model):
+        # A MiniCPM-o session never says which model it got.
+        if model is not None and not client.has_model(model):
             shell.note(f"the server has no model '{model}'; if it has only one, that one answers")
         outcome = asyncio.run(run_duplex_session(client, options, inputs, session_output.renderer))
         answers = outcome.transcript.answers
@@ -92,13 +91,3 @@ def duplex(
         session_output.finish(result, (answer.pcm for answer in answers))
     if any(answer.reason == "error" for answer in answers):
         raise UpstreamError("The model failed.")
-
-
-def _has_model(client: ApiClient, model: str) -> bool:
-    # A MiniCPM-o session never says which model it got, so `/v1/models` has to. Servers without that route get the
-    # benefit of the doubt.
-    try:
-        client.get(f"/v1/models/{quote(model, safe='')}")
-    except UpstreamError as error:
-        return error.code != "model_not_found"
-    return True
