@@ -5,6 +5,7 @@ import contextlib
 import functools
 import gc
 import queue
+import signal
 import socket
 import sys
 import threading
@@ -22,6 +23,7 @@ from antiphon.server.transport import logs
 from antiphon.server.transport.connection import ServerConnection
 from antiphon.server.transport.limits import ConnectionLimiter, raise_file_limit
 from antiphon.server.transport.listener import base_url, open_listener
+from antiphon.stop_signals import StopSignals, stop_signals
 
 GRACEFUL_SHUTDOWN_S = 1
 """How long responses that are cut off at the deadline get to send their error."""
@@ -57,15 +59,30 @@ class HttpServer(uvicorn.Server):
         self.service = service
         self._on_ready = on_ready
         self._drain_s = settings.drain_s
+        self._stop_signals = StopSignals()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._on_ready()
 
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle more signals than uvicorn does, in the main thread; see `antiphon.stop_signals`."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        former_handlers = {number: signal.signal(number, self.handle_exit) for number in stop_signals()}
+        try:
+            yield
+        finally:
+            for number, handler in former_handlers.items():
+                signal.signal(number, handler)
+
     def handle_exit(self, sig: int, frame: object) -> None:
         """First signal: finish requests under way. Second signal: stop at once."""
+        step = self._stop_signals.next_step(sig)
         self.service.live_sessions.is_draining = True
-        if self.should_exit:
+        if step == "at_once" or (step == "finish" and self.should_exit):
             self.force_exit = True
         self.should_exit = True
 

@@ -45,6 +45,7 @@ from antiphon.runtime.multiprocess.link import (
 from antiphon.runtime.scheduling.base import POOLED_ENGINES
 from antiphon.server.transport import logs
 from antiphon.server.transport.listener import base_url, open_listeners
+from antiphon.stop_signals import StopSignals, stop_signals
 from antiphon.subprocesses import RestartPolicy, exit_reason, spawn
 
 PROGRAM = "from antiphon.server.processes.child_main import main; main()"
@@ -151,8 +152,14 @@ class Supervisor:
         Raises:
             ApiError: a process can't start, or keeps dying.
         """
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self.stop)
+        signals = StopSignals()
+
+        def on_signal(number: int) -> None:
+            if signals.next_step(number) is not None:
+                self.stop()
+
+        for number in stop_signals():
+            asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
         async with self._tasks:
             for slot in range(len(self._listeners)):
                 self._tasks.create_task(self._keep_running(slot))
