@@ -3,7 +3,7 @@
 import json
 
 from antiphon import __version__
-from antiphon.cli.common import checks, lazy, settings, weights
+from antiphon.cli.common import checks, lazy, log, settings, weights
 from antiphon.cli.common.flags import ConfigFlag, ShellParameter
 from antiphon.cli.common.shell import align_columns
 from antiphon.config.load import Config
@@ -41,10 +41,11 @@ def serve(
     is_alone = loaded_config.config.server.processes == 1
     # Several processes each check the store themselves: the one that starts them should load no database driver.
     checks.raise_usage_error(checks.store_problems(loaded_config.config) if is_alone else checks.process_problems(loaded_config.config))
+    notice = log.own_log(loaded_config.config, shell)
     config = weights.with_optional_speech(loaded_config.config, shell)
     # The supervisor must not load the server, which only its processes need.
     run = lazy.run.serve if is_alone else lazy.supervisor.serve
-    run(config, on_ready=lambda base_url, is_open: shell.say(greeting(config, base_url, shell.name, is_open=is_open)), notice=shell.note)
+    run(config, on_ready=lambda base_url, is_open: shell.say(greeting(config, base_url, shell.name, is_open=is_open)), notice=notice)
 
 
 def _store_location(config: Config) -> str:

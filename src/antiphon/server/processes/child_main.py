@@ -47,6 +47,8 @@ class ServerProcess:
             setup = await self._setup_message
         settings = config.unpack(setup.config)
         logs.configure(settings.logging)
+        if logs.is_json(settings.logging):
+            logs.log_libraries()
         self._peers = PeerProcesses(self.link, setup.numbers)
         with socket.socket(fileno=setup.listener) as listener:
             try:
