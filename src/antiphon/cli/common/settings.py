@@ -10,6 +10,9 @@ from antiphon.config.load import Config, ConfigError, LoadedConfig
 
 _QUERY_FIELD = re.compile(r"([?&;]([^=&;#\s]*)=)([^&;#\s]*)")
 
+NO_KEYS_SETTING = "`require_keys = false` under `[server]`, which serves this machine without keys"
+"""The way back for those who have no key for their own server, as the end of a sentence."""
+
 MASK = "***"
 """What stands for a secret."""
 
@@ -39,6 +42,13 @@ def base_url(config: Config) -> str:
     """The address of a server with this configuration, from this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.server.host, config.server.host)
     return f"http://[{host}]:{config.server.port}" if ":" in host else f"http://{host}:{config.server.port}"
+
+
+def store_location(config: Config) -> str:
+    """Where responses and keys are stored, without passwords."""
+    if config.database_url is None:
+        return "in memory, until it stops"
+    return mask_password(config.database_url).removeprefix("sqlite:///")
 
 
 def mask_password(url: str) -> str:

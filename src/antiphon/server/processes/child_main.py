@@ -61,7 +61,7 @@ class ServerProcess:
     def _on_ready(self, server: HttpServer) -> None:
         self._server = server
         tune_interpreter()
-        self.link.send(ProcessReady(server.service.keyring.is_open))
+        self.link.send(ProcessReady(server.service.keyring.access))
 
     def _receive(self, message: SupervisorMessage, reply: SendReply) -> None:
         match message:

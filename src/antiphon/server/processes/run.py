@@ -16,6 +16,7 @@ import uvloop
 
 from antiphon.config.load import Config
 from antiphon.offload import SWITCH_INTERVAL_S
+from antiphon.runtime.access.keys import KeyAccess
 from antiphon.runtime.multiprocess.peer import PeerProcesses
 from antiphon.runtime.service import Service
 from antiphon.server.app import build
@@ -121,12 +122,12 @@ class HttpServer(uvicorn.Server):
         return not peers.are_idle
 
 
-def serve(config: Config, *, on_ready: Callable[[str, bool], None], notice: Callable[[str], None] = lambda _line: None) -> None:
+def serve(config: Config, *, on_ready: Callable[[str, KeyAccess], None], notice: Callable[[str], None] = lambda _line: None) -> None:
     """
     Serve until a signal; requests under way are finished first.
 
     Args:
-        on_ready: called with the base URL, and whether no key is needed, once the server accepts.
+        on_ready: called with the base URL, and what requests need, once the server accepts.
         notice: takes lines for the operator.
 
     Raises:
@@ -137,7 +138,7 @@ def serve(config: Config, *, on_ready: Callable[[str, bool], None], notice: Call
 
         def report_ready(server: HttpServer) -> None:
             tune_interpreter()
-            on_ready(base_url(listener), server.service.keyring.is_open)
+            on_ready(base_url(listener), server.service.keyring.access)
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve_on(listener, config, report_ready, notice))
