@@ -6,6 +6,7 @@ Texts follow the original API, so that a user who searches for one finds help.
 """
 
 from collections.abc import Container, Iterable, Sequence
+from difflib import get_close_matches
 from math import isnan
 from typing import Any, Literal
 
@@ -114,6 +115,12 @@ def _join(phrases: Sequence[str], conjunction: str) -> str:
     if len(phrases) < 3:
         return f" {conjunction} ".join(phrases)
     return f"{', '.join(phrases[:-1])}, {conjunction} {phrases[-1]}"
+
+
+def did_you_mean(name: str, known_names: Iterable[str]) -> str:
+    """A question, to put behind the sentence that says that `name` is unknown; empty if none of the others is similar."""
+    similar = get_close_matches(name, known_names, n=1)
+    return f" Did you mean {quote_list(similar)}?" if similar else ""
 
 
 def shorten(value: object, max_length: int = 100) -> str:

@@ -46,3 +46,16 @@ def test_a_key_that_means_nothing_is_an_error():
 def test_an_unknown_model_is_refused_by_name():
     with pytest.raises(ServerError, match="no model 'gpt-9'"):
         catalogue.find("gpt-9")
+
+
+def test_for_a_model_that_answers_only_such_models_are_offered():
+    with pytest.raises(ServerError) as raised:
+        catalogue.find("smollm2", "llm")
+    assert "'smollm2-135m-instruct'" in raised.value.message
+    for name, model in catalogue.load().items():
+        assert (f"'{name}'" in raised.value.message) is (model.kind == "llm")
+
+
+def test_a_voice_is_no_model_that_answers():
+    with pytest.raises(ServerError, match="'piper-en-us-joe-medium' speaks, and can't be used here; the catalogue has 'qwen"):
+        catalogue.find("piper-en-us-joe-medium", "llm")

@@ -26,7 +26,7 @@ One server for every conversation protocol that AI clients use, in front of any 
 Try:
     antiphon serve                        serve a model on 127.0.0.1:8642
     antiphon ask "What is a fugue?"       ask it something
-    antiphon talk question.wav            talk to it
+    antiphon talk --sample                say something to it
     antiphon doctor                       see what is missing
 
 Every command says more with --help.

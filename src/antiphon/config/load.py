@@ -378,6 +378,8 @@ def _problem(error: ErrorDetails) -> str:
     match error["type"]:
         case "extra_forbidden":
             return f"there is no such setting; {_suggestion(error['loc'])}"
+        case "missing" if similar := difflib.get_close_matches(str(error["loc"][-1]), error["input"].get("options", ()), n=1):
+            return f"is missing; did you write {quote_list(similar)} for it?"
         case "missing":
             return "is missing, and HOME is not set to take it from" if error["loc"] in _FOLDER_SETTINGS else "is missing"
         case "model_type":

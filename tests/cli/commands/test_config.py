@@ -27,6 +27,48 @@ def test_show_keeps_the_password_of_a_database_to_itself(antiphon):
     assert "postgresql+asyncpg://me:***@db/x" in result.out
 
 
+SECRETS = """
+[recording]
+url = "s3://me:hush-1@bucket/x?region=eu"
+[speech]
+ears_url = "http://me:hush-2/3@ears:8000/v1?api_key=hush-4&size=2"
+[[models]]
+name = "a"
+engine = "chat"
+base_url = "https://x:hush-5@up:1/v1"
+api_key = "hush-6"
+api_key_env = "UP_KEY"
+headers = { Authorization = "Bearer hush-7", x-org = "hush-8" }
+[[models]]
+name = "b"
+engine = "omni"
+workers = ["ws://w:hush-9@gpu:22400"]
+[[models.answers]]
+accessToken = "hush-10"
+"""
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",), ("--json", "--origin"), ("--origin",)])
+def test_show_keeps_every_secret_to_itself(antiphon, home, arguments):
+    (home / "antiphon.toml").write_text(SECRETS)
+    out = antiphon("config", "show", *arguments).out
+    assert "hush" not in out
+    for part in (
+        "https://x:***@up:1/v1",
+        "ws://w:***@gpu:22400",
+        "s3://me:***@bucket/x?region=eu",
+        "?api_key=***&size=2",
+        "UP_KEY",
+        "x-org",
+    ):
+        assert part in out
+
+
+def test_show_masks_no_setting_that_is_no_secret(antiphon):
+    shown = antiphon("config", "show", "--json").json
+    assert [key for key, value in shown.items() if value == "***"] == []
+
+
 def test_check_names_the_sources_and_the_models(antiphon, home):
     (home / "antiphon.toml").write_text("[[models]]\nname = 'parrot'\nengine = 'scripted'\n")
     result = antiphon("config", "check", "--json").json
@@ -48,6 +90,36 @@ def test_check_looks_at_what_is_the_engines_to_read(antiphon, home, table, told)
     result = antiphon("config", "check")
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
     assert result.err.startswith(f"antiphon: {told}")
+
+
+@pytest.mark.parametrize(
+    ("table", "suggestion"),
+    [
+        ("engine = 'skripted'", "scripted"),
+        ("engine = 'local'\nmodl = 'smollm2-135m-instruct'", "model"),
+        ("engine = 'local'\nsesions = 2", "sessions"),
+        ("engine = 'local'\nmodel = 'smollm2-135-instruct'", "smollm2-135m-instruct"),
+        ("engine = 'chat'\nbase_ulr = 'http://127.0.0.1:1/v1'", "base_url"),
+        ("engine = 'responses'\nbase_url = 'http://127.0.0.1:1/v1'\nheader = {}", "headers"),
+        ("engine = 'realtime'\nbase_url = 'http://127.0.0.1:1/v1'\ndialekt = 'ga'", "dialect"),
+        ("engine = 'chat'\nbase_url = 'http://127.0.0.1:1/v1'\nabilities = { tolls = true }", "tools"),
+        ("engine = 'omni'\nworker = ['ws://127.0.0.1:1']", "workers"),
+        ("engine = 'scripted'\npace = 2", "pace_ms"),
+        ("engine = 'scripted'\nanswers = [{ wen = 'x' }]", "when"),
+    ],
+)
+def test_a_misspelt_name_gets_the_one_that_was_meant(antiphon, home, table, suggestion):
+    if "omni" in table:
+        pytest.importorskip("soxr")
+    (home / "antiphon.toml").write_text(f"[[models]]\nname = 'parrot'\n{table}\n")
+    result = antiphon("config", "check")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert result.err.endswith(f" Did you mean '{suggestion}'?\n")
+
+
+def test_a_misspelt_engine_key_is_recognized(antiphon, home):
+    (home / "antiphon.toml").write_text("[[models]]\nname = 'parrot'\nengin = 'scripted'\n")
+    assert antiphon("config", "check").err.endswith("models[0].engine: is missing; did you write 'engin' for it?\n")
 
 
 UNSERVABLE = [

@@ -1,8 +1,17 @@
 """`antiphon keys`, on a machine that has none."""
 
+import contextlib
+import json
 import time
+import urllib.error
+import urllib.request
+from urllib.parse import urlsplit
 
 import pytest
+
+from antiphon.cli.common.client import ApiClient
+from antiphon.config.load import load
+from antiphon.server.processes.run import background_server
 
 
 def test_a_key_is_all_that_is_printed_and_is_shown_only_once(antiphon):
@@ -89,3 +98,85 @@ def test_revoking_nothing_asks_what(antiphon):
 def test_a_store_that_forgets_has_no_keys(antiphon):
     refused = antiphon("keys", "create", "--name", "x", ANTIPHON_STORE__URL="memory")
     assert refused.code == 2 and "Keys need a store that lasts" in refused.err
+
+
+# The store, and who uses it
+
+
+@contextlib.contextmanager
+def server_with_home(folder):
+    """A server that keeps keys in a folder of its own; yields its port."""
+    flags = {"models": [{"name": "parrot", "engine": "scripted"}], "home": str(folder), "logging.level": "error"}
+    config = load(flags, None, {"HOME": str(folder)}, folder.parent, system_file=folder / "none.toml").config
+    with background_server(config, is_persistent=True) as url:
+        yield urlsplit(url).port
+
+
+def created(antiphon, port, **environ):
+    result = antiphon("keys", "create", "--name", "laptop", ANTIPHON_PORT=str(port), **environ)
+    assert result.code == 0
+    return result.err.splitlines()
+
+
+def test_a_new_key_comes_with_its_store(antiphon, tmp_path, free_port):
+    (line, _) = created(antiphon, free_port, ANTIPHON_HOME=str(tmp_path / "mine"))
+    assert f" in the store {tmp_path / 'mine' / 'antiphon.sqlite3'}. Keep the key" in line
+    key = antiphon("keys", "create", "--name", "b", "--json", ANTIPHON_PORT=str(free_port), ANTIPHON_HOME=str(tmp_path / "mine")).json
+    assert key["store"] == str(tmp_path / "mine" / "antiphon.sqlite3")
+
+
+def test_a_key_for_the_server_that_runs_needs_no_warning(antiphon, tmp_path, free_port):
+    with server_with_home(tmp_path / "served") as port:
+        for _ in range(2):  # the first key closes the server, the second finds it closed
+            assert len(created(antiphon, port, ANTIPHON_HOME=str(tmp_path / "served"))) == 1
+        assert len(created(antiphon, free_port, ANTIPHON_HOME=str(tmp_path / "served"))) == 1  # it listens elsewhere, and uses the home
+
+
+def test_a_key_in_another_store_than_the_servers_is_warned_of(antiphon, tmp_path):
+    with server_with_home(tmp_path / "served") as port:
+        for _ in range(2):  # an open server takes every key, and a closed one not this
+            (_, warning) = created(antiphon, port, ANTIPHON_HOME=str(tmp_path / "other"))
+            assert f"the server at http://127.0.0.1:{port} has another store, so it does not know the key. If your server" in warning
+            assert len(created(antiphon, port, ANTIPHON_HOME=str(tmp_path / "served"))) == 1
+
+
+def test_a_key_that_no_server_uses_is_warned_of(antiphon, tmp_path, free_port):
+    (_, warning) = created(antiphon, free_port)
+    assert warning.startswith(f"antiphon: no server answers at http://127.0.0.1:{free_port}; the key is for one with this store. If")
+
+
+def test_revoking_the_last_key_says_the_way_back(antiphon):
+    for name in ("one", "two"):
+        antiphon("keys", "create", "--name", name)
+    assert antiphon("keys", "revoke", "one").err == ""
+    assert antiphon("keys", "revoke", "two").err == (
+        "antiphon: no valid key is left, so the server refuses every request: create a key with `antiphon keys create`, or set "
+        "`require_keys = false` under `[server]`, which serves this machine without keys\n"
+    )
+
+
+def test_who_is_locked_out_is_told_the_way_back_by_the_server(antiphon, tmp_path):
+    home = str(tmp_path / "served")
+    with server_with_home(tmp_path / "served") as port:
+        secret = antiphon("keys", "create", "--name", "last", ANTIPHON_HOME=home).out.strip()
+        client, stranger = ApiClient(f"http://127.0.0.1:{port}", secret), ApiClient(f"http://127.0.0.1:{port}")
+        assert client.list_models() == ["parrot"]
+        antiphon("keys", "revoke", "last", ANTIPHON_HOME=home)
+        for asking in (client, stranger):
+            assert "or sets `server.require_keys = false` to serve its own machine without keys." in refusal(asking, port)
+        antiphon("keys", "create", "--name", "next", ANTIPHON_HOME=home)
+        while "require_keys" in (message := refusal(stranger, port)):  # until the server reads the keys again
+            pass
+        assert message.endswith("The operator of this server creates keys with `antiphon keys create`.")
+
+
+def refusal(client, port):
+    """The message of the 401 that a client gets, sooner or later."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/models", headers={"api-key": client.key or ""})
+    while True:
+        try:
+            urllib.request.urlopen(request, timeout=30).close()
+        except urllib.error.HTTPError as error:
+            with error:
+                assert error.code == 401
+                return json.load(error)["error"]["message"]

@@ -15,10 +15,15 @@ from antiphon import __version__
 from antiphon.cli.commands.serve import greeting
 from antiphon.config.load import Config, ModelEntry
 from antiphon.config.settings import SpeechSettings, StoreSettings
+from antiphon.runtime.access.keys import KeyAccess
 from antiphon.runtime.speech import service
 from support.cli.hollow import hollow
 
 needs_speech = pytest.mark.skipif(bool(service.missing_modules(SpeechSettings())), reason="the extra speech is not installed")
+
+OPEN = KeyAccess(is_open=True, has_live_key=False)
+WITH_KEY = KeyAccess(is_open=False, has_live_key=True)
+LOCKED_OUT = KeyAccess(is_open=False, has_live_key=False)
 
 PARROT = ModelEntry(name="parrot", engine="scripted")
 
@@ -28,7 +33,7 @@ def config(url: str = "sqlite") -> Config:
 
 
 def test_the_greeting_says_where_it_is_what_it_has_and_what_to_try():
-    said = greeting(config(), "http://127.0.0.1:8642", "antiphon", is_open=True)
+    said = greeting(config(), "http://127.0.0.1:8642", "antiphon", OPEN)
     for part in (
         "http://127.0.0.1:8642\n",
         "models     parrot\n",
@@ -67,7 +72,7 @@ def test_the_greeting_invents_no_name_of_a_model_that_another_server_has():
 
 def test_the_greeting_fits_a_terminal_and_what_is_to_be_tried_stands_at_the_margin():
     default = config().model_copy(update={"models": (ModelEntry(name="qwen2.5-coder-1.5b-instruct", engine="local"),)})
-    said = greeting(default, "http://127.0.0.1:8642", "antiphon", is_open=False).splitlines()
+    said = greeting(default, "http://127.0.0.1:8642", "antiphon", WITH_KEY).splitlines()
     tried = said[said.index("Try, in another terminal:") :]
     assert "from openai import OpenAI" in tried
     assert max(map(len, tried)) <= 100 and max(len(line) for line in tried if not line.startswith("answer")) <= 80
@@ -75,7 +80,7 @@ def test_the_greeting_fits_a_terminal_and_what_is_to_be_tried_stands_at_the_marg
 
 @pytest.mark.parametrize(("heard", "dialled"), [("0.0.0.0", "127.0.0.1"), ("[::]", "[::1]")])
 def test_what_is_to_be_tried_dials_an_address_that_can_be_dialled(heard, dialled):
-    said = greeting(config(), f"http://{heard}:9", "antiphon", is_open=False)
+    said = greeting(config(), f"http://{heard}:9", "antiphon", WITH_KEY)
     assert said.startswith(f"antiphon {__version__} answers at http://{heard}:9\n")
     assert f'ANTIPHON_API_KEY=YOUR_KEY antiphon ask "What is a fugue?" --url http://{dialled}:9/v1\n' in said
     assert said.count(heard) == 1
@@ -83,31 +88,31 @@ def test_what_is_to_be_tried_dials_an_address_that_can_be_dialled(heard, dialled
 
 def test_the_greeting_offers_a_talk_only_to_a_model_that_hears():
     silent = config().model_copy(update={"speech": SpeechSettings(enabled=False)})
-    assert "antiphon talk question.wav  # a recording of yours\n" in greeting(silent, "http://127.0.0.1:8642", "antiphon", is_open=True)
+    assert "antiphon talk --sample\n" in greeting(silent, "http://127.0.0.1:8642", "antiphon", OPEN)
     deaf = silent.model_copy(update={"models": (ModelEntry(name="deaf", engine="local"),)})
-    assert "antiphon talk" not in greeting(deaf, "http://127.0.0.1:8642", "antiphon", is_open=True)
+    assert "antiphon talk" not in greeting(deaf, "http://127.0.0.1:8642", "antiphon", OPEN)
 
 
 @needs_speech
 def test_the_greeting_says_that_nothing_speaks_where_its_weights_were_altered(tmp_path):
     hollow(tmp_path, is_remembered=False)
-    said = greeting(config().model_copy(update={"models_dir": tmp_path}), "http://127.0.0.1:8642", ".venv/bin/antiphon", is_open=True)
+    said = greeting(config().model_copy(update={"models_dir": tmp_path}), "http://127.0.0.1:8642", ".venv/bin/antiphon", OPEN)
     assert "  speech     none: weights altered since they were fetched; run `.venv/bin/antiphon models pull --speech`\n" in said
     hollow(tmp_path, is_remembered=True)
     assert "  speech     moonshine-tiny-en hears, piper-en-us-joe-medium speaks\n" in greeting(
-        config().model_copy(update={"models_dir": tmp_path}), "http://127.0.0.1:8642", "antiphon", is_open=True
+        config().model_copy(update={"models_dir": tmp_path}), "http://127.0.0.1:8642", "antiphon", OPEN
     )
 
 
 def test_the_greeting_names_an_unusual_address_where_it_is_needed():
     assert '.venv/bin/antiphon ask "What is a fugue?" --url http://[::1]:9/v1' in greeting(
-        config(), "http://[::1]:9", ".venv/bin/antiphon", is_open=True
+        config(), "http://[::1]:9", ".venv/bin/antiphon", OPEN
     )
 
 
 def test_the_greeting_says_what_hears_and_speaks_or_how_to_get_it():
     def said(**speech: object) -> str:
-        return greeting(config().model_copy(update={"speech": SpeechSettings(**speech)}), "http://127.0.0.1:8642", "antiphon", is_open=True)
+        return greeting(config().model_copy(update={"speech": SpeechSettings(**speech)}), "http://127.0.0.1:8642", "antiphon", OPEN)
 
     assert "  speech     none: `speech.enabled` is off\n" in said(enabled=False)
     assert re.search("  speech     none: (weights not fetched; run `antiphon models pull --speech`\n|these are not installed: )", said())
@@ -118,17 +123,21 @@ def test_the_greeting_says_what_hears_and_speaks_or_how_to_get_it():
     [("memory", "in memory, until it stops"), ("postgresql+asyncpg://me:secret@db/x", "postgresql+asyncpg://me:***@db/x")],
 )
 def test_the_greeting_says_where_responses_are_kept_without_passwords(url, shown):
-    assert shown in greeting(config(url), "http://127.0.0.1:8642", "antiphon", is_open=True)
+    assert shown in greeting(config(url), "http://127.0.0.1:8642", "antiphon", OPEN)
 
 
 def test_the_greeting_says_who_may_come_in():
-    def said(url: str = "sqlite", *, is_open: bool) -> str:
-        return greeting(config(url), "http://127.0.0.1:8642", "antiphon", is_open=is_open)
+    def said(access: KeyAccess, url: str = "sqlite") -> str:
+        return greeting(config(url), "http://127.0.0.1:8642", "antiphon", access)
 
-    assert "  open to    this machine only; no key needed until `antiphon keys create`\n" in said(is_open=True)
-    assert "  open to    this machine only; no key needed\n" in said("memory", is_open=True)
-    locked = said(is_open=False)
+    assert "  open to    this machine only; no key needed until `antiphon keys create`\n" in said(OPEN)
+    assert "  open to    this machine only; no key needed\n" in said(OPEN, "memory")
+    locked = said(WITH_KEY)
     assert "  open to    everyone with a key; `antiphon keys list` shows the keys\n" in locked
+    assert (
+        "  open to    nobody: no key is valid; `antiphon keys create` makes one, or set `require_keys = false` under `[server]`, which "
+        "serves this machine without keys\n"
+    ) in said(LOCKED_OUT)
     assert (
         "Authorization: Bearer YOUR_KEY" in locked and 'api_key="YOUR_KEY"' in locked and "ANTIPHON_API_KEY=YOUR_KEY antiphon ask" in locked
     )

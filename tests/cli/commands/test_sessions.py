@@ -230,6 +230,42 @@ def test_said_again_to_another_model_they_are_side_by_side(talked, sessions):
     assert "5 of 6 words differ" in result.out and "word error rate 83.3 % (5 of 6 words)" in result.out
 
 
+def test_a_model_that_the_server_lacks_is_not_replaced_by_another(url, sessions):
+    asyncio.run(asked_in_chat(url))
+    session_id = newest(sessions)
+    result = sessions("replay", session_id, "--fast", "--model", "absent")
+    assert (result.code, result.out) == (2, "")
+    assert f"The server at {url} has no model 'absent'; it has 'parrot'," in result.err
+    (turn, _) = sessions("replay", session_id, "--fast", "--model", "other", "--json").json["turns"]
+    assert turn["replayed"]["text"] == "A flight."
+
+
+async def asked_by_a_client_that_names_the_model_again(url):
+    async with aiohttp.ClientSession() as http, http.ws_connect(f"{url}/v1/realtime?model=parrot") as socket:
+
+        async def until(kind):
+            while (event := json.loads((await socket.receive(20)).data))["type"] != kind:
+                pass
+            return event
+
+        created = await until("session.created")
+        update = {"type": "realtime", "model": "parrot", "output_modalities": ["text"]}
+        await socket.send_json({"type": "session.update", "session": update})
+        await until("session.updated")
+        content = [{"type": "input_text", "text": "One"}]
+        await socket.send_json({"type": "conversation.item.create", "item": {"type": "message", "role": "user", "content": content}})
+        await socket.send_json({"type": "response.create"})
+        await until("response.done")
+    return created["session"]["id"]
+
+
+def test_settings_that_name_the_recorded_model_hold_for_the_other_too(url, sessions):
+    asyncio.run(asked_by_a_client_that_names_the_model_again(url))
+    (turn,) = sessions("replay", newest(sessions), "--fast", "--model", "other", "--json").json["turns"]
+    assert turn["replayed"]["text"] == "A flight."
+    assert turn["replayed"]["sound_ms"] == 0  # it was asked for text
+
+
 def test_at_the_pace_of_then_it_takes_as_long_and_is_recorded_too(talked, sessions):
     result = sessions("replay", talked, "--record", "--json")
     assert result.json["turns"][0]["same"] and "takes as long as the session did" in result.err

@@ -1,6 +1,8 @@
 """What is fetched before anything is served, on a machine where no weights can be kept."""
 
 import io
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from antiphon.cli.common.shell import Shell
 from antiphon.config.load import Config, ModelEntry
 from antiphon.config.settings import SpeechSettings
 from antiphon.errors import ServerError
+from antiphon.installation import install_hint
 from antiphon.runtime.speech import service
 
 
@@ -54,3 +57,56 @@ def test_to_talk_to_a_model_that_only_writes_takes_ears(config, shell):
 @pytest.mark.parametrize(("engine", "settings"), [("scripted", {}), ("realtime", {}), ("chat", {"enabled": False})])
 def test_nothing_is_fetched_for_what_hears_by_itself_or_is_not_to_hear(config, shell, engine, settings):
     assert weights.with_speech(config(engine, **settings), shell).models[0].engine == engine
+
+
+# A core installation, without any extra. Its folder of weights is a file, so a fetch would end with another message.
+
+_RUN_WITHOUT = """
+import sys
+for name in sys.argv.pop(1).split(","):
+    sys.modules[name] = None  # as if it were not installed
+from antiphon.__main__ import main
+main()
+"""
+
+
+def run_without(modules: str, tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "models").write_text("")
+    environ = {"HOME": str(tmp_path), "ANTIPHON_MODELS": str(tmp_path / "models"), "PYTHONPATH": ":".join(sys.path), "ANTIPHON_PORT": "0"}
+    command = [sys.executable, "-c", _RUN_WITHOUT, modules, *arguments]
+    return subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("serve",), ("serve", "--processes", "2"), ("demo",), ("ask", "What is a fugue?"), ("talk", "--sample")]
+)
+def test_without_the_model_runtime_nothing_is_fetched(tmp_path, arguments):
+    result = run_without("xllamacpp", tmp_path, *arguments)
+    assert result.returncode == 2
+    assert f"The engine 'local' is not installed. {install_hint('local')}" in result.stderr
+
+
+@needs_speech
+def test_talking_without_the_packages_for_speech_fetches_no_model(tmp_path):
+    result = run_without("onnxruntime", tmp_path, "talk", "--sample")
+    assert result.returncode == 2
+    assert f"To talk to a model that reads and writes, these are not installed: onnxruntime. {install_hint('speech')}" in result.stderr
+
+
+def test_the_engine_itself_fetches_nothing_that_it_could_not_run(tmp_path):
+    script = """
+import asyncio, sys
+from pathlib import Path
+sys.modules["xllamacpp"] = None
+from antiphon.engine_api.engine import BuildContext
+from antiphon.engines.local.engine import build
+from antiphon.errors import ServerError
+engine = build("smollm2-135m-instruct", {}, BuildContext(weights_folder=Path("models"), base_folder=Path()))
+try:
+    asyncio.run(engine.start())
+except ServerError as error:
+    print(error.message)
+"""
+    (tmp_path / "models").write_text("")
+    result = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    assert result.stdout == f"The engine 'local' is not installed. {install_hint('local')}\n"

@@ -2,13 +2,14 @@
 
 import itertools
 import struct
+import wave
 from array import array
 
 import pytest
 
 from antiphon.cli.common.shell import UsageError
 from antiphon.cli.voice import audio
-from antiphon.cli.voice.audio import interpolate, read_recording, split_chunks
+from antiphon.cli.voice.audio import SAMPLE, interpolate, read_recording, split_chunks
 from support.cli.tones import tone, write_wav
 
 SAMPLES = [0, 1000, -1000, 32_767, -32_768] * 40
@@ -89,3 +90,11 @@ def test_a_wav_file_of_another_kind_is_read_where_the_extra_speech_is_installed(
 
 def test_silence_is_as_long_as_a_piece():
     assert len(audio.SILENT_CHUNK) == 960
+
+
+def test_the_sample_is_a_short_plain_wav_file():
+    """It takes no extra to be read, and little room in the wheel."""
+    with wave.open(str(SAMPLE)) as file:
+        assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, 16_000)
+        assert 1 < file.getnframes() / file.getframerate() < 3
+    assert SAMPLE.stat().st_size < 100_000

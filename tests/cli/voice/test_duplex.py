@@ -72,6 +72,16 @@ def test_at_the_pace_of_speech_it_is_the_same(parrot):
     assert "   model  You said: What is a fugue?\n" in parrot("duplex", "one.wav", "--chunk-ms", "200").out
 
 
+def test_the_sample_asks_without_a_recording(parrot):
+    assert "   model  You said: What is a fugue?\n" in parrot("duplex", "--sample", "--fast", "--chunk-ms", "200").out
+
+
+def test_the_sample_stands_alone(parrot):
+    for command in ("talk", "duplex"):
+        result = parrot(command, "one.wav", "--sample")
+        assert (result.code, result.err) == (2, "antiphon: --sample takes the place of recordings: name none beside it.\n")
+
+
 def test_the_answer_goes_to_a_wav_file(parrot, home):
     result = parrot("duplex", "one.wav", "--fast", "-o", "answer.wav")
     assert "the answer is in answer.wav: " in result.err

@@ -84,6 +84,19 @@ def test_an_answer_that_fails_is_a_failure_with_its_reason(parrot):
     assert "The model failed: It broke." in result.err
 
 
+def test_a_file_elsewhere_is_named_as_it_was_typed(parrot, home):
+    (home / "inside").mkdir()
+    assert "the answer is in inside/../answer.wav: " in parrot("talk", "one.wav", "--fast", "-o", "inside/../answer.wav").err
+    assert (home / "answer.wav").exists()
+    assert "inside is a folder; -o takes" in parrot("talk", "one.wav", "-o", "inside").err
+
+
+def test_the_sample_asks_without_a_recording(parrot):
+    result = parrot("talk", "--sample", "--fast")
+    assert result.code == 0
+    assert result.out.startswith("     you  What is a fugue?\n")  # to a scripted model, all speech is the same
+
+
 def test_a_pause_in_a_recording_is_the_end_of_a_turn(parrot, home):
     write_wav(home / "pause.wav", tone(400).tobytes() + bytes(48_000) + tone(400).tobytes())
     turns = parrot("talk", "pause.wav", "--fast", "--json").json["turns"]

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from antiphon.errors import ServerError
+from antiphon.installation import install_hint
 from antiphon.runtime.core.engine_types import ENGINES, load_builder
 
 
@@ -31,4 +32,4 @@ except ServerError as error:
     print(error.message)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "The engine 'omni' needs soxr, which is not installed. Run `pip install 'antiphon[speech]'`.\n"
+    assert done.stdout == f"The engine 'omni' needs soxr, which is not installed. {install_hint('speech')}\n"

@@ -73,6 +73,24 @@ def test_what_is_not_finished_by_the_deadline_is_told_so_and_kept_so(tmp_path):
         assert b'"status":"failed"' in kept
 
 
+@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGHUP])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_lost_terminal_and_quit_cut_nothing_either(tmp_path, number, processes):
+    with serving(tmp_path, drain_s=60, processes=processes) as (process, url):
+        connection, begun = opened(url, "short")
+        process.send_signal(number)
+        process.send_signal(signal.SIGHUP)  # as systemd does behind any signal; it hurries nothing
+        assert events(begun + rest_of(connection))[-1]["type"] == "response.completed"
+        assert process.wait(20) == 0
+        connection.close()
+
+
+def test_a_server_that_was_started_to_outlive_its_terminal_does(tmp_path):
+    with serving(tmp_path, ignores=signal.SIGHUP, drain_s=3600) as (process, url):
+        process.send_signal(signal.SIGHUP)
+        assert statuses(one(url, request(path="/readyz", connection="close"))) == [200]
+
+
 def test_a_second_signal_does_not_wait(tmp_path):
     with serving(tmp_path, drain_s=3600) as (process, url):
         connection, _ = opened(url, "endless")
@@ -93,7 +111,7 @@ def test_who_does_not_read_does_not_hold_up_the_end(tmp_path):
         connection.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP])
 def test_a_server_with_nothing_to_do_stops_at_once(tmp_path, number):
     with serving(tmp_path, drain_s=3600) as (process, url):
         with connect(url) as idle:

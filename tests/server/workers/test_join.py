@@ -541,8 +541,8 @@ def test_a_worker_that_is_told_to_stop_cuts_short_what_takes_longer_than_it_may(
         assert process.wait(10) == 0
         thread.join(20)
         assert [status for status, _ in answers] == [503]
-        lines = process.stderr.read().splitlines()
-        assert lines[1:] == ["antiphon: Draining: 1 session left.", "antiphon: Time is up: 1 session cut short."]
+        messages = [json.loads(line)["message"] for line in process.stderr.read().splitlines()]
+        assert messages[1:] == ["Draining: 1 session left.", "Time is up: 1 session cut short."]
 
 
 def test_five_hundred_workers_that_come_and_go_leave_nothing_behind(base_url):

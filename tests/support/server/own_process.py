@@ -2,15 +2,17 @@
 
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 
 PROGRAM = """
 import json, pathlib, sys
 from antiphon.config.load import load
-from antiphon.server.processes.run import serve
+from antiphon.server.processes import run, supervisor
 home, flags = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])
 config = load(flags, None, {"HOME": str(home)}, home, system_file=home / "none.toml").config
+serve = run.serve if config.server.processes == 1 else supervisor.serve
 serve(config, on_ready=lambda url, _is_open: print(url, flush=True))
 """
 
@@ -23,11 +25,15 @@ MODELS = [
 
 
 @contextlib.contextmanager
-def serving(home, models=MODELS, **settings):
-    """A server in a process of its own; the process and its address."""
+def serving(home, models=MODELS, ignores=None, **settings):
+    """A server in a process of its own, which ignores a signal as `nohup` has it; the process and its address."""
     flags = {"server.port": 0, "models": models} | {f"server.{name}": value for name, value in settings.items()}
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(home), json.dumps(flags)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", PROGRAM, str(home), json.dumps(flags)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=None if ignores is None else lambda: signal.signal(ignores, signal.SIG_IGN),
     ) as process:
         try:
             yield process, process.stdout.readline().strip()

@@ -57,7 +57,7 @@ def show(
     shell: ShellParameter,
 ) -> None:
     """
-    Show every setting.
+    Show every setting, with a mask for passwords, keys and the values of headers.
 
     Try:
         antiphon config show --origin
@@ -92,7 +92,8 @@ def _flatten(config: Config) -> dict[str, object]:
     flat: dict[str, object] = {}
     for section, value in config.model_dump(mode="json", exclude={"models"}).items():
         flat |= {f"{section}.{key}": inner for key, inner in value.items()} if isinstance(value, dict) else {section: value}
-    return flat | {"store.url": settings.mask_password(config.store.url), "models": [_model_table(model) for model in config.models]}
+    flat["models"] = [_model_table(model) for model in config.models]
+    return {key: settings.mask_secrets(value, key.rpartition(".")[2]) for key, value in flat.items()}
 
 
 def _model_table(model: ModelEntry) -> dict[str, object]:

@@ -18,6 +18,7 @@ from antiphon.cli.common.client import ApiClient
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
 from antiphon.cli.common.shell import Shell, UsageError
 from antiphon.config.load import Config
+from antiphon.installation import install_hint
 from antiphon.weights import catalogue, fetch
 from antiphon.weights.catalogue import CatalogueModel
 
@@ -92,11 +93,11 @@ def check_python() -> Finding:
 def check_packages() -> Finding:
     """Whether the required packages are installed."""
     if not _package_version("antiphon"):
-        return Finding("packages", "note", "antiphon runs from its sources, not installed", "make install")
+        return Finding("packages", "note", "antiphon runs from its sources, not installed", _remedy())
     names = _required_packages(extra=None)
     absent = [name for name in names if not _package_version(name)]
     if absent:
-        return Finding("packages", "missing", f"not installed: {', '.join(absent)}", "pip install antiphon, or make install")
+        return Finding("packages", "missing", f"not installed: {', '.join(absent)}", _remedy())
     return Finding("packages", "ok", f"all {len(names)} installed")
 
 
@@ -113,7 +114,7 @@ def check_local_runtime(config: Config) -> Finding:
     """Whether the packages that run local models are installed."""
     names = _required_packages(extra="local")
     if not names:
-        return Finding("local models", "note", "unknown, as antiphon is not installed", "make install")
+        return Finding("local models", "note", "unknown, as antiphon is not installed", _remedy("local"))
     absent = [name for name in names if not _package_version(name)]
     if not absent:
         return Finding("local models", "ok", "their runtime is installed")
@@ -122,7 +123,7 @@ def check_local_runtime(config: Config) -> Finding:
         "local models",
         "missing" if is_required else "note",
         f"not installed: {', '.join(absent)}",
-        "pip install 'antiphon[local]', or make install",
+        _remedy("local"),
     )
 
 
@@ -147,7 +148,7 @@ def check_speech(config: Config) -> Finding:
     state: Literal["note", "missing"] = "missing" if config.speech.enabled else "note"
     absent = [name for name in _required_packages(extra="speech") if not _package_version(name)]
     if absent:
-        return Finding("speech", state, f"not installed: {', '.join(absent)}", "pip install 'antiphon[speech]', or make install")
+        return Finding("speech", state, f"not installed: {', '.join(absent)}", _remedy("speech"))
     if altered_names := checks.altered_speech_models(config):
         return Finding(
             "speech", "missing", f"altered since they were fetched: {', '.join(altered_names)}", checks.pull_command(altered_names)
@@ -206,6 +207,11 @@ def check_port(config: Config) -> Finding:
                 "server", "missing", f"can't listen on {host}:{number}: {error.strerror or error}", "choose another with ANTIPHON_PORT"
             )
     return Finding("server", "note", f"not running; {host}:{number} is free", "antiphon serve")
+
+
+def _remedy(*extras: str) -> str:
+    """The installation's command behind the dash of a finding."""
+    return install_hint(*extras).removesuffix(".").replace("Run", "run", 1)
 
 
 def _required_packages(extra: str | None) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from antiphon.cli.common.shell import UsageError
+from antiphon.installation import install_hint
 from antiphon.runtime.recording.files import META
 from antiphon.runtime.recording.mixing import mix_to_wav, read_wav
 from antiphon.runtime.recording.transcript import TranscriptTurn, read_turns, render_transcript
@@ -46,7 +47,7 @@ def _to_flac(name: str, content: bytes) -> tuple[str, bytes]:
     try:
         import soundfile  # noqa: PLC0415 - needs the extra `speech`
     except ImportError:
-        raise UsageError("FLAC needs the extra `speech`: pip install 'antiphon[speech]'. Without --flac the files are WAV.") from None
+        raise UsageError(f"FLAC needs the extra `speech`. {install_hint('speech')} Without --flac the files are WAV.") from None
     samples, rate_hz = soundfile.read(io.BytesIO(content), dtype="int16")
     file = io.BytesIO()
     soundfile.write(file, samples, rate_hz, format="FLAC", subtype="PCM_16")

@@ -5,16 +5,20 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from http import HTTPStatus
 from typing import Literal, TypeVar
 
 from cyclopts import App
 
 from antiphon.cli.common import lazy, settings
+from antiphon.cli.common.client import ApiClient
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
-from antiphon.cli.common.shell import Shell, UsageError, format_time
+from antiphon.cli.common.shell import UsageError, format_time
+from antiphon.config.load import Config
+from antiphon.errors import UpstreamError
 from antiphon.records import KeyRecord
 from antiphon.runtime.access.keys import DEFAULT_SCOPES, SCOPES, make_key
+from antiphon.runtime.core.home_lock import is_home_locked
 from antiphon.stores.base import KeyStore
 
 app = App(
@@ -29,6 +33,8 @@ Try:
 )
 
 _UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
+
+_OTHER_CONFIGURATION = "If your server has another configuration, name it with --config, or set the same ANTIPHON_HOME."
 
 ResultT = TypeVar("ResultT")
 
@@ -80,11 +86,16 @@ def create(
         raise UsageError(f"'{scopes}' is no list of scopes; there are {', '.join(SCOPES)}.")
     expires_at = _parse_expiry(expires, datetime.fromtimestamp(now, UTC)) if expires is not None else None
     key, secret = make_key(name, now=now, tenant=tenant, scopes=granted_scopes, expires_at=expires_at, record=record, **limits)
-    _with_keys(shell, file, lambda keys: keys.add(key))
+    config = settings.load(shell, file).config
+    _with_keys(config, lambda keys: keys.add(key))
+    store = settings.store_location(config)
     if as_json:
-        return shell.say_json({"key": secret, **_to_dict(key, now)})
-    shell.say(secret)
-    return shell.note(f"{key.id} is created for tenant '{tenant}'. Keep the key: it can't be shown again.")
+        shell.say_json({"key": secret, **_to_dict(key, now), "store": store})
+    else:
+        shell.say(secret)
+        shell.note(f"{key.id} is created for tenant '{tenant}' in the store {store}. Keep the key: it can't be shown again.")
+    if problem := _server_problem(config, secret):
+        shell.note(problem)
 
 
 @app.command(name="list")
@@ -96,11 +107,12 @@ def list_(*, as_json: JsonFlag = False, file: ConfigFlag = None, shell: ShellPar
         antiphon keys list
     """
     now = time.time()
-    keys = _with_keys(shell, file, lambda keys: keys.all())
+    config = settings.load(shell, file).config
+    keys = _with_keys(config, lambda keys: keys.all())
     if as_json:
         return shell.say_json([_to_dict(key, now) for key in keys])
     if not keys:
-        return shell.note("there are no keys; create one with `antiphon keys create`")
+        return shell.note(f"there are no keys in the store {settings.store_location(config)}; create one with `antiphon keys create`")
     rows = [
         (
             key.id,
@@ -131,20 +143,50 @@ def revoke(*which: str, file: ConfigFlag = None, shell: ShellParameter) -> None:
         raise UsageError("Name at least one key; `antiphon keys list` shows them.")
     now = time.time()
 
-    async def work(keys: KeyStore) -> list[KeyRecord]:
-        live_keys = [key for key in await keys.all() if key.revoked_at is None]
-        matches = [_find(id_or_name, live_keys) for id_or_name in which]
+    async def work(keys: KeyStore) -> tuple[list[KeyRecord], bool]:
+        former_keys = [key for key in await keys.all() if key.revoked_at is None]
+        matches = [_find(id_or_name, former_keys) for id_or_name in which]
         for key in matches:
             await keys.revoke(key.id, int(now))
-        return matches
+        return matches, any(key.is_live(now) for key in former_keys if key not in matches)
 
-    for key in _with_keys(shell, file, work):
+    config = settings.load(shell, file).config
+    revoked_keys, is_any_left = _with_keys(config, work)
+    for key in revoked_keys:
         shell.say(f"{key.id} ({key.name}) is revoked")
+    if not is_any_left and config.server.require_keys is not False:
+        shell.note(
+            "no valid key is left, so the server refuses every request: create a key with `antiphon keys create`, or set "
+            f"{settings.NO_KEYS_SETTING}"
+        )
 
 
-def _with_keys(shell: Shell, file: Path | None, work: Callable[[KeyStore], Awaitable[ResultT]]) -> ResultT:
+def _server_problem(config: Config, secret: str) -> str | None:
+    """Why no server that can be found takes a new key of the configured store; None if one does, or needs none."""
+    address = settings.base_url(config)
+    if not ApiClient(address).is_alive():
+        if not config.has_shared_store and is_home_locked(config.home):  # a server listens elsewhere, as after `serve --port`
+            return None
+        return f"no server answers at {address}; the key is for one with this store. {_OTHER_CONFIGURATION}"
+    if config.server.require_keys is False:
+        return None
+    # A server that needs no key yet takes any, so it is asked with a wrong one, too.
+    if _is_accepted(address, secret) and not _is_accepted(address, f"{secret}-wrong"):
+        return None
+    return f"the server at {address} has another store, so it does not know the key. {_OTHER_CONFIGURATION}"
+
+
+def _is_accepted(address: str, secret: str) -> bool:
+    try:
+        ApiClient(address, secret).get("/v1/models")
+    except UpstreamError as error:
+        return error.status != HTTPStatus.UNAUTHORIZED  # any other refusal is not about the key
+    return True
+
+
+def _with_keys(config: Config, work: Callable[[KeyStore], Awaitable[ResultT]]) -> ResultT:
     """Run `work` with the keys of the configured store."""
-    url = settings.load(shell, file).config.database_url
+    url = config.database_url
     if url is None:
         raise UsageError("Keys need a store that lasts, and `store.url` is `memory`.")
 

@@ -28,16 +28,20 @@ class SessionReplay:
 
     Args:
         is_fast: whether to send as fast as possible, not at the recorded pace.
+        model: the model that answers; None for the recording's.
         idle_timeout_s: after so long without any event, stop waiting for one that came in the recording.
 
     Attributes:
         lines: the new session: what was sent, without its content, and what was received.
     """
 
-    def __init__(self, recording: DownloadedRecording, *, is_fast: bool, idle_timeout_s: float = IDLE_TIMEOUT_S) -> None:
+    def __init__(
+        self, recording: DownloadedRecording, *, is_fast: bool, model: str | None = None, idle_timeout_s: float = IDLE_TIMEOUT_S
+    ) -> None:
         self._idle_timeout_s = idle_timeout_s
         self._recording = recording
         self._is_fast = is_fast
+        self._model = model
         self._ids = IdMapping(recording.lines)
         self._received_counts: Counter[str] = Counter()
         self.lines: list[EventLine] = []
@@ -56,7 +60,7 @@ class SessionReplay:
         async with connect_websocket(client, path, {}) as socket, asyncio.TaskGroup() as tasks:
             self._start_s = asyncio.get_running_loop().time()
             receiver = tasks.create_task(self._receive(socket))
-            for step in self._recording.steps():
+            for step in self._recording.steps(self._model):
                 await self._wait_for_step(step)
                 if self._is_over:
                     break

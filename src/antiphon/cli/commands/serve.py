@@ -4,10 +4,11 @@ import json
 from collections.abc import Sequence
 
 from antiphon import __version__, errors
-from antiphon.cli.common import checks, lazy, settings, weights
+from antiphon.cli.common import checks, lazy, log, settings, weights
 from antiphon.cli.common.flags import ConfigFlag, ShellParameter
 from antiphon.cli.common.shell import align_columns
 from antiphon.config.load import Config, ModelEntry
+from antiphon.runtime.access.keys import KeyAccess
 from antiphon.runtime.speech import service
 
 _LISTING_ENGINES = ("chat", "responses", "realtime")
@@ -45,17 +46,11 @@ def serve(
     is_alone = loaded_config.config.server.processes == 1
     # Several processes each check the store themselves: the one that starts them should load no database driver.
     checks.raise_usage_error(checks.store_problems(loaded_config.config) if is_alone else checks.process_problems(loaded_config.config))
+    notice = log.own_log(loaded_config.config, shell)
     config = weights.with_optional_speech(loaded_config.config, shell)
     # The supervisor must not load the server, which only its processes need.
     run = lazy.run.serve if is_alone else lazy.supervisor.serve
-    run(config, on_ready=lambda base_url, is_open: shell.say(greeting(config, base_url, shell.name, is_open=is_open)), notice=shell.note)
-
-
-def _store_location(config: Config) -> str:
-    """Where responses are stored, without passwords."""
-    if config.database_url is None:
-        return "in memory, until it stops"
-    return settings.mask_password(config.database_url).removeprefix("sqlite:///")
+    run(config, on_ready=lambda base_url, access: shell.say(greeting(config, base_url, shell.name, access)), notice=notice)
 
 
 def _speech_problem(config: Config, program: str) -> str | None:
@@ -71,24 +66,26 @@ def _speech_problem(config: Config, program: str) -> str | None:
     return None
 
 
-def _describe_access(config: Config, program: str, *, is_open: bool) -> str:
+def _describe_access(config: Config, program: str, access: KeyAccess) -> str:
     """Who may use the server."""
-    if not is_open:
+    if not access.is_open and not access.has_live_key:
+        return f"nobody: no key is valid; `{program} keys create` makes one, or set {settings.NO_KEYS_SETTING}"
+    if not access.is_open:
         return f"everyone with a key; `{program} keys list` shows the keys"
     if config.database_url is None or config.server.require_keys is False:
         return "this machine only; no key needed"
     return f"this machine only; no key needed until `{program} keys create`"
 
 
-def greeting(config: Config, base_url: str, program: str, *, is_open: bool) -> str:
+def greeting(config: Config, base_url: str, program: str, access: KeyAccess) -> str:
     """The text printed once the server answers: where it is, what it has, and what to try next."""
     speech_problem = _speech_problem(config, program)
     facts = [
         ("models", ", ".join(map(_describe_model, config.models))),
-        ("responses", _store_location(config)),
+        ("responses", settings.store_location(config)),
         ("weights", str(config.models_dir)),
         ("speech", speech_problem or f"{config.speech.ears} hears, {config.speech.voice} speaks"),
-        ("open to", _describe_access(config, program, is_open=is_open)),
+        ("open to", _describe_access(config, program, access)),
         ("API", f"{_local_url(base_url)}/docs"),
     ]
     can_talk = speech_problem is None or any(entry.engine not in weights.TEXT_ENGINES for entry in config.models)
@@ -99,7 +96,7 @@ def greeting(config: Config, base_url: str, program: str, *, is_open: bool) -> s
             "",
             "Try, in another terminal:",
             "",
-            *_example_commands(config.models, _local_url(base_url), program, is_open=is_open, can_talk=can_talk),
+            *_example_commands(config.models, _local_url(base_url), program, is_open=access.is_open, can_talk=can_talk),
             "",
             "Ctrl-C stops it.",
         ]
@@ -136,7 +133,7 @@ def _example_commands(models: Sequence[ModelEntry], base_url: str, program: str,
     command = program if is_open else f"ANTIPHON_API_KEY=YOUR_KEY {program}"
     return [
         f'{command} ask "{_QUESTION}"{address}',
-        *([f"{command} talk question.wav{address}  # a recording of yours"] if can_talk else ()),
+        *([f"{command} talk --sample{address}"] if can_talk else ()),
         "",
         f"curl {base_url}/v1/responses \\",
         *(() if is_open else ("  -H 'Authorization: Bearer YOUR_KEY' \\",)),

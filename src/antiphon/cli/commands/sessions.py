@@ -17,7 +17,7 @@ from antiphon.cli.common import server
 from antiphon.cli.common.client import ApiClient
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter, UrlFlag
 from antiphon.cli.common.shell import UsageError, align_columns, format_time
-from antiphon.errors import UpstreamError
+from antiphon.errors import UpstreamError, quote_list
 from antiphon.runtime.recording.files import EVENTS, META, decode_lines
 from antiphon.runtime.recording.transcript import read_turns
 from antiphon.runtime.replay.compare import to_dict
@@ -187,9 +187,10 @@ def replay(
     if fast and recording.is_full_duplex:
         raise UsageError("--fast does not work in full duplex, where the answers depend on the pace.")
     target = ApiClient(to, client.key) if to is not None else client
+    _check_model(target, recording, model)
     if not fast:
         shell.note(f"this takes as long as the session did, {recording.record.duration_ms / 1000:.1f} s, or longer if answers do")
-    turns = asyncio.run(SessionReplay(recording, is_fast=fast).run(target, recording.session_path(model, is_recorded=record)))
+    turns = asyncio.run(SessionReplay(recording, is_fast=fast, model=model).run(target, recording.session_path(model, is_recorded=record)))
     if as_json:
         return shell.say_json({"session": recording.record.id, "model": model or recording.record.model, **to_dict(turns)})
     if not turns:
@@ -221,6 +222,22 @@ def rm(*sessions: str, url: UrlFlag = None, file: ConfigFlag = None, shell: Shel
 
 
 # Requests
+
+
+def _check_model(target: ApiClient, recording: DownloadedRecording, model: str | None) -> None:
+    """
+    Check that `--model` decides which model answers.
+
+    Raises:
+        UsageError: it doesn't: the server has no such model, and in MiniCPM-o's protocol it would take another one; or
+            the server chooses the model itself.
+    """
+    if model is None:
+        return
+    if recording.record.mode == "transcription":
+        raise UsageError("--model is for conversations; what transcribes is the server's `realtime.transcription_model`.")
+    if not target.has_model(model):
+        raise UsageError(f"The server at {target.base_url} has no model '{model}'; it has {quote_list(target.list_models())}.")
 
 
 def _session_path(session_id: str) -> str:

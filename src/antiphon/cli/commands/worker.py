@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from cyclopts import Parameter
 
-from antiphon.cli.common import settings
+from antiphon.cli.common import log, settings
 from antiphon.cli.common.flags import ConfigFlag, ShellParameter
 from antiphon.cli.common.shell import UsageError
 from antiphon.errors import quote_list
@@ -83,7 +83,7 @@ def worker(
         exits_when_drained=exit_when_drained,
         drain_s=config.server.drain_s if drain_s is None else drain_s,
     )
-    serve(config, url=url, key=key, options=worker_options, notice=shell.note)
+    serve(config, url=url, key=key, options=worker_options, notice=log.own_log(config, shell))
 
 
 def _parse_option(text: str) -> tuple[str, object]:

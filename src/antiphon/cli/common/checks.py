@@ -1,6 +1,5 @@
 """Checks of the configuration and of what is installed, without loading what they check."""
 
-import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -9,8 +8,9 @@ from antiphon.cli.common import lazy
 from antiphon.cli.common.shell import UsageError
 from antiphon.config.load import Config, ModelEntry
 from antiphon.engine_api.engine import BuildContext
-from antiphon.errors import ServerError, quote_list
-from antiphon.runtime.core.engine_types import ENGINES
+from antiphon.errors import ServerError
+from antiphon.installation import missing_modules
+from antiphon.runtime.core.engine_types import load_builder
 from antiphon.weights import catalogue, fetch, verify
 
 _T = TypeVar("_T")
@@ -57,6 +57,14 @@ def _problems_from(check: Callable[[_T], object], subject: _T) -> Iterator[str]:
         yield error.message
 
 
+def runtime_problems(config: Config) -> Iterator[str]:
+    """What is not installed of what the configured models run on; one line each."""
+    is_local = not config.models or any(model.engine == "local" for model in config.models)
+    # Asked first, as the engine takes a while to load.
+    if is_local and missing_modules(("xllamacpp",)) and (problem := lazy.llama_server.runtime_problem()):
+        yield problem
+
+
 def model_problems(config: Config) -> Iterator[str]:
     """What is wrong with the configured models; one line for each model."""
     for entry in config.models:
@@ -65,11 +73,9 @@ def model_problems(config: Config) -> Iterator[str]:
 
 
 def _model_problem(entry: ModelEntry, config: Config) -> str | None:
-    if entry.engine not in ENGINES:
-        return f"There is no engine '{entry.engine}'; there are {quote_list(ENGINES)}."
     context = BuildContext(weights_folder=config.models_dir, base_folder=entry.origin_folder, secrets=config.secrets)
     try:
-        importlib.import_module(ENGINES[entry.engine]).build(entry.name, entry.options, context)
+        load_builder(entry.engine)(entry.name, entry.options, context)
     except ServerError as error:
         return error.message
     path = entry.options.get("path") if entry.engine == "local" else None

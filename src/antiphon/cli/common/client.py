@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
 from typing import TypeVar
+from urllib.parse import quote
 
 import msgspec
 
@@ -97,6 +98,14 @@ class ApiClient:
     def list_models(self) -> list[str]:
         """The names of the server's models."""
         return [model["id"] for model in self.get("/v1/models")["data"]]
+
+    def has_model(self, name: str) -> bool:
+        """Whether the server has a model of that name; also true where it can't be asked, as it has no such route."""
+        try:
+            self.get(f"/v1/models/{quote(name, safe='')}")
+        except UpstreamError as error:
+            return error.code != "model_not_found"
+        return True
 
     def first_model(self) -> str:
         """

@@ -26,6 +26,7 @@ UrlFlag = Annotated[str | None, Parameter(name="--url", help="base address of th
 RecordingPath = Annotated[
     Path, Parameter(help="WAV files; with the extra `speech` also FLAC, MP3 and Ogg, with `formats` also M4A, MP4, WebM and AAC.")
 ]
+SampleFlag = Annotated[bool, Parameter(help="ask a short spoken question that comes with antiphon, instead of a recording.")]
 OutputFlag = Annotated[Path | None, Parameter(name=["--output", "-o"], help="write the answers' audio to this WAV file, at 24 kHz.")]
 RecordFlag = Annotated[bool, Parameter(help="ask a running server to record this session; it says afterwards where the recording is.")]
 ShellParameter = Annotated[Shell, Parameter(parse=False)]

@@ -9,16 +9,20 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from antiphon.engines.local import llama_server as llama_server
     from antiphon.runtime import service as service
     from antiphon.server.processes import run as run, supervisor as supervisor
+    from antiphon.server.transport import logs as logs
     from antiphon.speech.audio_files import decode as decode
     from antiphon.speech.dsp import resample as resample
     from antiphon.stores.sql import database as database, store as store
 else:
     MODULES = {
+        "llama_server": "antiphon.engines.local.llama_server",
         "service": "antiphon.runtime.service",
         "run": "antiphon.server.processes.run",
         "supervisor": "antiphon.server.processes.supervisor",
+        "logs": "antiphon.server.transport.logs",
         "decode": "antiphon.speech.audio_files.decode",
         "resample": "antiphon.speech.dsp.resample",
         "database": "antiphon.stores.sql.database",

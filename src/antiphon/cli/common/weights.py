@@ -1,7 +1,7 @@
 """Preparing the configured models: fetching the weights they need."""
 
 from antiphon.cli.common import checks, progress
-from antiphon.cli.common.shell import Shell
+from antiphon.cli.common.shell import Shell, UsageError
 from antiphon.config.load import Config, ModelEntry
 from antiphon.errors import ApiError
 from antiphon.runtime.speech import service
@@ -20,8 +20,9 @@ def with_models(config: Config, shell: Shell) -> Config:
 
     Raises:
         ApiError: weights can't be fetched.
-        UsageError: a model can't be served as configured.
+        UsageError: a model can't be served as configured, or what it runs on is not installed.
     """
+    checks.raise_usage_error(checks.runtime_problems(config))
     if not config.models:
         return _with_default_model(config, shell)
     if config.server.processes == 1:  # several processes check for themselves: the one that starts them should load no engine
@@ -58,7 +59,11 @@ def with_speech(config: Config, shell: Shell) -> Config:
 
     Raises:
         ApiError: weights can't be fetched.
+        UsageError: as `with_models`; or a model would need speech models, and what they run on is not installed.
     """
+    needs_speech = not config.models or any(model.engine in TEXT_ENGINES for model in config.models)
+    if needs_speech and config.speech.enabled is not False and (problem := service.packages_problem(config.speech)):
+        raise UsageError(f"To talk to a model that reads and writes, {problem}")
     served_config = with_models(config, shell)
     if any(model.engine in TEXT_ENGINES for model in served_config.models):
         _fetch_speech(config, shell)
@@ -68,6 +73,8 @@ def with_speech(config: Config, shell: Shell) -> Config:
 def _fetch_speech(config: Config, shell: Shell) -> None:
     if config.speech.enabled is False or service.missing_modules(config.speech):
         return
+    if problem := service.catalogue_problem(config.speech):
+        raise UsageError(problem)
     with progress.show_progress(shell) as report:
         for name in config.speech.catalogue_models:
             fetch.ensure(name, config.models_dir, report)

@@ -3,7 +3,7 @@
 import importlib.util
 import wave
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -12,12 +12,19 @@ from antiphon import audio
 from antiphon.cli.common import lazy
 from antiphon.cli.common.shell import UsageError
 from antiphon.errors import ClientError
+from antiphon.installation import install_hint, missing_modules
 from antiphon.speech.base import INPUT_RATE_HZ
 
 RATE_HZ = 24_000
 """In both directions: the Realtime API takes PCM at this rate only."""
 
 CHUNK_MS = 20
+
+SAMPLE = Path(__file__).with_name("sample.wav")
+"""
+The question "What is the capital of France?", for those who have no recording. A WAV file, as other formats need an
+extra. Made with antiphon itself: its text is ours, and the voice is Piper's en_US-joe-medium (CC0-1.0).
+"""
 
 _UNSIGNED_TO_SIGNED = bytes(value ^ 0x80 for value in range(256))
 """A translation table from unsigned to signed samples of 8 bits."""
@@ -34,6 +41,21 @@ class InputRecording(Struct, frozen=True):
 
     name: str
     pcm: bytes
+
+
+def read_recordings(paths: Sequence[Path], cwd: Path, rate_hz: int = RATE_HZ, *, is_sample: bool = False) -> list[InputRecording]:
+    """
+    Read audio files, as `read_recording` does.
+
+    Args:
+        is_sample: the value of `--sample`: the question that comes with antiphon stands for them.
+
+    Raises:
+        UsageError: one can't be read; or there are some beside the sample.
+    """
+    if is_sample and paths:
+        raise UsageError("--sample takes the place of recordings: name none beside it.")
+    return [read_recording(cwd / path, rate_hz) for path in ((SAMPLE,) if is_sample else paths)]
 
 
 def read_recording(path: Path, rate_hz: int = RATE_HZ) -> InputRecording:
@@ -68,10 +90,10 @@ def _read_wav(path: Path, target_hz: int) -> bytes:
 
 
 def _read_other(path: Path, target_hz: int) -> bytes:
-    if absent := [name for name in ("numpy", "soundfile", "soxr") if importlib.util.find_spec(name) is None]:
+    if absent := missing_modules(("numpy", "soundfile", "soxr")):
         raise UsageError(
             f"{path} is no plain WAV file, and to read other formats these packages are missing: {', '.join(absent)}. "
-            "Run `make install`, or `pip install 'antiphon[speech]'`."
+            f"{install_hint('speech')}"
         )
     try:
         file = lazy.decode.AudioFileReader(path.read_bytes())

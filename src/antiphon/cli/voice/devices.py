@@ -10,9 +10,10 @@ from typing import NamedTuple, Protocol, Self, cast
 from antiphon.audio import duration_ms
 from antiphon.cli.voice.audio import CHUNK_MS, RATE_HZ
 from antiphon.errors import ServerError
+from antiphon.installation import install_hint
 
 _BLOCK_FRAMES = RATE_HZ * CHUNK_MS // 1000
-_FILE_HINT = "Or talk with a recording: antiphon talk question.wav"
+_FILE_HINT = "Or talk with a recording, such as the one that comes with antiphon: antiphon talk --sample"
 
 
 class DeviceStream(Protocol):
@@ -52,7 +53,7 @@ def load_library(import_module: Callable[[str], object] = importlib.import_modul
     try:
         return cast(SoundDeviceLibrary, import_module("sounddevice"))
     except ModuleNotFoundError:
-        raise ServerError(f"Talking by microphone needs the package sounddevice: pip install 'antiphon[talk]'. {_FILE_HINT}") from None
+        raise ServerError(f"Talking by microphone needs the package sounddevice. {install_hint('talk')} {_FILE_HINT}") from None
     except OSError:
         raise ServerError(
             f"Talking by microphone needs PortAudio: on Debian and Ubuntu, sudo apt install libportaudio2. {_FILE_HINT}"

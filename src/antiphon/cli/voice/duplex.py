@@ -2,15 +2,13 @@
 
 import asyncio
 from typing import Annotated, Literal
-from urllib.parse import quote
 
 from cyclopts import Parameter
 
-from antiphon.cli.common.client import ApiClient
-from antiphon.cli.common.flags import ConfigFlag, OutputFlag, RecordFlag, RecordingPath, ShellParameter, UrlFlag
+from antiphon.cli.common.flags import ConfigFlag, OutputFlag, RecordFlag, RecordingPath, SampleFlag, ShellParameter, UrlFlag
 from antiphon.cli.common.shell import UsageError
 from antiphon.cli.voice import frames
-from antiphon.cli.voice.audio import read_recording
+from antiphon.cli.voice.audio import read_recordings
 from antiphon.cli.voice.from_files_duplex import DuplexSessionInput, run_duplex_session
 from antiphon.cli.voice.minicpmo_session import MinicpmoSessionOptions
 from antiphon.cli.voice.recording import open_voice_server
@@ -23,6 +21,7 @@ _MAX_CHUNK_MS = 5_000
 
 def duplex(
     *recordings: RecordingPath,
+    sample: SampleFlag = False,
     video: str | None = None,
     mode: Literal["audio", "video", "chat"] | None = None,
     output: OutputFlag = None,
@@ -49,7 +48,7 @@ def duplex(
     does.
 
     Try:
-        antiphon duplex question.wav
+        antiphon duplex --sample
         antiphon duplex question.wav -o answer.wav --chunk-ms 200
         antiphon duplex question.wav --video clip.mp4
         antiphon duplex question.wav --mode chat --json
@@ -64,15 +63,15 @@ def duplex(
         fast: send the recordings faster than they play.
         as_json: print the answers, their times and the numbers of events, as JSON.
     """
-    if not recordings:
-        raise UsageError("Name at least one recording.")
+    if not (recordings or sample):
+        raise UsageError("Name at least one recording, or take --sample.")
     if not 20 <= chunk_ms <= _MAX_CHUNK_MS:
         raise UsageError(f"--chunk-ms takes 20 to {_MAX_CHUNK_MS}, not {chunk_ms}.")
     if video is not None and mode == "audio":
         raise UsageError("--video does not go with --mode audio, which sends no pictures.")
     session_output = SessionOutput(shell, output, as_json=as_json)
     inputs = DuplexSessionInput(
-        recordings=[read_recording(shell.cwd / path, RATE_IN_HZ) for path in recordings],
+        recordings=read_recordings(recordings, shell.cwd, RATE_IN_HZ, is_sample=sample),
         pictures=[] if video is None else frames.read_pictures(video, shell.cwd),
         chunk_ms=chunk_ms,
         is_fast=fast,
@@ -83,7 +82,8 @@ def duplex(
         options = MinicpmoSessionOptions(
             mode=mode or ("audio" if video is None else "video"), model=model, instructions=instructions, on_session_id=on_session_id
         )
-        if model is not None and not _has_model(client, model):
+        # A MiniCPM-o session never says which model it got.
+        if model is not None and not client.has_model(model):
             shell.note(f"the server has no model '{model}'; if it has only one, that one answers")
         outcome = asyncio.run(run_duplex_session(client, options, inputs, session_output.renderer))
         answers = outcome.transcript.answers
@@ -91,13 +91,3 @@ def duplex(
         session_output.finish(result, (answer.pcm for answer in answers))
     if any(answer.reason == "error" for answer in answers):
         raise UpstreamError("The model failed.")
-
-
-def _has_model(client: ApiClient, model: str) -> bool:
-    # A MiniCPM-o session never says which model it got, so `/v1/models` has to. Servers without that route get the
-    # benefit of the doubt.
-    try:
-        client.get(f"/v1/models/{quote(model, safe='')}")
-    except UpstreamError as error:
-        return error.code != "model_not_found"
-    return True

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from antiphon.cli.common.shell import UsageError
+from antiphon.installation import install_hint
 
 if TYPE_CHECKING:
     import av
@@ -35,7 +36,7 @@ def read_pictures(source: str, folder: Path) -> list[bytes]:
         if path.is_dir():
             pictures = [file.read_bytes() for file in sorted(path.iterdir()) if file.suffix.lower() in _SUFFIXES]
         elif path.is_file() and path.suffix.lower() not in _SUFFIXES:
-            pictures = _read_film(path)
+            pictures = _read_film(path, source)
         else:
             pictures = [Path(name).read_bytes() for name in sorted(glob.glob(str(path)))]
     except OSError as error:
@@ -45,13 +46,11 @@ def read_pictures(source: str, folder: Path) -> list[bytes]:
     return pictures[:MAX_PICTURES]
 
 
-def _read_film(path: Path) -> list[bytes]:
+def _read_film(path: Path, source: str) -> list[bytes]:
     try:
         import av  # noqa: PLC0415 - needs the extra `formats`
     except ModuleNotFoundError:
-        raise UsageError(
-            f"{path.name} is no folder of JPEG files, and reading films needs PyAV: pip install 'antiphon[formats]'."
-        ) from None
+        raise UsageError(f"{source} is no folder of JPEG files, and reading films needs PyAV. {install_hint('formats')}") from None
     pictures: list[bytes] = []
     try:
         with av.open(str(path)) as film:
@@ -61,7 +60,7 @@ def _read_film(path: Path) -> list[bytes]:
                     if len(pictures) == MAX_PICTURES:
                         break
     except (av.FFmpegError, IndexError) as error:
-        raise UsageError(f"{path.name} can't be read as a film: {error}.") from None
+        raise UsageError(f"{source} can't be read as a film: {error}.") from None
     return pictures
 
 

@@ -146,9 +146,10 @@ class SessionOutput:
         self.renderer = Renderer() if as_json else TerminalRenderer(shell)
         self._shell = shell
         self._as_json = as_json
+        self._file = file
         self._path = None if file is None else shell.cwd / file
         if self._path is not None and self._path.is_dir():
-            raise UsageError(f"{self._path} is a folder; -o takes the name of a WAV file.")
+            raise UsageError(f"{file} is a folder; -o takes the name of a WAV file.")
         if self._path is not None and not self._path.parent.is_dir():
             raise UsageError(f"There is no folder {self._path.parent} to write {self._path.name} into.")
 
@@ -165,10 +166,10 @@ class SessionOutput:
 
     def _write_wav(self, path: Path, pcm: bytes) -> Path | None:
         if not pcm:
-            self._shell.note(f"the answer has no audio, so {path.name} is not written")
+            self._shell.note(f"the answer has no audio, so {self._file} is not written")
             return None
         path.write_bytes(audio.wav_file(pcm, RATE_HZ))
-        self._shell.note(f"the answer is in {path.name}: {audio.duration_ms(len(pcm), RATE_HZ) / 1000:.1f} s")
+        self._shell.note(f"the answer is in {self._file}: {audio.duration_ms(len(pcm), RATE_HZ) / 1000:.1f} s")
         return path
 
 

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from antiphon.cli.common.client import check_answer_status
-from antiphon.cli.common.flags import ConfigFlag, OutputFlag, RecordFlag, RecordingPath, ShellParameter, UrlFlag
+from antiphon.cli.common.flags import ConfigFlag, OutputFlag, RecordFlag, RecordingPath, SampleFlag, ShellParameter, UrlFlag
 from antiphon.cli.common.shell import UsageError
-from antiphon.cli.voice.audio import read_recording
+from antiphon.cli.voice.audio import read_recordings
 from antiphon.cli.voice.devices import AudioDevices, load_library
 from antiphon.cli.voice.from_files import run_conversation
 from antiphon.cli.voice.live import run_live_conversation
@@ -19,6 +19,7 @@ from antiphon.cli.voice.render import SessionOutput
 
 def talk(
     *recordings: RecordingPath,
+    sample: SampleFlag = False,
     output: OutputFlag = None,
     model: str | None = None,
     voice: str | None = None,
@@ -43,7 +44,7 @@ def talk(
     `antiphon ask` does.
 
     Try:
-        antiphon talk question.wav
+        antiphon talk --sample
         antiphon talk question.wav -o answer.wav
         antiphon talk first.wav second.wav --fast --json
         antiphon talk
@@ -56,10 +57,10 @@ def talk(
         fast: send the recordings as fast as possible, not at the pace of speech.
         as_json: print the turns, their times and the numbers of events, as JSON.
     """
-    if not recordings and (output or fast or as_json):
-        raise UsageError("-o, --fast and --json are about recordings: name at least one.")
+    if not (recordings or sample) and (output or fast or as_json):
+        raise UsageError("-o, --fast and --json are about recordings: name at least one, or take --sample.")
     session_output = SessionOutput(shell, output, as_json=as_json)
-    inputs = [read_recording(shell.cwd / path) for path in recordings]
+    inputs = read_recordings(recordings, shell.cwd, is_sample=sample)
     devices = None if inputs else AudioDevices(load_library())
     with open_voice_server(shell, url, file, record=record) as (client, on_session_id):
         options = RealtimeSessionOptions(

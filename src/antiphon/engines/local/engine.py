@@ -18,16 +18,17 @@ from msgspec import Meta, Struct
 from antiphon.engine_api import commands, events, history as engine_history
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import BuildContext, Deliver, EngineConversation, EngineOverrun
+from antiphon.engine_api.model_options import option_names
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.local import prompt, sampling
 from antiphon.engines.local.conversation import LocalConversation
 from antiphon.engines.local.generation import CompletionReader, constrain_output, server_failed_error
 from antiphon.engines.local.kv_slots import KvSlotLease, KvSlots
-from antiphon.engines.local.llama_server import LlamaServer, LlamaSettings
+from antiphon.engines.local.llama_server import LlamaServer, LlamaSettings, runtime_problem
 from antiphon.engines.local.prefill import PrefillScheduler
 from antiphon.engines.local.prompt_turns import MIN_CHUNK_TOKENS, SHORT_PROMPT_TOKENS, PromptTurns, ResponseSlots, next_chunk_tokens
 from antiphon.engines.local.tool_grammar import TOOL_CALL_OPEN, GrammarTool, callable_tools
-from antiphon.errors import ApiError, ServerError, context_length_exceeded, quote_list
+from antiphon.errors import ApiError, ServerError, context_length_exceeded, did_you_mean, quote_list
 from antiphon.weights import catalogue, fetch
 from antiphon.weights.verify import ProgressCallback
 
@@ -76,17 +77,17 @@ def build(model: str, options: Mapping[str, Any], build_context: BuildContext) -
     Raises:
         ServerError: an option is unknown or wrong, or names no model.
     """
-    if unknown := options.keys() - set(LocalOptions.__struct_fields__):
-        raise ServerError(
-            f"Model '{model}' has {quote_list(sorted(unknown))}; the engine 'local' knows {quote_list(LocalOptions.__struct_fields__)}."
-        )
+    names = LocalOptions.__struct_fields__
+    if unknown := sorted(options.keys() - set(names)):
+        question = did_you_mean(unknown[0], option_names(LocalOptions))
+        raise ServerError(f"Model '{model}' has {quote_list(unknown)}; the engine 'local' knows {quote_list(names)}.{question}")
     try:
         local_options = msgspec.convert(dict(options), LocalOptions, strict=False)
     except msgspec.ValidationError as error:
         raise ServerError(f"Model '{model}' has a wrong option: {error}.") from None
     if local_options.model and local_options.path:
         raise ServerError(f"Model '{model}' has both 'model' and 'path'; give one.")
-    entry = None if local_options.path else catalogue.find(local_options.model or model)
+    entry = None if local_options.path else catalogue.find(local_options.model or model, "llm")
     return LocalEngine(local_options, entry, build_context)
 
 
@@ -131,8 +132,10 @@ class LocalEngine:
         Load the model; download it first where it isn't here.
 
         Raises:
-            ServerError: it can't be downloaded or loaded.
+            ServerError: the extra `local` is not installed, or the model can't be downloaded or loaded.
         """
+        if problem := runtime_problem():  # before a large download that would be of no use
+            raise ServerError(problem)
         path = await asyncio.to_thread(self._model_file)
         threads = self._options.threads or min(8, _cpu_count())
         settings = LlamaSettings(

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from antiphon.engines.local.prompt import PromptSegment
 from antiphon.errors import ApiError, ServerError, context_length_exceeded
+from antiphon.installation import install_hint, missing_modules
 from antiphon.wire.codec.sse import SseParser
 
 # A batch can't be interrupted: its size bounds how long a cancelled prompt keeps the processor. Measured with a 1.5B
@@ -245,6 +246,11 @@ def _json_stream(payload: Any) -> io.BytesIO:
     return io.BytesIO(msgspec.json.encode(payload))
 
 
+def runtime_problem() -> str | None:
+    """What the engine lacks to run at all, and what installs it; None where it can run. It loads nothing."""
+    return f"The engine 'local' is not installed. {install_hint('local')}" if missing_modules(("xllamacpp",)) else None
+
+
 def _serve(settings: LlamaSettings, key: str) -> _NativeServer:
     """The native server, loaded and listening."""
     # The native threads synchronise after every layer. By default they spin there, and one other busy process then
@@ -254,7 +260,7 @@ def _serve(settings: LlamaSettings, key: str) -> _NativeServer:
     try:
         import xllamacpp  # noqa: PLC0415 - an extra, and 100 MB of native code
     except ImportError:
-        raise ServerError("The engine 'local' is not installed. Install it with: pip install 'antiphon[local]'.") from None
+        raise ServerError(runtime_problem() or "The library of the engine 'local' does not fit this system.") from None
     params = xllamacpp.CommonParams()
     params.model.path = os.fspath(settings.path)
     params.n_parallel = settings.slots

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import BuildContext, Deliver, EngineConversation
+from antiphon.engine_api.model_options import describe_option_error
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.omni.worker import OmniWorker
 from antiphon.engines.upstream.client import UpstreamClient, UpstreamOptions, parse_capabilities
@@ -94,7 +95,7 @@ def _parse_options(model: str, options: Mapping[str, Any]) -> OmniOptions:
     try:
         omni_options = msgspec.convert(dict(options), OmniOptions, strict=False)
     except msgspec.ValidationError as error:
-        raise ServerError(f"{prefix}{error}.") from None
+        raise ServerError(f"{prefix}{describe_option_error(error, OmniOptions)}") from None
     if omni_options.protocol == "stream":
         raise ServerError(
             f"{prefix}`protocol` 'stream' (`/v1/stream/…`) is not supported: its audio goes through files on a shared disk. "

@@ -17,6 +17,7 @@ from msgspec import Struct
 from antiphon.engine_api import events
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import BuildContext
+from antiphon.engine_api.model_options import describe_option_error
 from antiphon.engines.scripted.voice import ScriptedRecordings
 from antiphon.errors import ServerError
 
@@ -254,7 +255,7 @@ def load_script(model: str, options: Mapping[str, Any], build_context: BuildCont
         capabilities = _capabilities(script.abilities)
         _check(script)
     except (ValueError, re.error) as error:
-        raise ServerError(f"The script of model '{model}' is wrong: {error}.") from None
+        raise ServerError(f"The script of model '{model}' is wrong: {describe_option_error(error, Script)}") from None
     line_groups: tuple[ScriptAnswer | ScriptedUtterance, ...] = (*script.answers, *script.duplex.says)
     names = {line.sound for each in line_groups for line in each.lines if line.sound is not None}
     return script, capabilities, ScriptedRecordings(folder, names)

@@ -23,6 +23,7 @@ from msgspec import Struct
 from antiphon import __version__
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import BuildContext
+from antiphon.engine_api.model_options import describe_option_error
 from antiphon.engines.upstream.circuit_breaker import CircuitBreaker, CircuitState
 from antiphon.engines.upstream.concurrency import ConcurrencyLimit
 from antiphon.engines.upstream.connection_pool import HttpConnectionPool, UpstreamAddress
@@ -35,7 +36,7 @@ from antiphon.engines.upstream.http_exchange import (
     ResponseLimits,
     UpstreamFailure,
 )
-from antiphon.errors import ApiError, ServerError, UpstreamError
+from antiphon.errors import ApiError, ServerError, UpstreamError, did_you_mean
 
 BACKOFF_S = (0.1, 0.4, 1.0)
 """
@@ -124,7 +125,7 @@ def parse_options(kind: type[Options], model: str, options: Mapping[str, object]
     try:
         return msgspec.convert(dict(options), kind, strict=False)
     except msgspec.ValidationError as error:
-        raise ServerError(f"The options of model '{model}' are wrong: {error}.") from None
+        raise ServerError(f"The options of model '{model}' are wrong: {describe_option_error(error, kind)}") from None
 
 
 def parse_capabilities(defaults: Capabilities, overrides: Mapping[str, object], model: str) -> Capabilities:
@@ -137,7 +138,8 @@ def parse_capabilities(defaults: Capabilities, overrides: Mapping[str, object], 
     fields = msgspec.to_builtins(defaults)
     # Hosted tools are set by the engine's own option `tools`, where it has one.
     if unknown := overrides.keys() - (fields.keys() - {"hosted"}):
-        raise ServerError(f"The options of model '{model}' are wrong: there is no ability '{min(unknown)}'.")
+        name = min(unknown)
+        raise ServerError(f"The options of model '{model}' are wrong: there is no ability '{name}'.{did_you_mean(name, fields)}")
     try:
         return msgspec.convert(fields | dict(overrides), Capabilities, strict=False)
     except msgspec.ValidationError as error:

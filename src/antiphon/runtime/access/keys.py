@@ -57,6 +57,19 @@ ANONYMOUS_TENANT = ""
 """The tenant of requests that need no key."""
 
 
+class KeyAccess(Struct, frozen=True):
+    """
+    What it takes to use the server.
+
+    Attributes:
+        is_open: whether requests need no key.
+        has_live_key: whether any key is valid; if none is and one is needed, nobody gets in.
+    """
+
+    is_open: bool
+    has_live_key: bool
+
+
 class Caller(Struct, frozen=True, eq=False):
     """
     Who sends a request.
@@ -169,6 +182,11 @@ class Keyring:
         """Whether requests need no key, as far as is known."""
         return self._is_required is False or (self._is_required is None and not self._keys_by_hash)
 
+    @property
+    def access(self) -> KeyAccess:
+        """What requests need, as far as is known."""
+        return KeyAccess(is_open=self.is_open, has_live_key=self.has_live_key)
+
     async def authenticate(self, secret: str | None) -> Caller:
         """
         The caller that presents `secret`.
@@ -183,7 +201,7 @@ class Keyring:
         if not self._keys_by_hash or (secret is not None and self._find(secret) is None):
             await self._refresh_early()
         if secret is None and (self._is_required or self._keys_by_hash):
-            raise _no_key_error()
+            raise _no_key_error(has_live_key=self.has_live_key)
         self._check_age()
         if secret is None or self.is_open:
             return Caller(ANONYMOUS_TENANT)
@@ -191,7 +209,7 @@ class Keyring:
         if key is None and self._is_store_away:  # it may have been created meanwhile
             raise _unreadable_error()
         if key is None or not key.is_live(self._clock()):
-            raise wrong_key_error(secret)
+            raise wrong_key_error(secret, has_live_key=self.has_live_key)
         return self._new_caller(key)
 
     async def caller_for_key(self, key_id: str | None) -> Caller | None:
@@ -298,18 +316,26 @@ def _unreadable_error() -> StoreError:
     return StoreError("The keys can't be read.", is_temporary=True)
 
 
-def _no_key_error() -> ClientError:
+_CREATE_KEYS = "The operator of this server creates keys with `antiphon keys create`."
+
+_LOCKED_OUT = (
+    "This server has no valid key at present. Its operator creates one with `antiphon keys create`, or sets "
+    "`server.require_keys = false` to serve its own machine without keys."
+)
+
+
+def _no_key_error(*, has_live_key: bool) -> ClientError:
     return ClientError(
         "You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth "
-        "(i.e. Authorization: Bearer YOUR_KEY). The operator of this server creates keys with `antiphon keys create`.",
+        f"(i.e. Authorization: Bearer YOUR_KEY). {_CREATE_KEYS if has_live_key else _LOCKED_OUT}",
         status=401,
     )
 
 
-def wrong_key_error(secret: str) -> ClientError:
-    """The key is not valid."""
+def wrong_key_error(secret: str, *, has_live_key: bool = True) -> ClientError:
+    """The key is not valid; without `has_live_key`, none is."""
     return ClientError(
-        f"Incorrect API key provided: {_mask(secret)}. The operator of this server creates keys with `antiphon keys create`.",
+        f"Incorrect API key provided: {_mask(secret)}. {_CREATE_KEYS if has_live_key else _LOCKED_OUT}",
         status=401,
         code="invalid_api_key",
     )

@@ -3,7 +3,8 @@
 import importlib
 
 from antiphon.engine_api.engine import Build
-from antiphon.errors import ServerError, quote_list
+from antiphon.errors import ServerError, did_you_mean, quote_list
+from antiphon.installation import install_hint
 
 ENGINES: dict[str, str] = {
     "chat": "antiphon.engines.chat.engine",
@@ -28,11 +29,9 @@ def load_builder(engine: str) -> Build:
         ServerError: there is no engine of that name, or a library that it needs is not installed.
     """
     if engine not in ENGINES:
-        raise ServerError(f"There is no engine '{engine}'; there are {quote_list(ENGINES)}.")
+        raise ServerError(f"There is no engine '{engine}'; there are {quote_list(ENGINES)}.{did_you_mean(engine, ENGINES)}")
     try:
         build: Build = importlib.import_module(ENGINES[engine]).build
     except ModuleNotFoundError as error:  # only `omni` needs an extra to be loaded
-        raise ServerError(
-            f"The engine '{engine}' needs {error.name}, which is not installed. Run `pip install 'antiphon[speech]'`."
-        ) from error
+        raise ServerError(f"The engine '{engine}' needs {error.name}, which is not installed. {install_hint('speech')}") from error
     return build

@@ -10,6 +10,18 @@ from pathlib import Path
 from antiphon.errors import ServerError
 
 
+def is_home_locked(home: Path) -> bool:
+    """Whether a server uses the home folder now."""
+    try:
+        with (home / "server.lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 @contextlib.contextmanager
 def home_lock(home: Path) -> Iterator[int]:
     """

@@ -15,6 +15,7 @@ from msgspec import Struct, msgpack
 from antiphon.errors import ServerError, overloaded_error
 from antiphon.link import LinkEndpoint
 from antiphon.records import KeyRecord
+from antiphon.runtime.access.keys import KeyAccess
 from antiphon.runtime.access.rate_limits import LimitKind, LimitState
 from antiphon.runtime.core.metrics import Snapshot
 from antiphon.subprocesses import resolve
@@ -44,9 +45,9 @@ class ProcessSetup(_Message):
 
 
 class ProcessReady(_Message):
-    """From a process: it accepts connections; `is_open` if requests need no key."""
+    """From a process: it accepts connections, from those who have `access`."""
 
-    is_open: bool
+    access: KeyAccess
 
 
 class ProcessFailed(_Message):

@@ -69,15 +69,21 @@ class DownloadedRecording:
             query = {"intent": "transcription"}
         return "/v1/realtime?" + urlencode(query | ({"record": "1"} if is_recorded else {}))
 
-    def steps(self) -> Iterator[ReplayStep]:
-        """The client's events, with their audio and images in them."""
+    def steps(self, model: str | None = None) -> Iterator[ReplayStep]:
+        """
+        The client's events, with their audio and images in them.
+
+        Args:
+            model: takes the place of the recorded model where an event names it; None leaves it.
+        """
         milestones: Counter[str] = Counter()
         start_s = self.lines[0].at_s if self.lines else 0.0
         for line in self.lines:
             if line.direction == IN:
                 is_close = line.event.get("type") == "session.close"
                 before = {kind: count for kind, count in milestones.items() if kind != END_OF_TURN or is_close}
-                yield ReplayStep(line.at_s - start_s, restore_media(line.event, self._load_media), before)
+                event = restore_media(line.event, self._load_media)
+                yield ReplayStep(line.at_s - start_s, event if model is None else _with_model(event, model), before)
             elif (kind := milestone_of(line.event)) in MILESTONES or kind == END_OF_TURN:
                 milestones[kind] += 1
 
@@ -91,6 +97,14 @@ class DownloadedRecording:
         # MiniCPM-o's decoder has turned a client's floats into s16le, which is what was recorded.
         encode = FROM_PCM["float32" if self.record.protocol == "minicpmo" else media.form]
         return base64.b64encode(encode(pcm)).decode()
+
+
+def _with_model(event: dict[str, object], model: str) -> dict[str, object]:
+    # A session's model can't be changed: with the recorded one, the update would be refused, and its settings lost.
+    session = event.get("session")
+    if event.get("type") != "session.update" or not isinstance(session, dict) or "model" not in session:
+        return event
+    return event | {"session": session | {"model": model}}
 
 
 def milestone_of(event: Mapping[str, object]) -> str:

@@ -5,19 +5,21 @@ They are loaded after the start, or where that is switched off for the first con
 """
 
 import asyncio
-import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from weakref import WeakValueDictionary
 
+from antiphon import installation
 from antiphon.config.settings import TURN_MODEL, VAD_MODEL, SpeechSettings
 from antiphon.engine_api.engine import Engine
 from antiphon.errors import ApiError, ServerError, quote_list
+from antiphon.installation import install_hint
 from antiphon.runtime.core import lazy
 from antiphon.runtime.speech.warm_up import import_modules, run_once
 from antiphon.speech.base import Synthesizer, Transcriber
 from antiphon.speech.tts.voices import kokoro_synthesizer, piper_synthesizer
 from antiphon.weights import catalogue, fetch, verify
+from antiphon.weights.catalogue import ModelKind
 from antiphon.wire.http.queue import WarmUpState
 
 KNOWN_VOICES = ("alloy", "ash", "ballad", "coral", "echo", "sage", "shimmer", "verse", "marin", "cedar")
@@ -125,11 +127,10 @@ class SpeechService:
             ServerError: its libraries are not installed.
         """
         if self._audio_files is None:
-            missing = [name for name in _FILE_LIBRARIES if importlib.util.find_spec(name) is None]
+            missing = installation.missing_modules(_FILE_LIBRARIES)
             if missing:
                 raise ServerError(
-                    f"Audio files can't be read: {quote_list(missing)} are not installed. Run `make install`, or "
-                    "`pip install 'antiphon[speech]'`.",
+                    f"Audio files can't be read: {quote_list(missing)} are not installed. {install_hint('speech')}",
                     status=501,
                     code="speech_not_available",
                 )
@@ -230,25 +231,50 @@ def _verify_weights(settings: SpeechSettings, weights: Path) -> None:
             )
 
 
-def _required_modules(settings: SpeechSettings) -> Iterator[str]:
-    yield from ("numpy", "onnxruntime", "soundfile", "soxr")
+def _required_modules(settings: SpeechSettings) -> Iterator[tuple[str, str]]:
+    """Modules, each with the extra that has it."""
+    for name in ("numpy", "onnxruntime", "soundfile", "soxr"):
+        yield name, "speech"
     if settings.voice_url is None:
-        yield "piper"
+        yield "piper", "piper"
     if settings.ears_url is None and settings.ears.startswith("whisper"):
-        yield "faster_whisper"
+        yield "faster_whisper", "whisper"
 
 
 def missing_modules(settings: SpeechSettings) -> list[str]:
     """The modules that the settings need and that are not installed; none is imported."""
-    return [name for name in _required_modules(settings) if importlib.util.find_spec(name) is None]
+    return installation.missing_modules(name for name, _extra in _required_modules(settings))
+
+
+def packages_problem(settings: SpeechSettings) -> str | None:
+    """What is not installed of what the settings need, and what installs it; None where all is."""
+    if not (modules := missing_modules(settings)):
+        return None
+    extras = dict.fromkeys(extra for name, extra in _required_modules(settings) if name in modules)
+    return f"these are not installed: {', '.join(modules)}. {install_hint(*extras)}"
+
+
+def catalogue_problem(settings: SpeechSettings) -> str | None:
+    """Why a model that the settings name can't do what they want from it; None where all can."""
+    choices: tuple[tuple[str, str | None, ModelKind], ...] = (
+        (settings.ears, settings.ears_url, "stt"),
+        (settings.voice, settings.voice_url, "tts"),
+    )
+    try:
+        for name, url, kind in choices:
+            if url is None:
+                catalogue.find(name, kind)
+    except ServerError as error:
+        return error.message
+    return None
 
 
 def missing_reason(settings: SpeechSettings, weights: Path) -> str | None:
     """Why there can be no speech, and what to do about it; None where there can."""
     if settings.enabled is False:
         return "`speech.enabled` is off."
-    if modules := missing_modules(settings):
-        return f"these are not installed: {', '.join(modules)}. Run `make install`, or `pip install 'antiphon[speech,piper]'`."
+    if problem := packages_problem(settings) or catalogue_problem(settings):
+        return problem
     complete = {model.name for model in fetch.installed_models(weights) if model.is_complete}
     missing = [name for name in settings.catalogue_models if name not in complete]
     if missing:

@@ -8,7 +8,6 @@ conversations.
 import asyncio
 import contextlib
 import logging
-import signal
 import ssl
 from collections.abc import Callable, Sequence
 
@@ -30,6 +29,7 @@ from antiphon.runtime.speech.service import SpeechService
 from antiphon.runtime.speech.transcribe_input import transcribe_file
 from antiphon.runtime.workers.server import ConversationServer, LinkFrame
 from antiphon.runtime.workers.transcribing import TranscribingEngine
+from antiphon.stop_signals import StopSignals, stop_signals
 from antiphon.subprocesses import Backoff
 from antiphon.wire.internal.worker_link import (
     PATH,
@@ -326,19 +326,20 @@ def _build_hello(engine: Engine, model: str, options: WorkerOptions) -> Hello:
 
 def _handle_signals() -> list[Callable[[], None]]:
     """
-    A list that takes what the first SIGINT or SIGTERM calls; while it is empty, and at the second signal, the task is
+    A list that takes what the first signal to stop calls; while it is empty, and at the second signal, the task is
     cancelled.
     """
-    task, on_first_signal = asyncio.current_task(), list[Callable[[], None]]()
+    task, on_first_signal, signals = asyncio.current_task(), list[Callable[[], None]](), StopSignals()
 
-    def on_signal() -> None:
-        if on_first_signal:
+    def on_signal(number: int) -> None:
+        step = signals.next_step(number)
+        if step is not None and on_first_signal:
             on_first_signal.pop()()
-        elif task is not None:
+        elif step is not None and task is not None:
             task.cancel()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    for number in stop_signals():
+        asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
     return on_first_signal
 
 

@@ -48,6 +48,8 @@ class ServerProcess:
             setup = await self._setup_message
         settings = config.unpack(setup.config)
         logs.configure(settings.logging)
+        if logs.is_json(settings.logging):
+            logs.log_libraries()
         self._peers = PeerProcesses(self.link, setup.numbers)
         with socket.socket(fileno=setup.listener) as listener:
             try:
@@ -60,7 +62,7 @@ class ServerProcess:
     def _on_ready(self, server: HttpServer) -> None:
         self._server = server
         tune_interpreter()
-        self.link.send(ProcessReady(server.service.keyring.is_open))
+        self.link.send(ProcessReady(server.service.keyring.access))
 
     def _receive(self, message: SupervisorMessage, reply: SendReply) -> None:
         match message:

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import gc
 import queue
+import signal
 import socket
 import sys
 import threading
@@ -15,6 +16,7 @@ import uvloop
 
 from antiphon.config.load import Config
 from antiphon.offload import SWITCH_INTERVAL_S
+from antiphon.runtime.access.keys import KeyAccess
 from antiphon.runtime.multiprocess.peer import PeerProcesses
 from antiphon.runtime.service import Service
 from antiphon.server.app import build
@@ -22,6 +24,7 @@ from antiphon.server.transport import logs
 from antiphon.server.transport.connection import ServerConnection
 from antiphon.server.transport.limits import ConnectionLimiter, raise_file_limit
 from antiphon.server.transport.listener import base_url, open_listener
+from antiphon.stop_signals import StopSignals, stop_signals
 
 GRACEFUL_SHUTDOWN_S = 1
 """How long responses that are cut off at the deadline get to send their error."""
@@ -57,15 +60,30 @@ class HttpServer(uvicorn.Server):
         self.service = service
         self._on_ready = on_ready
         self._drain_s = settings.drain_s
+        self._stop_signals = StopSignals()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._on_ready()
 
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle more signals than uvicorn does, in the main thread; see `antiphon.stop_signals`."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        former_handlers = {number: signal.signal(number, self.handle_exit) for number in stop_signals()}
+        try:
+            yield
+        finally:
+            for number, handler in former_handlers.items():
+                signal.signal(number, handler)
+
     def handle_exit(self, sig: int, frame: object) -> None:
         """First signal: finish requests under way. Second signal: stop at once."""
+        step = self._stop_signals.next_step(sig)
         self.service.live_sessions.is_draining = True
-        if self.should_exit:
+        if step == "at_once" or (step == "finish" and self.should_exit):
             self.force_exit = True
         self.should_exit = True
 
@@ -105,12 +123,12 @@ class HttpServer(uvicorn.Server):
         return not peers.are_idle
 
 
-def serve(config: Config, *, on_ready: Callable[[str, bool], None], notice: Callable[[str], None] = lambda _line: None) -> None:
+def serve(config: Config, *, on_ready: Callable[[str, KeyAccess], None], notice: Callable[[str], None] = lambda _line: None) -> None:
     """
     Serve until a signal; requests under way are finished first.
 
     Args:
-        on_ready: called with the base URL, and whether no key is needed, once the server accepts.
+        on_ready: called with the base URL, and what requests need, once the server accepts.
         notice: takes lines for the operator.
 
     Raises:
@@ -121,7 +139,7 @@ def serve(config: Config, *, on_ready: Callable[[str, bool], None], notice: Call
 
         def report_ready(server: HttpServer) -> None:
             tune_interpreter()
-            on_ready(base_url(listener), server.service.keyring.is_open)
+            on_ready(base_url(listener), server.service.keyring.access)
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve_on(listener, config, report_ready, notice))

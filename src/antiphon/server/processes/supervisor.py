@@ -20,6 +20,7 @@ from antiphon.config import load as configuration
 from antiphon.config.load import Config
 from antiphon.errors import ApiError, ServerError, quote_list
 from antiphon.link import FIRST_MESSAGE_S, StreamLinkTransport
+from antiphon.runtime.access.keys import KeyAccess
 from antiphon.runtime.core.home_lock import home_lock
 from antiphon.runtime.multiprocess.ledger import UsageLedger
 from antiphon.runtime.multiprocess.link import (
@@ -46,6 +47,7 @@ from antiphon.runtime.multiprocess.link import (
 from antiphon.runtime.scheduling.base import POOLED_ENGINES
 from antiphon.server.transport import logs
 from antiphon.server.transport.listener import base_url, open_listeners
+from antiphon.stop_signals import StopSignals, stop_signals
 from antiphon.subprocesses import RestartPolicy, exit_reason, reap, spawn
 
 PROGRAM = "from antiphon.server.processes.child_main import main; main()"
@@ -120,7 +122,7 @@ class Supervisor:
     Args:
         listeners: one socket for each process.
         locks: file descriptors that every process keeps open.
-        on_ready: called once all of them accept, with whether no key is needed.
+        on_ready: called once all of them accept, with what requests need.
         notice: takes lines for the operator.
     """
 
@@ -129,7 +131,7 @@ class Supervisor:
         config: Config,
         listeners: Sequence[socket.socket],
         locks: Sequence[int],
-        on_ready: Callable[[bool], None],
+        on_ready: Callable[[KeyAccess], None],
         notice: Callable[[str], None],
     ) -> None:
         self._config = config
@@ -154,8 +156,14 @@ class Supervisor:
         Raises:
             ApiError: a process can't start, or keeps dying.
         """
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self.stop)
+        signals = StopSignals()
+
+        def on_signal(number: int) -> None:
+            if signals.next_step(number) is not None:
+                self.stop()
+
+        for number in stop_signals():
+            asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
         async with self._tasks:
             for slot in range(len(self._listeners)):
                 self._tasks.create_task(self._keep_running(slot))
@@ -246,9 +254,9 @@ class Supervisor:
                 self._tasks.create_task(self._sum_counts(child, reply))
             case ProcessAlive():
                 child.link.endpoint.start_heartbeat()
-            case ProcessReady(is_open):
+            case ProcessReady(access):
                 child.mark_ready()
-                self._report_ready(is_open)
+                self._report_ready(access)
             case ProcessFailed(message=text):
                 child.failure_message = text
             case OperatorNotice(line) if line not in self._reported_notices:  # once, not once for each process
@@ -260,11 +268,11 @@ class Supervisor:
             case _:
                 pass
 
-    def _report_ready(self, is_open: bool) -> None:
+    def _report_ready(self, access: KeyAccess) -> None:
         living = self._children.values()
         if not self._is_serving and len(living) == len(self._listeners) and all(child.ready_at is not None for child in living):
             self._is_serving = True
-            self._on_ready(is_open)
+            self._on_ready(access)
 
     def _release_idle(self) -> None:
         """Let idle processes end: all together, or one that was stopped alone."""
@@ -289,12 +297,12 @@ class Supervisor:
             self._ledger.set_snapshot(child.number, answer.snapshot)
 
 
-def serve(config: Config, *, on_ready: Callable[[str, bool], None], notice: Callable[[str], None] = lambda _line: None) -> None:
+def serve(config: Config, *, on_ready: Callable[[str, KeyAccess], None], notice: Callable[[str], None] = lambda _line: None) -> None:
     """
     Serve from several processes until a signal; requests under way are finished first.
 
     Args:
-        on_ready: called with the base URL, and whether no key is needed, once all processes accept.
+        on_ready: called with the base URL, and what requests need, once all processes accept.
         notice: takes lines for the operator.
 
     Raises:
@@ -311,7 +319,7 @@ def serve(config: Config, *, on_ready: Callable[[str, bool], None], notice: Call
         listeners = stack.enter_context(open_listeners(processes, config.server.host, config.server.port))
         locks = [] if config.has_shared_store else [stack.enter_context(home_lock(config.home))]
         address = base_url(listeners[0])
-        asyncio.run(Supervisor(config, listeners, locks, lambda is_open: on_ready(address, is_open), notice).run())
+        asyncio.run(Supervisor(config, listeners, locks, lambda access: on_ready(address, access), notice).run())
 
 
 def check_shareable(config: Config) -> None:

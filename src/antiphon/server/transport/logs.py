@@ -3,17 +3,75 @@ Logging: readable lines on a terminal, JSON lines elsewhere. Never keys; prompts
 `logging.content` is set.
 """
 
+import contextlib
 import logging
 import sys
+from typing import TextIO, cast
 
 import structlog
 
 from antiphon.config.settings import LoggingSettings
+from antiphon.server.transport.stderr_lines import StderrCapture
+
+_capture: StderrCapture | None = None
+"""Of this process, where all of its standard error is the log."""
+
+
+def is_json(settings: LoggingSettings) -> bool:
+    """Whether the log is JSON lines."""
+    return settings.format == "json" or (settings.format == "auto" and not sys.stderr.isatty())
+
+
+def own_stderr(settings: LoggingSettings) -> None:
+    """
+    Make all of this process's standard error the log, until its end: what libraries, native code and child processes
+    write there, too. For the program of a server, and only where the log is JSON; people read a terminal as it is.
+    """
+    global _capture
+    if not is_json(settings) or _capture is not None:
+        return
+    configure(settings)
+    _capture = StderrCapture(lambda message: get().warning("stderr", message=message))
+    configure(settings)
+    log_libraries()
+
+
+def log_libraries() -> None:
+    """Have what libraries log and warn of in this process become lines of the log."""
+    logging.captureWarnings(True)
+    logging.getLogger().addHandler(_LibraryHandler())
+
+
+class _LibraryHandler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            message = record.getMessage()
+        except (TypeError, ValueError):  # arguments that don't fit the format are the library's mistake
+            message = str(record.msg)
+        fields = {"exc_info": record.exc_info} if record.exc_info else {}
+        get().log(record.levelno, "library", name=record.name, message=message, **fields)
+
+
+class _LogFile:
+    """A stream for the log; what can't be written is lost, as on a terminal that was closed or a full disk."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            return self._stream.write(text)
+        return 0
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 def configure(settings: LoggingSettings) -> None:
     """Log to standard error, with the configured format and level."""
-    pretty = settings.format == "console" or (settings.format == "auto" and sys.stderr.isatty())
+    pretty = not is_json(settings)
+    stream = _LogFile(sys.stderr if _capture is None else _capture.file)
     renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer(pad_event_to=0) if pretty else structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[
@@ -25,7 +83,7 @@ def configure(settings: LoggingSettings) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(settings.level.upper())),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, stream)),
         cache_logger_on_first_use=False,
     )
     for name in ("uvicorn", "uvicorn.error", "asyncio", "alembic"):

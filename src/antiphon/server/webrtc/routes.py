@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from antiphon.errors import ClientError, ServerError, missing_parameter, shorten
+from antiphon.installation import install_hint
 from antiphon.protocols.realtime.settings import initial_session
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.service import Service
@@ -42,9 +43,7 @@ SDP_TYPE = "application/sdp"
 OFFER_LIMIT_BYTES = 512 << 10
 """The largest body: an offer and a session."""
 
-AIORTC_MISSING = (
-    "This server can't take calls: aiortc is not installed. Run `pip install 'antiphon[webrtc]'`, or use the WebSocket at /v1/realtime."
-)
+AIORTC_MISSING = f"This server can't take calls: aiortc is not installed. {install_hint('webrtc')} Or use the WebSocket at /v1/realtime."
 
 
 class CallForm(msgspec.Struct):

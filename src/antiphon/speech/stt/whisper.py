@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from antiphon.engine_api.options import Transcription
 from antiphon.errors import ServerError, shorten
+from antiphon.installation import install_hint
 from antiphon.speech.base import INPUT_RATE_HZ, TimedText, Transcript, check_files, check_options, primary_subtag
 from antiphon.speech.stt.hallucination import Evidence, remove_hallucinations
 from antiphon.speech.stt.segmenting import FloatSamples, collect_evidence, float_samples
@@ -84,7 +85,7 @@ class WhisperTranscriber:
         try:
             from faster_whisper import WhisperModel  # noqa: PLC0415 - an extra that takes a second to load
         except ImportError:
-            raise ServerError("Whisper needs the extra `whisper`: pip install 'antiphon[whisper]'.") from None
+            raise ServerError(f"Whisper needs the extra `whisper`. {install_hint('whisper')}") from None
         check_files(self._folder, self._name, FILES)
         try:
             return WhisperModel(str(self._folder), device="cpu", compute_type="int8", cpu_threads=self._cores, local_files_only=True)

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 import onnxruntime
 
+from antiphon.installation import install_hint
 from antiphon.speech import onnx
 from antiphon.speech.dsp.resample import resample
 from antiphon.speech.tts.alignment import align_words, group_phonemes, scale_counts, split_words
@@ -77,7 +78,7 @@ def load_phonemizer(user: str) -> Phonemizer:
     try:
         from piper.phonemize_espeak import EspeakPhonemizer  # noqa: PLC0415 - an extra: its absence becomes a message
     except ImportError:
-        raise VoiceUnavailable(f"{user} needs Piper, which is not installed. Run `pip install 'antiphon[piper]'`.") from None
+        raise VoiceUnavailable(f"{user} needs Piper, which is not installed. {install_hint('piper')}") from None
     phonemizer: Phonemizer = EspeakPhonemizer()
     return phonemizer
 

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from antiphon.errors import ServerError, StoreError
+from antiphon.installation import install_hint
 from antiphon.stores.availability import Availability
 from antiphon.stores.sql.connection import StatementTimeout, TimedConnection, connect
 from antiphon.stores.sql.postgres import PostgresBackend
@@ -305,4 +306,4 @@ def _create_engine(url: URL, backend: DatabaseBackend, timeout_s: float) -> Asyn
         # `hide_parameters`: they hold what people said, and errors end up in logs.
         return create_async_engine(url, hide_parameters=True, **options)
     except ModuleNotFoundError as error:
-        raise ServerError(f"`store.url` needs {url.drivername}, but its driver is not installed: pip install {error.name}.") from None
+        raise ServerError(f"`store.url` needs {url.drivername}, but {error.name} is not installed. {install_hint('postgres')}") from None
