@@ -19,7 +19,7 @@ from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter, UrlF
 from antiphon.cli.common.shell import UsageError, align_columns, format_time
 from antiphon.errors import UpstreamError
 from antiphon.runtime.recording.files import EVENTS, META, decode_lines
-from antiphon.runtime.recording.transcript import read_turns
+from antiphon.runtime.recording.transcript import read_turns, render_text
 from antiphon.runtime.replay.compare import to_dict
 from antiphon.runtime.replay.steps import DownloadedRecording
 from antiphon.wire.codec.types import JsonDict
@@ -105,7 +105,7 @@ def show(session: str, /, *, as_json: JsonFlag = False, url: UrlFlag = None, fil
     ]
     shell.say_rows([*rows, *(("file", line) for line in _file_lines(facts.get("files", ())))])
     shell.say()
-    return shell.say_rows([(f"{turn.at_s:7.2f} s", turn.role, turn.text or "(nothing)") for turn in turns])
+    return shell.say_rows([(f"{turn.at_s:7.2f} s", turn.role, render_text(turn)) for turn in turns])
 
 
 @app.command
