@@ -315,7 +315,12 @@ def test_full_duplex_is_recorded_and_said_again_by_the_clock(url, sessions, home
     assert turn["speech_s"] is not None
     assert turn["replayed"]["begins_ms"] >= 0 and turn["replayed"]["first_audio_ms"] is not None
     sessions("export", session_id, "-o", "duplex")
-    assert "Person**: (spoke for 1.0 s)" in (home / "duplex" / "transcript.md").read_text()
+    transcript = (home / "duplex" / "transcript.md").read_text()
+    assert "Person**: What is a fugue?\n" in transcript and "spoke for" not in transcript
+    assert [(turn["who"], turn["text"]) for turn in sessions("show", session_id, "--json").json["turns"]] == [
+        ("person", "What is a fugue?"),
+        ("model", "You said: What is a fugue?"),
+    ]
     with wave.open(str(home / "duplex" / "in.wav")) as file:
         assert (file.getframerate(), file.getnframes()) == (16_000, 17 * 3200)
 

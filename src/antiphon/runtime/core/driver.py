@@ -25,6 +25,8 @@ from antiphon.protocols.session import (
     FromClient,
     FromEngine,
     Hangup,
+    InputTranscript,
+    Observe,
     Persist,
     PersistFailed,
     Send,
@@ -70,6 +72,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
 
     Args:
         count_tokens: takes the tokens of each response, from sessions that report them with `CountTokens`.
+        observe: takes what a session shows with `Observe`.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         clock: Callable[[], float] = time.time,
         metrics: Metrics | None = None,
         count_tokens: Callable[[int], None] = lambda _tokens: None,
+        observe: Callable[[InputTranscript], None] = lambda _transcript: None,
     ) -> None:
         self._session = session
         self._client = client
@@ -87,6 +91,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         self._clock = clock
         self._metrics = metrics or Metrics()
         self._count_tokens = count_tokens
+        self._observe = observe
         self._conversation: EngineConversation | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._pending_persist: Persist | None = None
@@ -245,6 +250,8 @@ class Driver(Generic[ClientEventT, ServerEventT]):
                 self._tasks.create_task(self._persist(record))
             case CountTokens(tokens):
                 self._count_tokens(tokens)
+            case Observe(transcript):
+                self._observe(transcript)
             case WakeAt(at):
                 self._wake_at(at)
             case Close(error):
