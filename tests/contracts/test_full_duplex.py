@@ -39,7 +39,6 @@ OF_TURNS = (
     events.SpeechStopped,
     events.InputTranscriptDelta,
     events.InputTranscriptSegment,
-    events.InputTranscriptDone,
     events.InputTranscriptFailed,
 )
 ENDS = (events.ResponseEnded, events.ResponseFailed)
@@ -62,11 +61,13 @@ def in_full_duplex(name, options, scenario, asked=None):
 
 
 def check(words):
-    """One answer at a time, each with one end and listening behind it; sound is whole samples; nobody tells turns."""
+    """One answer at a time, each with one end and listening behind it; sound is whole samples; nobody tells turns, except what was said."""
     assert not of(words, *OF_TURNS, events.EngineError)
+    for heard in of(words, events.InputTranscriptDone):
+        assert heard.transcript and 0 <= heard.start_ms < heard.end_ms
     open_id, over = None, set()
     for word, following in zip(words, [*words[1:], None], strict=True):
-        if isinstance(word, events.DuplexStarted | events.Listening):
+        if isinstance(word, events.DuplexStarted | events.Listening | events.InputTranscriptDone):
             continue
         assert word.id not in over
         assert open_id in (None, word.id)

@@ -219,6 +219,8 @@ class InputTranscriptDone(_Counts, frozen=True, kw_only=True, tag=True):
     Attributes:
         seconds: of audio that were transcribed, if that is what it costs; else tokens are counted.
         languages: that were detected, as codes; empty if unknown.
+        start_ms: in full duplex, where the turn starts in the input; else `SpeechStarted` says it. `end_ms` is where it
+            ends.
     """
 
     id: str
@@ -229,6 +231,8 @@ class InputTranscriptDone(_Counts, frozen=True, kw_only=True, tag=True):
     output_tokens: int = 0
     languages: tuple[str, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
+    start_ms: int | None = None
+    end_ms: int | None = None
 
 
 class InputTranscriptFailed(_Event, frozen=True, kw_only=True, tag=True):

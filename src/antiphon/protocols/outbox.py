@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Generic
 
 from antiphon.engine_api import commands
-from antiphon.protocols.session import Effect, Send, SendToEngine, ServerEventT
+from antiphon.protocols.session import Effect, InputTranscript, Observe, Send, SendToEngine, ServerEventT
 
 
 class Outbox(Generic[ServerEventT]):
@@ -29,6 +29,10 @@ class Outbox(Generic[ServerEventT]):
     def send_to_engine(self, command: commands.EngineCommand) -> None:
         """Send the engine a command."""
         self.effects.append(SendToEngine(command))
+
+    def observe(self, transcript: InputTranscript) -> None:
+        """Show a recorder what the client is not told."""
+        self.effects.append(Observe(transcript))
 
     def drain(self) -> list[Effect[ServerEventT]]:
         """All effects so far; the outbox is empty afterwards."""

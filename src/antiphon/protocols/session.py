@@ -92,6 +92,27 @@ class CountTokens(Struct, frozen=True):
     tokens: int
 
 
+class InputTranscript(Struct, frozen=True, kw_only=True, tag="input_transcript"):
+    """
+    What the person said, as the server heard it.
+
+    Attributes:
+        item_id: of the item that the speech became; None in a protocol without items.
+        start_ms: where the speech starts in the client's audio; None if unknown. `end_ms` is where it ends.
+    """
+
+    transcript: str
+    item_id: str | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+
+class Observe(Struct, frozen=True):
+    """Show this to a recorder: the client did not ask for it, or its protocol has no event for it."""
+
+    transcript: InputTranscript
+
+
 class WakeAt(Struct, frozen=True):
     """Deliver a `Tick` at this time, in Unix seconds. Replaces the previous `WakeAt`; None cancels it."""
 
@@ -108,7 +129,7 @@ class ReportRetry(Struct, frozen=True):
     """Tell the transport that the engine was refused and tries again, so that it may still say so by a status."""
 
 
-Effect: TypeAlias = Send[ServerEventT] | SendToEngine | Persist | CountTokens | WakeAt | ReportRetry | Close
+Effect: TypeAlias = Send[ServerEventT] | SendToEngine | Persist | CountTokens | Observe | WakeAt | ReportRetry | Close
 
 
 class Session(Protocol[ClientEventT, ServerEventT]):

@@ -48,7 +48,9 @@ def test_the_greeting_says_where_it_is_what_it_has_and_what_to_try():
 
 
 def greeting_of(*models: ModelEntry) -> str:
-    return greeting(config().model_copy(update={"models": models}), "http://127.0.0.1:8642", "antiphon", is_open=True)
+    return greeting(
+        config().model_copy(update={"models": models}), "http://127.0.0.1:8642", "antiphon", KeyAccess(is_open=True, has_live_key=False)
+    )
 
 
 def test_the_greeting_shows_a_name_that_works_where_a_model_stands_for_many():

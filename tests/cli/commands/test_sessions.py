@@ -172,7 +172,7 @@ def test_it_is_saved_with_a_transcript_and_both_sides_on_one_clock(talked, sessi
     assert result.out == f"{home / 'session.zip'}\n"
     with zipfile.ZipFile(home / "session.zip") as archive:
         names = set(archive.namelist())
-        assert {"meta.json", "events.jsonl", "in.wav", "out.wav", "mix.wav", "transcript.md"} <= names
+        assert {"meta.json", "events.jsonl", "in.wav", "out.wav", "mix.wav", "transcript.md", "subtitles.vtt", "subtitles.srt"} <= names
         assert "Person**: What is a fugue?" in archive.read("transcript.md").decode()
         with archive.open("mix.wav") as file, wave.open(file) as mix:
             assert (mix.getnchannels(), mix.getframerate()) == (2, 24_000)
@@ -180,6 +180,41 @@ def test_it_is_saved_with_a_transcript_and_both_sides_on_one_clock(talked, sessi
     assert sessions("export", talked, "-o", "session.zip").code == 2
     assert sessions("export", talked).out == f"{home / talked}\n"
     assert (home / talked / "in.wav").read_bytes()[:4] == b"RIFF"
+
+
+def spoken_words(path, kind):
+    """The subtitles in a file or a film: when each begins, and its text."""
+    av = pytest.importorskip("av")
+    with av.open(str(path), format=kind) as file:
+        track = file.streams.subtitles[0]
+        return [
+            (float(one.pts * one.time_base), text)
+            for one in file.demux(track)
+            if (text := bytes(one)[2 * (kind is None) :].decode().strip())
+        ]
+
+
+def test_subtitles_and_a_film_show_who_says_what_when(talked, sessions, home):
+    av = pytest.importorskip("av")
+    assert sessions("export", talked, "-o", "saved").code == 0
+    (film,) = (home / "saved").glob("film.*")
+    voices = [(at_s, text.partition(">")) for at_s, text in spoken_words(home / "saved" / "subtitles.vtt", "webvtt")]
+    assert [(voice, text) for _, (voice, _, text) in voices] == [
+        ("<v Person", "What is a fugue?"),
+        ("<v Model", "You said: What is a fugue?"),
+    ]
+    captions = spoken_words(home / "saved" / "subtitles.srt", "srt")
+    assert captions[0] == (voices[0][0], "Person: What is a fugue?")
+    assert any("Model: You said: What is a fugue?" in text for _, text in captions)
+    assert spoken_words(film, None) == [(pytest.approx(at_s, abs=0.001), text) for at_s, text in captions]
+    with av.open(str(film)) as file, wave.open(str(home / "saved" / "mix.wav")) as mix:
+        assert [stream.type for stream in file.streams] == ["video", "audio", "subtitle"]
+        assert file.duration / 1e6 >= mix.getnframes() / 24_000 - 0.1
+
+
+def test_who_wants_no_film_gets_none(talked, sessions, home):
+    assert sessions("export", talked, "-o", "saved", "--no-film").code == 0
+    assert (home / "saved" / "subtitles.vtt").exists() and not list((home / "saved").glob("film.*"))
 
 
 def test_sound_is_saved_as_flac_where_that_is_wanted(talked, sessions, home):
@@ -316,7 +351,12 @@ def test_full_duplex_is_recorded_and_said_again_by_the_clock(url, sessions, home
     assert turn["speech_s"] is not None
     assert turn["replayed"]["begins_ms"] >= 0 and turn["replayed"]["first_audio_ms"] is not None
     sessions("export", session_id, "-o", "duplex")
-    assert "Person**: (spoke for 1.0 s)" in (home / "duplex" / "transcript.md").read_text()
+    transcript = (home / "duplex" / "transcript.md").read_text()
+    assert "Person**: What is a fugue?\n" in transcript and "spoke for" not in transcript
+    assert [(turn["who"], turn["text"]) for turn in sessions("show", session_id, "--json").json["turns"]] == [
+        ("person", "What is a fugue?"),
+        ("model", "You said: What is a fugue?"),
+    ]
     with wave.open(str(home / "duplex" / "in.wav")) as file:
         assert (file.getframerate(), file.getnframes()) == (16_000, 17 * 3200)
 

@@ -53,6 +53,14 @@ def test_nobody_writes_down_what_is_being_said_where_nobody_reads_along():
     assert not session.words(events.InputTranscriptDelta, events.InputTranscriptDone)
 
 
+def test_words_that_the_answer_needs_are_told_though_nobody_asked_for_them():
+    async def scenario(session):
+        await session.hear(said("one", "two"), PAUSE)
+
+    session = heard(scenario, UNREAD)
+    assert session.transcripts() == [("turn_1", "one two")] and not session.words(events.InputTranscriptDelta)
+
+
 def test_a_turn_without_end_is_settled_while_it_is_said_so_that_little_is_left_for_the_end():
     async def scenario(session):
         await session.hear(said(*["one", "two"] * 150))

@@ -567,3 +567,18 @@ def test_what_a_whole_answer_has_cost_is_told_though_it_is_cut_short():
 
     puppet = Puppet()
     conversed(puppet, scenario)
+
+
+def test_the_words_of_a_turn_come_with_its_place_in_the_input():
+    puppet = Puppet()
+
+    async def scenario(duet):
+        await duet.pieces(2)
+        puppet.turn("turn_1", 300, 1500)
+        puppet.deliver([events.InputTranscriptDelta("turn_1", "Hi"), events.InputTranscriptDone(id="turn_1", transcript="Hi")])
+        puppet.deliver([events.InputTranscriptDone(id="turn_0", transcript="of no turn")])
+        await duet.settle()
+
+    duet = conversed(puppet, scenario)
+    heard = [word for word in duet.last if isinstance(word, events.InputTranscriptDelta | events.InputTranscriptDone)]
+    assert heard == [events.InputTranscriptDone(id="turn_1", transcript="Hi", start_ms=300, end_ms=1500)]

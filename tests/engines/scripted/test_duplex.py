@@ -59,7 +59,15 @@ def test_a_turn_is_answered_as_the_script_answers_it():
 
     script = {"hears": [{"says": "weather?"}], "answers": [{"when": "weather", "lines": [{"text": "Rain", "aloud_ms": 700}]}]}
     duet = performed(engine(**script), scenario)
-    assert duet.kinds() == ["DuplexStarted", "AudioTranscriptDelta", *["AudioDelta"] * 7, "Usage", "ResponseEnded", *["Listening"] * 4]
+    assert duet.kinds() == [
+        "DuplexStarted",
+        "InputTranscriptDone",
+        "AudioTranscriptDelta",
+        *["AudioDelta"] * 7,
+        "Usage",
+        "ResponseEnded",
+        *["Listening"] * 4,
+    ]
     (used,) = [word for word in duet.words if isinstance(word, events.Usage)]
     assert used.input_audio_tokens == 8
     assert used.output_audio_tokens == 14

@@ -6,6 +6,7 @@ from msgspec import structs
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.options import Voice
 from antiphon.protocols.minicpmo.duplex import FAILURES_LIMIT
+from antiphon.protocols.session import InputTranscript, Observe
 from support.protocols.minicpmo_dialogues import (
     ALL,
     ASSIGNED,
@@ -214,7 +215,7 @@ def test_trouble_with_the_hearing_is_noted():
 
 def test_words_that_are_no_business_of_the_client_are_not_told():
     heard = (
-        events.InputTranscriptDone(id="t", transcript="Hi"),
+        events.InputTranscriptFailed(id="t", message="Too faint."),
         events.SpeechStarted("t", 0),
         events.ReasoningDelta("a", "hm"),
         events.ToolCallStarted("a", "c", "f"),
@@ -240,3 +241,8 @@ def test_one_answer_after_another_that_fails_ends_the_session():
         dialogue >> events.ResponseFailed(id=str(id), message="No.") << delta("listen", end_of_turn=True)
     dialogue >> events.ResponseFailed(id="z", message="No.") << delta("listen")
     dialogue << closed("backend_error", diagnostic={"message": "No."}) << Closes("backend_error")
+
+
+def test_words_that_the_engine_heard_are_for_a_recorder_alone():
+    session = Dialogue(until="live") >> events.InputTranscriptDone(id="turn_1", transcript="Hi", start_ms=300, end_ms=1500)
+    session << Observe(InputTranscript(transcript="Hi", start_ms=300, end_ms=1500))

@@ -5,7 +5,7 @@ import pytest
 from antiphon.engine_api import commands, events, history
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import Transcription
-from antiphon.protocols.session import FromClient
+from antiphon.protocols.session import FromClient, InputTranscript, Observe
 from antiphon.wire.realtime.client_events import InputAudioBufferAppend
 from support.protocols.realtime_dialogues import (
     ANY,
@@ -323,7 +323,10 @@ def test_transcripts_of_two_turns_may_come_in_any_order(talk_to):
 
 def test_nobody_is_told_words_that_nobody_asked_for_and_a_model_that_can_not_hear_still_gets_them(talk_to):
     session = talk_to().turn("t1") >> (events.InputTranscriptDelta("t1", "Hi"), events.InputTranscriptDone(id="t1", transcript="Hi"))
+    session << Observe(InputTranscript(item_id="item_1", transcript="Hi"))  # for a recorder alone
     assert session.session._conversation.find("item_1").audio_by_part[0].transcript == "Hi"
+    session >> event("conversation.item.retrieve", item_id="item_1")
+    assert session.pending.pop(0)["item"]["content"][0].get("transcript") is None
 
 
 def test_a_transcript_for_an_item_that_was_deleted_is_nothing(talk_to):

@@ -7,7 +7,8 @@ from array import array
 import pytest
 
 from antiphon.runtime.recording.files import EventLine
-from antiphon.runtime.recording.mixing import RATE_HZ, PcmAudio, mix_to_wav, resample_linear
+from antiphon.runtime.recording.mixing import PcmAudio, mix_to_wav, resample_linear
+from antiphon.runtime.recording.timeline import RATE_HZ
 
 
 def line(at_s, direction, offset, size_bytes):
@@ -65,6 +66,19 @@ def test_an_answer_that_was_cut_short_is_not_heard_to_its_end(cut):
     pcm = tone(1000, 1000)
     lines = [line(1.0, "out", 0, len(pcm)), EventLine(2, 1.25, "out", cut)]
     assert heard(lines, out=PcmAudio(pcm, RATE_HZ)) == [[], [(1000, 1250)]]
+
+
+def test_an_answer_that_the_client_stopped_playing_is_not_heard_to_its_end():
+    def answer(at_s, item, from_ms, to_ms):
+        offset, end = (at_ms * RATE_HZ // 1000 * 2 for at_ms in (from_ms, to_ms))
+        delta = {"$media": "out.wav", "offset": offset, "bytes": end - offset, "form": "pcm"}
+        return EventLine(1, at_s, "out", {"type": "response.output_audio.delta", "item_id": item, "delta": delta})
+
+    told = {"type": "conversation.item.truncated", "item_id": "item_1", "audio_end_ms": 700}
+    pieces = [answer(1.0, "item_1", 0, 500), answer(1.0, "item_1", 500, 1000), EventLine(2, 1.75, "out", told)]
+    sound = PcmAudio(tone(1500, 1000), RATE_HZ)
+    assert heard(pieces, out=sound) == [[], [(1000, 1700)]]
+    assert heard([*pieces, answer(2.0, "item_2", 1000, 1500)], out=sound) == [[], [(1000, 1700), (2000, 2500)]]
 
 
 @pytest.mark.parametrize("rate_hz", [8_000, 16_000])

@@ -10,6 +10,8 @@ import zipfile
 
 import pytest
 
+from antiphon.runtime.recording.files import decode_lines
+from antiphon.runtime.recording.transcript import read_turns
 from antiphon.server.admin.recordings import parse_range
 from antiphon.server.processes.run import background_server
 from support.server.key_server import KeyServer
@@ -148,6 +150,26 @@ async def test_a_transcription_is_recorded_as_one(tmp_path):
         async with connected(url, intent="transcription") as peer:
             session_id = (await peer.hear())["session"]["id"]
         assert (await settled(url, session_id))["mode"] == "transcription"
+
+
+async def test_words_that_the_server_heard_are_recorded_though_the_client_did_not_ask_for_them(tmp_path):
+    hears = {"hears": [{"says": "What is a fugue?"}], "answers": [{"say": "{input}"}]}
+    config = configured(tmp_path, {"parrot": {"engine": "scripted", **hears}}, **{"logging.level": "error", "recording.when": "always"})
+    with background_server(config, is_persistent=True) as url:
+        async with connected(url, model="parrot") as peer:
+            session_id = (await peer.hear())["session"]["id"]
+            await peer.say("session.update", session={"type": "realtime", "audio": {"input": {"turn_detection": None}}})
+            await peer.until("session.updated")
+            await peer.say("input_audio_buffer.append", audio=base64.b64encode(SECOND).decode())
+            await peer.say("input_audio_buffer.commit")
+            await peer.say("response.create")
+            events = await peer.until("response.done")
+        assert not any("input_audio_transcription" in event["type"] or "input_transcript" in event["type"] for event in events)
+        await settled(url, session_id)
+        lines = list(decode_lines(answered(url, f"/v1/sessions/{session_id}/events")[2]))
+    assert [line.event["transcript"] for line in lines if line.direction == "internal"] == ["What is a fugue?"]
+    assert [line.seq for line in lines] == list(range(1, len(lines) + 1))
+    assert [(turn.role, turn.text) for turn in read_turns(lines)] == [("person", "What is a fugue?"), ("model", "What is a fugue?")]
 
 
 async def test_a_call_is_recorded_with_what_was_heard_and_said(url):

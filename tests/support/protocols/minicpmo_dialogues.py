@@ -21,7 +21,7 @@ from antiphon.protocols.minicpmo.session import (
     MinicpmoSessionConfig,
     UnreadableMinicpmoEvent,
 )
-from antiphon.protocols.session import Close, FromClient, FromEngine, Hangup, Send, SendToEngine, Shutdown, Tick, WakeAt
+from antiphon.protocols.session import Close, FromClient, FromEngine, Hangup, Observe, Send, SendToEngine, Shutdown, Tick, WakeAt
 from antiphon.wire.minicpmo.client_events import decode_client
 from antiphon.wire.minicpmo.server_events import encode_server
 from support.protocols.realtime_dialogues import fits, numbered
@@ -237,6 +237,8 @@ class Dialogue:
                     self.pending.append(word)
                 case WakeAt(at):
                     self.wakes_at = at
+                case Observe():
+                    self.pending.append(effect)
                 case Close():
                     self.laws.closes(effect)
                     self.pending.append(effect)

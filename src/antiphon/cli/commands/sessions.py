@@ -16,10 +16,12 @@ from antiphon.cli.commands.replay import SessionReplay
 from antiphon.cli.common import server
 from antiphon.cli.common.client import ApiClient
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter, UrlFlag
-from antiphon.cli.common.shell import UsageError, align_columns, format_time
+from antiphon.cli.common.shell import Shell, UsageError, align_columns, format_time
 from antiphon.errors import UpstreamError, quote_list
+from antiphon.installation import install_hint
+from antiphon.runtime.export.film import FilmWriter, find_writer
 from antiphon.runtime.recording.files import EVENTS, META, decode_lines
-from antiphon.runtime.recording.transcript import read_turns
+from antiphon.runtime.recording.transcript import read_turns, render_text
 from antiphon.runtime.replay.compare import to_dict
 from antiphon.runtime.replay.steps import DownloadedRecording
 from antiphon.wire.codec.types import JsonDict
@@ -105,7 +107,7 @@ def show(session: str, /, *, as_json: JsonFlag = False, url: UrlFlag = None, fil
     ]
     shell.say_rows([*rows, *(("file", line) for line in _file_lines(facts.get("files", ())))])
     shell.say()
-    return shell.say_rows([(f"{turn.at_s:7.2f} s", turn.role, turn.text or "(nothing)") for turn in turns])
+    return shell.say_rows([(f"{turn.at_s:7.2f} s", turn.role, render_text(turn)) for turn in turns])
 
 
 @app.command
@@ -115,6 +117,7 @@ def export(
     *,
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
     flac: bool = False,
+    film: Annotated[bool | None, Parameter(negative="--no-film")] = None,
     url: UrlFlag = None,
     file: ConfigFlag = None,
     shell: ShellParameter,
@@ -122,8 +125,10 @@ def export(
     """
     Save a recording with all of its files.
 
-    It adds `transcript.md`, for people to read, and `mix.wav`, with the person
-    on the left and the answers on the right, in sync.
+    It adds `transcript.md`, for people to read; `subtitles.vtt` and
+    `subtitles.srt`; `mix.wav`, with the person on the left and the answers on
+    the right, in sync; and a film, with the pictures of the client, the sound of
+    both sides, and the subtitles as a track.
 
     Try:
         antiphon sessions export sess_68af
@@ -134,14 +139,16 @@ def export(
         session: its id, or the beginning of it.
         output: a folder, or a zip file if the name ends in .zip; by default a folder with the session's id.
         flac: save audio as FLAC, smaller than WAV and lossless; needs the extra `speech`.
+        film: make the film, which needs ffmpeg or the extra `formats`; by default where it can be made.
     """
     client = server.find_server(shell, url, file)
     recording = _download(client, _resolve_id(client, session))
     target = shell.cwd / (output or recording.record.id)
     if target.exists():
         raise UsageError(f"{target} exists already.")
+    film_writer = _film_writer(recording, shell, is_wanted=film)
     try:
-        exporting.save(target, exporting.export_files(recording, is_flac=flac))
+        exporting.save(target, exporting.export_files(recording, is_flac=flac, film_writer=film_writer))
     except OSError as error:
         raise UsageError(f"{target} can't be written: {error.strerror}.") from None
     shell.say(str(target))
@@ -272,6 +279,19 @@ def _download(client: ApiClient, session_id: str) -> DownloadedRecording:
         raise UpstreamError(f"The server has no files of {session_id}; `sessions show {session_id[:_SHORT_ID_LENGTH]}` says why.")
     # The names come from the server, and are written into a folder of the user's: take none that leads out of it.
     return DownloadedRecording({name: content for name, content in files.items() if _FILE_NAME.fullmatch(name)})
+
+
+def _film_writer(recording: DownloadedRecording, shell: Shell, *, is_wanted: bool | None) -> FilmWriter | None:
+    """What makes the film; None for no film."""
+    if is_wanted is False or (is_wanted is None and not exporting.can_be_seen_or_heard(recording)):
+        return None
+    writer = find_writer(shell.environ.get("PATH"))
+    if isinstance(writer, FilmWriter):
+        return writer
+    if is_wanted:
+        raise UsageError(f"There is no film: {writer}. {install_hint('formats')}")
+    shell.note(f"without a film: {writer}. {install_hint('formats')}")
+    return None
 
 
 # Formatting

@@ -285,6 +285,8 @@ class SpeechInput:
         if self._configuration.transcription is not None:
             for event in _final_transcript_events(turn, transcript, has_times=self._transcriber.has_times):
                 self._deliver_soon(event)
+        elif turn.is_transcribed and isinstance(transcript, Transcript) and transcript.text:
+            self._deliver_soon(_transcript_done(turn, transcript))  # for a recorder; it was made for the answer
         return transcript if isinstance(transcript, ApiError) else transcript.text
 
     # Turns that are taken back
@@ -373,8 +375,9 @@ def _final_transcript_events(turn: UserTurn, transcript: Transcript | ApiError, 
             batch.append(
                 events.InputTranscriptSegment(id=turn.id, text=part.text, start_s=round(part.start_s, 3), end_s=round(part.end_s, 3))
             )
+    return [*batch, _transcript_done(turn, transcript)]
+
+
+def _transcript_done(turn: UserTurn, transcript: Transcript) -> events.InputTranscriptDone:
     languages = (transcript.language,) if transcript.language else ()
-    return [
-        *batch,
-        events.InputTranscriptDone(id=turn.id, transcript=transcript.text, seconds=round(turn.duration_s, 3), languages=languages),
-    ]
+    return events.InputTranscriptDone(id=turn.id, transcript=transcript.text, seconds=round(turn.duration_s, 3), languages=languages)

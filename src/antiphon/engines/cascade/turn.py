@@ -67,6 +67,11 @@ class UserTurn:
         self._partials_task: asyncio.Task[None] | None = None
 
     @property
+    def is_transcribed(self) -> bool:
+        """Whether there is a transcriber."""
+        return self._partials is not None
+
+    @property
     def duration_s(self) -> float:
         """How long the audio appended so far is."""
         return (self.end_ms - self.start_ms) / 1000

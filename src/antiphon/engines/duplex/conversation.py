@@ -40,6 +40,9 @@ How fast the longest chunk length decays, per length of each chunk: lengths vary
 TICK_S = 0.1
 """How often the loop's clock counts while no audio arrives, and how long before the player runs dry it starts."""
 
+MAX_PENDING_TRANSCRIPTS = 64
+"""How many turns back a transcript may still arrive."""
+
 RESPONSE_ID_PREFIX = "duplex_"
 
 
@@ -74,6 +77,8 @@ class DuplexConversation:
         self._echo_canceller = new_echo_canceller(start_command.rate_hz, self._voice.rate_hz) if self._voice is not None else None
         self._history: tuple[engine_history.HistoryItem, ...] = ()
         self._open_turn_id: str | None = None
+        self._turn_times_ms: dict[str, tuple[int, int | None]] = {}  # where turns start and end that may get a transcript
+        self._input_transcripts: list[engine_events.EngineEvent] = []
         self._answer: PacedAnswer | None = None
         self._answer_count = 0
         self._image_count = 0
@@ -232,13 +237,10 @@ class DuplexConversation:
                     self._on_speech_started(id, at_ms)
                 case engine_events.SpeechStopped(id, at_ms):
                     self._on_speech_stopped(id, at_ms)
-                case (
-                    engine_events.InputTranscriptDelta()
-                    | engine_events.InputTranscriptSegment()
-                    | engine_events.InputTranscriptDone()
-                    | engine_events.InputTranscriptFailed()
-                ):
-                    pass  # MiniCPM-o has no event for input transcripts
+                case engine_events.InputTranscriptDone():
+                    self._on_input_transcript(event)
+                case engine_events.InputTranscriptDelta() | engine_events.InputTranscriptSegment() | engine_events.InputTranscriptFailed():
+                    pass  # MiniCPM-o has no event for input transcripts: only a recorder takes the whole of one
                 case _:
                     self._on_answer_event(event)
         self._queue_due_events()
@@ -260,6 +262,7 @@ class DuplexConversation:
             self._send(commands.ClearAudio())
             return
         self._open_turn_id = turn_id
+        self._turn_times_ms[turn_id] = at_ms, None
         self._recent_audio.start_turn(at_ms)
         self._vision.set_speaking(is_speaking=True)
         before = len(self._outbox)
@@ -271,17 +274,26 @@ class DuplexConversation:
             self._pending_chunks.popleft()  # its `Listening` is in the outbox already
         self.prepare()
 
+    def _on_input_transcript(self, event: engine_events.InputTranscriptDone) -> None:
+        start_ms, end_ms = self._turn_times_ms.pop(event.id, (None, None))
+        if end_ms is not None:  # else it was only an echo
+            self._input_transcripts.append(structs.replace(event, start_ms=start_ms, end_ms=end_ms))
+
     def _undo_interruption(self) -> None:
         """The speech was only the echo: answer again what it cut short."""
         self._send(commands.ClearAudio())
         self._recent_audio.end_turn(0)
         self._vision.set_speaking(is_speaking=False)
+        self._turn_times_ms.pop(self._open_turn_id or "", None)
         self._open_turn_id = None
         self._history, self._owes_answer = self._history_before_interruption, self._owes_answer or self._has_interrupted
 
     def _on_speech_stopped(self, turn_id: str, at_ms: int) -> None:
         if turn_id != self._open_turn_id:  # it was dropped as an echo
             return
+        self._turn_times_ms[turn_id] = self._turn_times_ms.pop(turn_id, (at_ms, None))[0], at_ms
+        while len(self._turn_times_ms) > MAX_PENDING_TRANSCRIPTS:
+            del self._turn_times_ms[next(iter(self._turn_times_ms))]
         message = self._user_message(turn_id, self._recent_audio.end_turn(at_ms))
         self._image_count = sum(isinstance(part, engine_history.ImagePart) for part in message.parts)
         self._history = append_message(self._history, message)
@@ -395,7 +407,7 @@ class DuplexConversation:
         return notes
 
     def _flush(self) -> None:
-        batch, self._outbox = self._outbox, []
+        batch, self._outbox, self._input_transcripts = [*self._input_transcripts, *self._outbox], [], []
         if batch and not self._is_closed:
             self._deliver(batch)
         if not self._is_closed:

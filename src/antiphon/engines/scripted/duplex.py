@@ -8,16 +8,16 @@ second gets the next second of an answer. Text takes no time, and the end comes 
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from antiphon.audio import duration_ms, size_bytes
 from antiphon.engine_api import commands, events as engine_events, history
 from antiphon.engine_api.engine import Deliver
 from antiphon.engine_api.options import TurnDetection
 from antiphon.engines.scripted.answers import response_steps
-from antiphon.engines.scripted.listening import PlaySteps, ScriptedSpeechInput
+from antiphon.engines.scripted.listening import ScriptedSpeechInput
 from antiphon.engines.scripted.script import Script, ScriptAnswer
 from antiphon.engines.scripted.voice import ScriptedRecordings
 
@@ -77,21 +77,14 @@ class _ResponsePlayback(Struct):
 
 
 class ScriptedDuplex:
-    """
-    One conversation in full duplex.
+    """One conversation in full duplex."""
 
-    Args:
-        play_steps: for transcripts, of which full duplex delivers none.
-    """
-
-    def __init__(
-        self, script: Script, recordings: ScriptedRecordings, settings: commands.StartDuplex, deliver: Deliver, play_steps: PlaySteps
-    ) -> None:
+    def __init__(self, script: Script, recordings: ScriptedRecordings, settings: commands.StartDuplex, deliver: Deliver) -> None:
         self._script = script
         self._recordings = recordings
         self._settings = settings
         self._deliver = deliver
-        self._speech_input = ScriptedSpeechInput(script, self._on_speech_events, play_steps)
+        self._speech_input = ScriptedSpeechInput(script, self._on_speech_events, self._on_transcript)
         self._speech_input.send(commands.Configure(rate_hz=settings.rate_hz, turn_detection=TurnDetection()))
         self._loop = asyncio.get_running_loop()
         self._chunks: deque[_InputChunk] = deque()
@@ -104,6 +97,7 @@ class ScriptedDuplex:
         self._response_count = 0
         self._is_user_speaking = False
         self._speech_start_ms = 0
+        self._input_transcripts: dict[str, engine_events.InputTranscriptDone] = {}  # of turns whose end is not delivered yet
         self._pending_turn: history.SpeechPart | None = None  # that is over and unanswered
 
     # Commands of the client
@@ -155,6 +149,9 @@ class ScriptedDuplex:
         self._speech_input.send(chunk.audio)
         self._work_handle = self._loop.call_soon(self._respond, chunk)  # after the speech input has found the turns in it
 
+    def _on_transcript(self, steps: Iterable[engine_events.EngineEvent | float]) -> None:
+        self._input_transcripts.update((step.id, step) for step in steps if isinstance(step, engine_events.InputTranscriptDone))
+
     def _on_speech_events(self, events: Sequence[engine_events.EngineEvent]) -> None:
         for event in events:
             if isinstance(event, engine_events.SpeechStarted):
@@ -164,6 +161,8 @@ class ScriptedDuplex:
                 self._is_user_speaking = False
                 length = size_bytes(event.at_ms - self._speech_start_ms, self._settings.rate_hz)
                 self._pending_turn = history.SpeechPart(bytes(length), self._settings.rate_hz, event.id)
+                if (transcript := self._input_transcripts.pop(event.id, None)) is not None:
+                    self._emit([structs.replace(transcript, start_ms=self._speech_start_ms, end_ms=event.at_ms)])
 
     def _respond(self, chunk: _InputChunk) -> None:
         self._work_handle = None

@@ -113,7 +113,7 @@ class _ScriptedConversation:
             if self._duplex is not None:
                 self._duplex.send(command)
         elif self._duplex is None:
-            self._duplex = ScriptedDuplex(self._script, self._recordings, command, self._emit, self._transcribe)
+            self._duplex = ScriptedDuplex(self._script, self._recordings, command, self._emit)
 
     def pause(self) -> None:
         self._may_speak.clear()

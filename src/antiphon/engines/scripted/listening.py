@@ -128,6 +128,9 @@ class ScriptedSpeechInput:
         text = self.transcripts[id] = placeholder_transcript(length_ms) if transcript.says is None else transcript.says
         if (options := self._configuration.transcription) is not None:
             self._play_steps(_transcript_steps(id, text, transcript, length_ms / 1000, options.logprobs))
+        elif transcript.says is not None and transcript.fails is None:
+            # As a cascade does it: the words are known, whether the client asked for them or not.
+            self._play_steps((events.InputTranscriptDone(id=id, transcript=text, seconds=length_ms / 1000),))
 
     def _to_ms(self, samples: int) -> int:
         return samples * 1000 // self._configuration.rate_hz

@@ -13,7 +13,7 @@ from antiphon.engine_api.options import Voice
 from antiphon.protocols.dispatch import HandlerTable, on, table
 from antiphon.protocols.minicpmo.config import MinicpmoSessionConfig
 from antiphon.protocols.minicpmo.outbox import MinicpmoOutbox
-from antiphon.protocols.session import NewId
+from antiphon.protocols.session import InputTranscript, NewId
 from antiphon.wire.codec.types import Opt
 from antiphon.wire.minicpmo.client_events import DuplexAppend, Frame, SessionInit
 from antiphon.wire.minicpmo.media import RATE_IN_HZ, RATE_OUT_HZ, to_floats
@@ -123,6 +123,10 @@ class MinicpmoDuplex:
             # The original sends a `listen` without a `text`, and openbmb-realtime drops such a one.
             self._send_delta("listen", self._next_response_id, text="")
 
+    def _on_input_transcript(self, event: engine_events.InputTranscriptDone) -> None:
+        # MiniCPM-o has no event for it.
+        self._outbox.observe(InputTranscript(transcript=event.transcript, start_ms=event.start_ms, end_ms=event.end_ms))
+
     def _on_ended(self, event: engine_events.ResponseEnded) -> None:
         self._failures = 0
         # MiniCPM-o has one `listen` for both ends; `interrupted` tells a client to drop what it has not played yet.
@@ -163,6 +167,7 @@ _EVENT_HANDLERS: HandlerTable[MinicpmoDuplex, None] = table(
     on(engine_events.RefusalDelta, MinicpmoDuplex._on_text),
     on(engine_events.AudioDelta, MinicpmoDuplex._on_audio),
     on(engine_events.Listening, MinicpmoDuplex._on_listening),
+    on(engine_events.InputTranscriptDone, MinicpmoDuplex._on_input_transcript),
     on(engine_events.ResponseEnded, MinicpmoDuplex._on_ended),
     on(engine_events.ResponseFailed, MinicpmoDuplex._on_failed),
     on(engine_events.Usage, lambda duplex, event: duplex._outbox.token_totals.update(event)),

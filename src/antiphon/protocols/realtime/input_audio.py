@@ -22,7 +22,7 @@ from antiphon.protocols.realtime.settings import (
     has_audio_input,
 )
 from antiphon.protocols.realtime.turn import SpeechTurn, TurnAction, TurnEvent
-from antiphon.protocols.session import NewId
+from antiphon.protocols.session import InputTranscript, NewId
 from antiphon.wire.codec.types import Opt
 from antiphon.wire.realtime import server_events as events
 from antiphon.wire.realtime.client_events import InputAudioBufferAppend
@@ -205,10 +205,14 @@ class InputAudioStream:
         entry = self._conversation.find(item_id) if item_id is not None else None
         if item_id is None or (entry is None and (not is_open or is_over)):
             return
+        is_requested = bool(audio_input(session).transcription)
         if entry is not None and isinstance(event, engine_events.InputTranscriptDone):
-            _set_transcript(entry, event.transcript)
-        if audio_input(session).transcription:
+            _set_transcript(entry, event.transcript, is_visible=is_requested)
+        if is_requested:
             _TRANSCRIPT_SENDERS[type(event)](self, event, item_id)
+        elif isinstance(event, engine_events.InputTranscriptDone):
+            # Realtime: without `transcription` the client gets no transcripts, though the engine may need them.
+            self._outbox.observe(InputTranscript(item_id=item_id, transcript=event.transcript))
 
     # From turns to items
 
@@ -285,11 +289,14 @@ def audio_unsupported(model: str) -> ClientError:
     )
 
 
-def _set_transcript(entry: ConversationEntry, transcript: str) -> None:
+def _set_transcript(entry: ConversationEntry, transcript: str, *, is_visible: bool) -> None:
+    """Keep the transcript for the model, and for the client if it asked for transcripts."""
     recording = entry.audio_by_part.get(0)
     if recording is None or not isinstance(entry.item, MessageItem):
         return
     recording.transcript = transcript
+    if not is_visible:
+        return
     item = entry.item
     content: list[Part] = [InputAudio(transcript=transcript), *item.content[1:]]
     entry.item = MessageItem(id=item.id, object=item.object, status=item.status, role=item.role, content=content)

@@ -26,6 +26,8 @@ from antiphon.protocols.session import (
     FromClient,
     FromEngine,
     Hangup,
+    InputTranscript,
+    Observe,
     Persist,
     PersistFailed,
     ReportRetry,
@@ -76,6 +78,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
     Args:
         count_tokens: takes the tokens of each response, from sessions that report them with `CountTokens`.
         on_retry: called at each `ReportRetry`.
+        observe: takes what a session shows with `Observe`.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         metrics: Metrics | None = None,
         count_tokens: Callable[[int], None] = lambda _tokens: None,
         on_retry: Callable[[], None] = lambda: None,
+        observe: Callable[[InputTranscript], None] = lambda _transcript: None,
     ) -> None:
         self._session = session
         self._client = client
@@ -95,6 +99,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         self._metrics = metrics or Metrics()
         self._count_tokens = count_tokens
         self._on_retry = on_retry
+        self._observe = observe
         self._conversation: EngineConversation | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._pending_persist: Persist | None = None
@@ -254,6 +259,8 @@ class Driver(Generic[ClientEventT, ServerEventT]):
                 self._tasks.create_task(self._persist(record))
             case CountTokens(tokens):
                 self._count_tokens(tokens)
+            case Observe(transcript):
+                self._observe(transcript)
             case WakeAt(at):
                 self._wake_at(at)
             case ReportRetry():

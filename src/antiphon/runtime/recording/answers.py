@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import cast
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from antiphon.audio import SAMPLE_BYTES
 from antiphon.runtime.recording.events import INITIAL_ENCODINGS, OUT, PCM_24, AudioEncoding, EventFields, audio_encodings, parse_media
@@ -27,6 +27,10 @@ class RecordedAnswer(Struct):
             for audio.
         audio_ms: the duration of all its audio, played or not.
         reason: how it ended; None if it didn't.
+        ended_at_s: when that was.
+        text_marks: how many characters had come before each piece of text, and how much audio. Words come before the
+            audio in which they are heard (docs/decisions/0015).
+        truncated_ms: after how much of its audio the client stopped playing, if it said so.
     """
 
     id: str
@@ -36,6 +40,9 @@ class RecordedAnswer(Struct):
     first_audio_s: float | None = None
     audio_ms: float = 0.0
     reason: str | None = None
+    ended_at_s: float | None = None
+    text_marks: list[tuple[int, float]] = field(default_factory=list)
+    truncated_ms: float | None = None
 
     @property
     def first_output_s(self) -> float | None:
@@ -44,11 +51,13 @@ class RecordedAnswer(Struct):
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether the person interrupted it."""
-        return self.reason in ("interrupted", "cancelled")
+        """Whether the person interrupted it: while it was made, or while it was played."""
+        is_cut_short = self.truncated_ms is not None and self.truncated_ms < int(self.audio_ms)
+        return is_cut_short or self.reason in ("interrupted", "cancelled")
 
     def add_text(self, text: str, at_s: float) -> None:
         """Append text that came at that time."""
+        self.text_marks.append((len(self.text), self.audio_ms))
         self.text += text
         self.first_text_s = at_s if self.first_text_s is None else self.first_text_s
 
@@ -100,6 +109,7 @@ class AnswerReader:
         self.answers: dict[str, RecordedAnswer] = {}
         self._encoding = encoding
         self._rates_hz = rates_hz or {}
+        self._item_starts: dict[str, tuple[RecordedAnswer, float]] = {}  # by item: its response, and the audio before it
 
     def read(self, at_s: float, event: EventFields) -> RecordedAnswer | None:
         """Read the next event; returns the response that it belongs to."""
@@ -113,14 +123,23 @@ class AnswerReader:
             return answer
         if kind == "response.output_audio.delta":
             answer = self._answer(event["response_id"], at_s)
+            self._item_starts.setdefault(event.get("item_id", ""), (answer, answer.audio_ms))
             self._add_audio(answer, event["delta"], at_s)
             return answer
+        if kind == "conversation.item.truncated":
+            return self._read_truncation(event)
         if kind == "response.output.delta":
             return self._read_output(event, at_s)
         return self._read_done(event, at_s) if kind == "response.done" else None
 
     def _answer(self, response_id: str, at_s: float) -> RecordedAnswer:
         return self.answers.setdefault(response_id, RecordedAnswer(response_id, at_s))
+
+    def _read_truncation(self, event: EventFields) -> RecordedAnswer | None:
+        answer, start_ms = self._item_starts.get(event["item_id"], (None, 0.0))
+        if answer is not None:
+            answer.truncated_ms = start_ms + event.get("audio_end_ms", 0)
+        return answer
 
     def _add_audio(self, answer: RecordedAnswer, audio: str | dict[str, object], at_s: float) -> None:
         answer.audio_ms += 1000 * self._duration_s(audio)
@@ -139,7 +158,7 @@ class AnswerReader:
         if event["kind"] == "listen":
             answer = self.answers.get(response_id)
             if answer is not None and event.get("end_of_turn"):
-                answer.reason = "interrupted" if event.get("interrupted") else "end_of_turn"
+                answer.reason, answer.ended_at_s = "interrupted" if event.get("interrupted") else "end_of_turn", at_s
             return answer
         answer = self._answer(response_id, at_s)
         if text := event.get("text"):
@@ -153,12 +172,12 @@ class AnswerReader:
         if "response" in event:
             response = event["response"]
             answer = self._answer(response["id"], at_s)
-            answer.reason = response.get("status")
+            answer.reason, answer.ended_at_s = response.get("status"), at_s
             return answer
         answer = self._answer(event["response_id"], at_s)
         if not answer.text and (text := event.get("text")):
             answer.add_text(text, at_s)
         if not answer.audio_ms and (audio := event.get("audio")):
             self._add_audio(answer, audio, at_s)
-        answer.reason = event.get("reason")
+        answer.reason, answer.ended_at_s = event.get("reason"), at_s
         return answer

@@ -31,6 +31,11 @@ IN: Final = "in"
 OUT: Final = "out"
 """From the client, and to it."""
 
+INTERNAL: Final = "internal"
+"""Neither: what the server knows of the session, and did not send."""
+
+LineDirection = Literal["in", "out", "internal"]
+
 
 class AudioEncoding(NamedTuple):
     """How audio is encoded on the wire, and its sample rate."""
@@ -112,6 +117,10 @@ class EventFields(TypedDict, total=False):
     response_id: str
     item: _Message
     item_id: str
+    audio_start_ms: int
+    audio_end_ms: int
+    start_ms: int | None
+    end_ms: int | None
     delta: str | dict[str, object]
     transcript: str | None
 

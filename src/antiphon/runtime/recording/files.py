@@ -26,6 +26,7 @@ from antiphon.runtime.recording.events import (
     AudioEncoding,
     EventDirection,
     EventFields,
+    LineDirection,
     MediaSinks,
     audio_encodings,
     extract_media,
@@ -43,7 +44,7 @@ class EventLine(Struct, frozen=True):
     Attributes:
         seq: 1 for the first.
         at_s: seconds after the start of the recording.
-        direction: `in` from the client, `out` to it.
+        direction: `in` from the client, `out` to it, `internal` what the server knows and did not send.
         event: as on the wire, with references in place of its media.
     """
 
@@ -92,11 +93,11 @@ class RecordingFiles:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_meta(self.folder, record)
 
-    def add(self, at_s: float, direction: EventDirection, event: EventFields) -> None:
+    def add(self, at_s: float, direction: LineDirection, event: EventFields) -> None:
         """Add an event; the next `write` writes it."""
         self._encodings.update(audio_encodings(event))
         self._seq += 1
-        line = EventLine(self._seq, round(at_s, 4), direction, extract_media(event, self._media_sinks[direction]))
+        line = EventLine(self._seq, round(at_s, 4), direction, extract_media(event, self._media_sinks[OUT if direction == OUT else IN]))
         self._pending.setdefault(EVENTS, []).append(_encode(line) + b"\n")
 
     def write(self) -> None:

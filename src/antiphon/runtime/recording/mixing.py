@@ -1,17 +1,13 @@
 """Mixes both sides of a recording into a stereo file: the person on the left, the responses on the right."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from struct import pack, unpack
 from typing import NamedTuple
 
 from antiphon.audio import SAMPLE_BYTES, WAV_HEADER_BYTES, wav_header
-from antiphon.runtime.recording.events import IN, OUT, EventFields, find_media
+from antiphon.runtime.recording.events import IN, OUT
 from antiphon.runtime.recording.files import EventLine, wav_rate_hz
-
-RATE_HZ = 24_000
-
-MAX_JITTER_S = 0.3
-"""How far from its pace audio may arrive and still count as continuous."""
+from antiphon.runtime.recording.timeline import RATE_HZ, AudioSegment, Timeline
 
 
 class PcmAudio(NamedTuple):
@@ -37,41 +33,23 @@ def mix_to_wav(lines: Iterable[EventLine], audio_files: Mapping[str, PcmAudio]) 
         audio_files: the files that the lines refer to, by name.
     """
     pcm = {name: resample_linear(sound) for name, sound in audio_files.items()}
-    rates = {name: sound.rate_hz for name, sound in audio_files.items()}
-    channels = {IN: bytearray(), OUT: bytearray()}
-    for line in lines:
-        if line.direction == OUT and _is_playback_cut(line.fields):
-            del channels[OUT][_bytes_at(line.at_s) :]
-        for media in find_media(line.event):
-            if media.file in pcm:
-                begin, end = (_scale_offset(offset, rates[media.file]) for offset in (media.offset, media.offset + media.bytes))
-                _append_chunk(channels[line.direction], pcm[media.file][begin:end], line)
-    return _interleave(channels[IN], channels[OUT])
+    rates_hz = {name: sound.rate_hz for name, sound in audio_files.items()}
+    timeline = Timeline(lines, rates_hz)
+    return _interleave(*(_lay_out(timeline.segments(side), pcm, rates_hz) for side in (IN, OUT)))
 
 
-def _append_chunk(channel: bytearray, chunk: bytes, line: EventLine) -> None:
-    # A microphone sends audio when it is over, a server before it plays.
-    end = _bytes_at(line.at_s)
-    begin = max(0, end - len(chunk)) if line.direction == IN else end
-    slack = _bytes_at(MAX_JITTER_S) if line.direction == IN else 0
-    if begin > len(channel) + slack:
-        channel.extend(bytes(begin - len(channel)))
-    channel.extend(chunk)
-
-
-def _bytes_at(at_s: float) -> int:
-    return int(at_s * RATE_HZ) * SAMPLE_BYTES
+def _lay_out(segments: Sequence[AudioSegment], pcm: Mapping[str, bytes], rates_hz: Mapping[str, int]) -> bytearray:
+    channel = bytearray()
+    for segment in segments:
+        if segment.played:
+            begin = _scale_offset(segment.media.offset, rates_hz[segment.media.file])
+            channel.extend(bytes(max(0, segment.start * SAMPLE_BYTES - len(channel))))
+            channel.extend(pcm[segment.media.file][begin : begin + segment.played * SAMPLE_BYTES])
+    return channel
 
 
 def _scale_offset(offset: int, rate_hz: int) -> int:
     return offset // SAMPLE_BYTES * RATE_HZ // rate_hz * SAMPLE_BYTES
-
-
-def _is_playback_cut(event: EventFields) -> bool:
-    """Whether an event discards the audio that was not played yet."""
-    if event.get("type") == "response.done":
-        return bool(event.get("response", {}).get("status") == "cancelled")
-    return event.get("type") == "output_audio_buffer.cleared" or bool(event.get("interrupted"))
 
 
 def resample_linear(audio: PcmAudio) -> bytes:
@@ -84,6 +62,11 @@ def resample_linear(audio: PcmAudio) -> bytes:
     positions = (divmod(index * audio.rate_hz, RATE_HZ) for index in range(count * RATE_HZ // audio.rate_hz))
     values = [samples[index] + (following[index] - samples[index]) * rest // RATE_HZ for index, rest in positions]
     return pack(f"<{len(values)}h", *values)
+
+
+def wav_duration_s(mix: bytes) -> float:
+    """How long a mix is."""
+    return (len(mix) - WAV_HEADER_BYTES) / (2 * SAMPLE_BYTES * RATE_HZ)
 
 
 def _interleave(left: bytearray, right: bytearray) -> bytes:

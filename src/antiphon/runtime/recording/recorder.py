@@ -21,7 +21,7 @@ from pathlib import Path
 from antiphon.errors import ApiError
 from antiphon.records import KeyRecord, SessionRecord
 from antiphon.runtime.core.metrics import Metrics
-from antiphon.runtime.recording.events import IN, OUT, EventDirection
+from antiphon.runtime.recording.events import IN, INTERNAL, OUT, LineDirection
 from antiphon.runtime.recording.spool import (
     DROPPED_FOR_AGE,
     DROPPED_FOR_SPACE,
@@ -84,6 +84,11 @@ class RecordingTap:
     def on_server_event(self, event: object) -> None:
         if self.truncation_reason is None:
             self._record_event(self, OUT, event)
+
+    def observe(self, observation: object) -> None:
+        """Record what the session knows and did not send."""
+        if self.truncation_reason is None:
+            self._record_event(self, INTERNAL, observation)
 
     def end(self, reason: str) -> None:
         self._recorder.end(self, reason)
@@ -179,7 +184,7 @@ class Recorder:
             ),
         )
 
-    def record_event(self, recording: RecordingTap, direction: EventDirection, event: object) -> None:
+    def record_event(self, recording: RecordingTap, direction: LineDirection, event: object) -> None:
         """Queue an event to be written; a full queue ends the recording."""
         if not self._writer.enqueue(QueuedEvent(recording, time.monotonic(), direction, event)):
             recording.truncation_reason = DISK_TOO_SLOW

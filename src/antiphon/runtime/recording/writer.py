@@ -20,8 +20,8 @@ from antiphon.records import SessionRecord
 from antiphon.runtime.recording import files
 from antiphon.runtime.recording.events import (
     INITIAL_ENCODINGS,
-    EventDirection,
     EventFields,
+    LineDirection,
     created_session_id,
     event_size_bytes,
     event_to_builtins,
@@ -69,7 +69,7 @@ class QueuedEvent(NamedTuple):
 
     recording: WritableRecording
     at_s: float
-    direction: EventDirection
+    direction: LineDirection
     event: object
 
 

@@ -12,7 +12,8 @@ from msgspec import Struct
 from antiphon.audio import SAMPLE_BYTES, peak, size_bytes
 from antiphon.runtime.recording.events import IN, MediaReference, find_media
 from antiphon.runtime.recording.files import EventLine
-from antiphon.runtime.recording.mixing import MAX_JITTER_S, PcmAudio, read_wav
+from antiphon.runtime.recording.mixing import PcmAudio, read_wav
+from antiphon.runtime.recording.timeline import MAX_JITTER_S
 
 _STEP_MS = 20
 _SILENCE_DIVISOR = 20

@@ -1,11 +1,12 @@
 """Decides which sessions are recorded."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from starlette.datastructures import Headers, QueryParams
 from starlette.types import Scope
 
 from antiphon.protocols.realtime.settings import RealtimeSessionConfig
+from antiphon.protocols.session import InputTranscript
 from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.recording.recorder import RecordingTap, should_record
 from antiphon.runtime.service import Service
@@ -36,6 +37,16 @@ def recording_taps(service: Service, caller: Caller, *, protocol: str, mode: str
         return ()
     key_id = caller.key.id if caller.key is not None else None
     return (service.recorder.tap(tenant=caller.tenant, key_id=key_id, protocol=protocol, mode=mode, model=model),)
+
+
+def observe_with(recordings: Sequence[RecordingTap]) -> Callable[[InputTranscript], None]:
+    """A driver's `observe` that shows everything to these taps."""
+
+    def observe(transcript: InputTranscript) -> None:
+        for recording in recordings:
+            recording.observe(transcript)
+
+    return observe
 
 
 def realtime_recording_taps(service: Service, scope: Scope, session_config: RealtimeSessionConfig) -> Sequence[RecordingTap]:

@@ -5,6 +5,8 @@ The key is checked before the WebSocket is accepted. Other errors are reported o
 code, because browsers show a page nothing of a failed handshake.
 """
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 from starlette.datastructures import Headers, QueryParams
 from starlette.types import Scope, Send
@@ -15,6 +17,7 @@ from antiphon.protocols.minicpmo.session import MinicpmoSession, MinicpmoSession
 from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.core.ids import new_id
+from antiphon.runtime.recording.recorder import RecordingTap
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.scheduling.pool import no_worker_error
 from antiphon.runtime.service import Service
@@ -198,13 +201,19 @@ class MinicpmoEndpoint:
             resume_s = service.config.minicpmo.resume_s if request.is_resumable else 0
             client = MinicpmoClient(request.mode, caller.tenant, tap, self._resumable_sessions, resume_s)
             with log_minicpmo_session(service, model, request.mode, client, counts, recordings):
-                await self._run_session(attachment, model, session_config, client, caller)
+                await self._run_session(attachment, model, session_config, client, caller, recordings)
 
     async def _run_session(
-        self, attachment: Attachment, model: ServedModel, session_config: MinicpmoSessionConfig, client: MinicpmoClient, caller: Caller
+        self,
+        attachment: Attachment,
+        model: ServedModel,
+        session_config: MinicpmoSessionConfig,
+        client: MinicpmoClient,
+        caller: Caller,
+        recordings: Sequence[RecordingTap],
     ) -> None:
-        service, key = self._service, caller.key
-        driver = Driver(MinicpmoSession(session_config, new_id), client, service.store, metrics=service.metrics)
+        service, key, observe = self._service, caller.key, recording.observe_with(recordings)
+        driver = Driver(MinicpmoSession(session_config, new_id), client, service.store, metrics=service.metrics, observe=observe)
         settings = ConversationSettings(model=model.name, tenant=caller.tenant, kind=session_config.mode, key_id=key.id if key else "")
         client.start(attachment, driver)
 

@@ -18,12 +18,13 @@ from antiphon.runtime.access.client_secrets import PREFIX
 from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.core.ids import new_id
+from antiphon.runtime.recording.recorder import RecordingTap
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import GuardedRoute, conversation_settings, credential, request_caller, token_counter, track_response
 from antiphon.server.http.operation import MODEL_NOT_FOUND, UNAVAILABLE, UPGRADE_REQUIRED, Operation, Parameter
 from antiphon.server.live.client import close_reason, session_failed
-from antiphon.server.live.recording import realtime_recording_taps
+from antiphon.server.live.recording import observe_with, realtime_recording_taps
 from antiphon.server.live.session_log import log_realtime_session, realtime_taps
 from antiphon.server.live.subprotocols import select_subprotocol
 from antiphon.server.realtime.client import RealtimeClient
@@ -137,7 +138,7 @@ class RealtimeEndpoint:
             counts, tap = realtime_taps(self._service, model, recordings)
             client = RealtimeClient(DIALECTS[session_config.dialect], tap)
             with log_realtime_session(self._service, model, session_config, client, counts, recordings):
-                await self._run_session(scope, send, model, session_config, client)
+                await self._run_session(scope, send, model, session_config, client, recordings)
 
     async def _join_call(self, scope: Scope, send: Send, call_id: str) -> None:
         """Join a call as a second client, until either ends."""
@@ -156,10 +157,16 @@ class RealtimeEndpoint:
             await client.wait_closed()
 
     async def _run_session(
-        self, scope: Scope, send: Send, model: ServedModel, session_config: RealtimeSessionConfig, client: RealtimeClient
+        self,
+        scope: Scope,
+        send: Send,
+        model: ServedModel,
+        session_config: RealtimeSessionConfig,
+        client: RealtimeClient,
+        recordings: Sequence[RecordingTap],
     ) -> None:
-        session, service = RealtimeSession(session_config, new_id), self._service
-        driver = Driver(session, client, service.store, metrics=service.metrics, count_tokens=token_counter(scope))
+        session, service, observe = RealtimeSession(session_config, new_id), self._service, observe_with(recordings)
+        driver = Driver(session, client, service.store, metrics=service.metrics, count_tokens=token_counter(scope), observe=observe)
         settings = conversation_settings(scope, model.name, "realtime")
 
         async def accept() -> None:

@@ -1,7 +1,7 @@
 """A WebRTC call: its connection, its session, and their lifetimes."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from starlette.types import Scope
 
@@ -11,10 +11,11 @@ from antiphon.protocols.realtime.settings import has_audio_input
 from antiphon.runtime.core.calls import Call
 from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.core.ids import new_id
+from antiphon.runtime.recording.recorder import RecordingTap
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import conversation_settings, request_caller, token_counter, track_response
 from antiphon.server.live.client import session_failed
-from antiphon.server.live.recording import realtime_recording_taps
+from antiphon.server.live.recording import observe_with, realtime_recording_taps
 from antiphon.server.live.session_log import log_realtime_session, realtime_taps
 from antiphon.server.transport import logs
 from antiphon.server.webrtc.client import CallClient
@@ -60,18 +61,29 @@ async def _run(service: Service, scope: Scope, call_id: str, request: CallReques
             peer = CallPeer(network, playback, client)
             try:
                 sdp = await peer.answer(request.offer, tasks)
-                await _drive(service, scope, call, client, request, lambda: answer.set_result(sdp))
+                await _drive(service, scope, call, client, request, recordings, lambda: answer.set_result(sdp))
                 await peer.drain()
             finally:
                 await peer.close()
 
 
 async def _drive(
-    service: Service, scope: Scope, call: Call, client: CallClient, request: CallRequest, on_started: Callable[[], None]
+    service: Service,
+    scope: Scope,
+    call: Call,
+    client: CallClient,
+    request: CallRequest,
+    recordings: Sequence[RecordingTap],
+    on_started: Callable[[], None],
 ) -> None:
     """Run the call's session."""
     driver = Driver(
-        RealtimeSession(request.session_config, new_id), call, service.store, metrics=service.metrics, count_tokens=token_counter(scope)
+        RealtimeSession(request.session_config, new_id),
+        call,
+        service.store,
+        metrics=service.metrics,
+        count_tokens=token_counter(scope),
+        observe=observe_with(recordings),
     )
     call.driver = driver
 
