@@ -57,7 +57,7 @@ def test_who_waits_and_who_is_served_can_be_seen_and_a_ticket_cancelled(antiphon
         head, waiting, served = [line.split() for line in antiphon("queue", "list", "--url", url).out.splitlines()]
         assert head == ["TICKET", "MODEL", "KIND", "PLACE", "FOR", "ETA", "KEY"]
         assert waiting[1:4] == ["parrot", "chat", "1."]
-        assert (waiting[5], waiting[-2:]) == ("s", ["-", "-"])
+        assert (waiting[5], waiting[-2:]) == ("s", ["min", "-"])
         assert served[1:5] == ["parrot", "chat", "with", "parrot-1"]
         worker = antiphon("workers", "show", "parrot-1", "--json", "--url", url).json
         assert [(one["kind"], one["status"]) for one in worker["sessions"]] == [("chat", "serving")]

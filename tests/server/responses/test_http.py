@@ -420,9 +420,9 @@ def test_models_are_listed_and_retrieved(client):
         client.models.retrieve("gpt-none")
 
 
-@pytest.mark.parametrize("path", ["/livez", "/readyz", "/health"])
-def test_health_is_told(base_url, path):
-    assert json.loads(urllib.request.urlopen(base_url + path).read()) == {"status": "ok"}
+@pytest.mark.parametrize(("path", "more"), [("/livez", {}), ("/readyz", {"warm_up": "off"}), ("/health", {"warm_up": "off"})])
+def test_health_is_told(base_url, path, more):
+    assert json.loads(urllib.request.urlopen(base_url + path).read()) == {"status": "ok", **more}
 
 
 def test_every_answer_has_a_request_id_and_its_time(client):
