@@ -66,7 +66,16 @@ def words_of(union):
     """One word of each kind, with what must be given."""
     required = {"id": "x", "text": "words", "pcm": b"\0\1", "call_id": "c", "name": "n", "item": {"a": 1}, "event": {"a": [None]}}
     required |= {"message": "m", "code": "c", "metrics": {"kv": 1}, "annotation": {"a": 1.5}, "content": "s", "transcript": "t", "at_ms": 1}
-    required |= {"input_tokens": 1, "output_tokens": 2, "start_s": 0.5, "end_s": 1.5, "position": 1, "queue_length": 2, "wait_s": 3.5, "jpeg": b"\xff"}
+    required |= {
+        "input_tokens": 1,
+        "output_tokens": 2,
+        "start_s": 0.5,
+        "end_s": 1.5,
+        "position": 1,
+        "queue_length": 2,
+        "wait_s": 3.5,
+        "jpeg": b"\xff",
+    }
     required |= {"request": ASK, "history": HISTORY}
     for kind in get_args(union):
         yield kind(**{field.name: required[field.name] for field in msgspec.structs.fields(kind) if field.required})
