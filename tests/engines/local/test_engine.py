@@ -278,7 +278,8 @@ def test_a_short_question_is_answered_while_long_prompts_are_processed(talker):
     ended = [event.id for event in said if isinstance(event, events.ResponseEnded)]
     assert sorted(ended) == ["bird", "short", "tree"]
     assert ended[-1] != "short", "with all slots taken by long prompts, it would be the last"
-    assert next(event for event in said if isinstance(event, events.Usage) and event.id == "bird").cached_tokens == 0
+    used = next(event for event in said if isinstance(event, events.Usage) and event.id == "bird")
+    assert used.cached_tokens < 100, "what was processed for this very response is not from the cache"
 
 
 @pytest.mark.parametrize(
