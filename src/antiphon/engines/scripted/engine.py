@@ -27,6 +27,7 @@ from antiphon.engines.scripted.duplex import ScriptedDuplex
 from antiphon.engines.scripted.listening import ScriptedSpeechInput
 from antiphon.engines.scripted.script import ALL_CAPABILITIES, Script as Script, load_script
 from antiphon.engines.scripted.voice import ScriptedRecordings
+from antiphon.offload import LARGE_BYTES, offload
 
 
 def build(model: str, options: Mapping[str, Any], build_context: BuildContext) -> "ScriptedEngine":
@@ -55,7 +56,7 @@ class ScriptedEngine:
 
     async def count(self, request: commands.Respond) -> int:
         """One token per word, as in every answer that claims no usage of its own."""
-        return count_input_tokens(request)[0]
+        return (await offload(request.size_bytes, count_input_tokens, request))[0]
 
     @contextlib.asynccontextmanager
     async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
@@ -138,7 +139,7 @@ class _ScriptedConversation:
         if len(self._response_tasks) >= self.MAX_RESPONSES:
             raise EngineOverrun(f"{self.MAX_RESPONSES} responses are in progress already")
         steps = response_steps(self._script, self._recordings, request, self._speech_input.transcripts)
-        task = self._response_tasks[request.id] = self._tasks.create_task(self._play_steps(steps))
+        task = self._response_tasks[request.id] = self._tasks.create_task(self._play_steps(steps, request.size_bytes))
         task.add_done_callback(partial(self._on_response_done, request.id))
 
     def _on_response_done(self, id: str, task: asyncio.Task[None]) -> None:
@@ -152,10 +153,17 @@ class _ScriptedConversation:
         self._transcript_tasks.add(task)
         task.add_done_callback(self._transcript_tasks.discard)
 
-    async def _play_steps(self, steps: Iterable[engine_events.EngineEvent | float]) -> None:
+    async def _play_steps(self, steps: Iterable[engine_events.EngineEvent | float], size_bytes: int = 0) -> None:
+        """
+        Deliver the events at their times.
+
+        Args:
+            size_bytes: of the request; the last step counts the words of a large one.
+        """
         pace_s = self._script.pace_ms / 1000
         batch: list[engine_events.EngineEvent] = []
-        for step in steps:
+        steps = iter(steps)
+        while (step := next(steps, None) if size_bytes < LARGE_BYTES else await offload(size_bytes, next, steps, None)) is not None:
             if isinstance(step, float):
                 self._emit(batch)
                 batch = []
