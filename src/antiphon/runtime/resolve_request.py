@@ -51,8 +51,8 @@ async def resolve_request(
         input_items, reference_bytes = await _resolve_references(input_items, store, tenant)
         size_bytes += reference_bytes
     history = await _load_history(request, store, tenant)
-    size_bytes += sum(len(record.body) for record in history)
-    previous_items = await offload(size_bytes, lambda: [items.decode_item(record.body) for record in history])
+    history_bytes = sum(len(record.body) for record in history)
+    previous_items = await offload(history_bytes, lambda: [items.decode_item(record.body) for record in history])
     if speech is not None and speech.missing_reason is None and not capabilities.audio_in:
         input_items = [await transcribe_item(item, f"input[{index}]", speech) for index, item in enumerate(input_items)]
         previous_items = [await transcribe_item(item, "previous_response_id", speech) for item in previous_items]
@@ -67,7 +67,7 @@ async def resolve_request(
         capabilities=capabilities,
         input_items=tuple(input_items),
         previous_items=tuple(previous_items),
-        size_bytes=size_bytes,
+        size_bytes=size_bytes + history_bytes,
         omit_unsupported=omit_unsupported,
     )
 

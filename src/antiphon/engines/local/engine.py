@@ -41,9 +41,6 @@ SESSIONS_PER_SLOT = 2
 RESERVED_OUTPUT_TOKENS = 512
 """Room that truncation leaves for the output if the client sets no limit."""
 
-_ALWAYS_READING = asyncio.Event()
-_ALWAYS_READING.set()
-
 _Positive = Annotated[int, Meta(ge=1)]
 
 
@@ -216,10 +213,9 @@ class LocalEngine:
         chunk_tokens, end, can_reuse = MIN_CHUNK_TOKENS, lease.cached_tokens, lease.can_reuse
         while len(tokens) - end > chunk_tokens:
             end += chunk_tokens
-            chunk = {"prompt": tokens[:end], "stream": True, "n_predict": 0, "id_slot": lease.number, "cache_prompt": can_reuse}
             async with self._prompt_turns.turn():
                 begun_at = clock()
-                await llama.complete(chunk, _ALWAYS_READING, lambda _chunks: True)
+                await llama.process_prompt(tokens[:end], lease.number, can_reuse=can_reuse)
                 chunk_s = clock() - begun_at
             can_reuse = True
             chunk_tokens = next_chunk_tokens(chunk_tokens, chunk_s)
@@ -235,9 +231,8 @@ class LocalEngine:
                 return
             async with self._response_slots.slot(is_long=False):
                 lease = self._slots.acquire(tenant, tokens)
-                payload = {"prompt": tokens, "stream": True, "n_predict": 0, "id_slot": lease.number, "cache_prompt": lease.can_reuse}
                 try:
-                    await self._llama.complete(payload, _ALWAYS_READING, lambda _chunks: True)
+                    await self._llama.process_prompt(tokens, lease.number, can_reuse=lease.can_reuse)
                 finally:
                     self._slots.release(lease, tokens)
 

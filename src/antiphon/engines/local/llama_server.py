@@ -103,6 +103,9 @@ class _PropsResponse(Struct, frozen=True):
     default_generation_settings: _GenerationSettings
 
 
+_ALWAYS_READING = asyncio.Event()
+_ALWAYS_READING.set()
+
 _T = TypeVar("_T")
 _chunk_decoder: msgspec.json.Decoder[LlamaChunk] = msgspec.json.Decoder(LlamaChunk)
 
@@ -220,6 +223,16 @@ class LlamaServer:
                     return
                 await may_read.wait()
         raise ServerError("The local model's answer ended too early.")
+
+    async def process_prompt(self, tokens: Sequence[int], slot: int, *, can_reuse: bool) -> None:
+        """
+        Process a prompt into a slot's cache, and generate nothing.
+
+        Raises:
+            ApiError: as `complete`.
+        """
+        payload = {"prompt": tokens, "stream": True, "n_predict": 0, "id_slot": slot, "cache_prompt": can_reuse}
+        await self.complete(payload, _ALWAYS_READING, lambda _chunks: True)
 
     async def _get(self, path: str, type: type[_T]) -> _T:
         async with self._session.get(path) as response:

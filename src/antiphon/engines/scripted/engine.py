@@ -27,7 +27,7 @@ from antiphon.engines.scripted.duplex import ScriptedDuplex
 from antiphon.engines.scripted.listening import ScriptedSpeechInput
 from antiphon.engines.scripted.script import ALL_CAPABILITIES, Script as Script, load_script
 from antiphon.engines.scripted.voice import ScriptedRecordings
-from antiphon.offload import LARGE_BYTES, offload
+from antiphon.offload import offload
 
 
 def build(model: str, options: Mapping[str, Any], build_context: BuildContext) -> "ScriptedEngine":
@@ -163,7 +163,7 @@ class _ScriptedConversation:
         pace_s = self._script.pace_ms / 1000
         batch: list[engine_events.EngineEvent] = []
         steps = iter(steps)
-        while (step := next(steps, None) if size_bytes < LARGE_BYTES else await offload(size_bytes, next, steps, None)) is not None:
+        while (step := await offload(size_bytes, next, steps, None)) is not None:
             if isinstance(step, float):
                 self._emit(batch)
                 batch = []
