@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -18,7 +19,7 @@ from kosoku import FailureError, run_fuzzingclient
 
 async def run():
     try:
-        return await run_fuzzingclient(sys.argv[1], cases=sys.argv[2:], concurrency=8)
+        return await run_fuzzingclient(sys.argv[2], cases=sys.argv[3:], concurrency=int(sys.argv[1]))
     except FailureError as failure:
         return failure.results
 
@@ -29,9 +30,29 @@ os._exit(0)  # or its threads crash the interpreter that ends under them
 
 
 def outcomes(url, *cases):
-    """Every case's name, whether it passed, and what was said of its messages and of its end."""
-    ran = subprocess.run([sys.executable, "-c", PROGRAM, url, *cases], capture_output=True, text=True, check=True)
+    """
+    Every case's name, whether it passed, and what was said of its messages and of its end.
+
+    The suite waits one second for most things, which a busy machine can miss: what fails is run again, alone.
+    """
+    found = run_cases(url, 8, cases)
+    failed = [case for case, passed, *_ in found if not passed]
+    again = {case[0]: case for case in run_cases(url, 1, failed)} if failed else {}
+    return [again.get(case[0], case) for case in found]
+
+
+def run_cases(url, concurrency, cases):
+    ran = subprocess.run([sys.executable, "-c", PROGRAM, str(concurrency), url, *cases], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)
+
+
+def is_soon(look, wanted):
+    """Whether `look()` is `wanted` within ten seconds, as the server's thread may learn of an end after the client."""
+    deadline = time.monotonic() + 10
+    while look() != wanted and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return look() == wanted
 
 
 @pytest.fixture
@@ -46,8 +67,8 @@ def test_every_case_of_the_protocol_passes(served):
     assert len(found) == CASES
     # Bad UTF-8 within a frame is found when the frame is whole, which the suite lets pass.
     assert [case[0] for case in found if case[2] == "NON-STRICT"] == ["6.4.3", "6.4.4"]
-    assert {echo.gone for echo in served.echoes} == {1}
-    assert (served.metrics.active, served.metrics.connections) == (0, 0)
+    assert is_soon(lambda: {echo.gone for echo in served.echoes}, {1})
+    assert is_soon(lambda: (served.metrics.active, served.metrics.connections), (0, 0))
 
 
 def test_large_messages_come_back_whole(served):
