@@ -7,6 +7,8 @@ import re
 import resource
 import shutil
 import sqlite3
+import sys
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -125,6 +127,63 @@ async def test_a_database_that_hangs_fails_every_use_and_works_again_when_it_goe
         assert await one.store.get("ada", "resp_1") is not None
         await one.store.put(response("resp_2"))
         assert len(one.reports) == 2
+
+
+class Proxy:
+    """
+    Between a store and PostgreSQL.
+
+    Attributes:
+        url: of the store.
+        replies_left: pieces of what the server says that are still passed on.
+    """
+
+    def __init__(self, postgres: Any, folder: Path) -> None:
+        self.replies_left = sys.maxsize
+        self.url = postgres.new_database().replace(str(postgres.folder), str(folder))
+        self._server_path, self._path = postgres.folder / ".s.PGSQL.5432", folder / ".s.PGSQL.5432"
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with await asyncio.start_unix_server(self._pass_on, self._path):
+            yield
+
+    async def _pass_on(self, client_reader: asyncio.StreamReader, client_writer: asyncio.StreamWriter) -> None:
+        reader, writer = await asyncio.open_unix_connection(self._server_path)
+
+        async def ask() -> None:
+            while piece := await client_reader.read(1 << 16):
+                writer.write(piece)
+            writer.close()
+
+        async def reply() -> None:
+            while piece := await reader.read(1 << 16):
+                self.replies_left -= 1
+                if self.replies_left >= 0:
+                    client_writer.write(piece)
+            client_writer.close()
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ask())
+            group.create_task(reply())
+
+
+@pytest.mark.parametrize("replies", [0, 1, 3])
+async def test_a_database_that_hangs_after_some_replies_fails_every_use_in_time(postgres: Any, replies: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:  # the path of a socket may have 100 characters at most
+        proxy = Proxy(postgres, Path(folder))
+        async with proxy.running(), watched(proxy.url, 0.3) as one:
+            for use in (USES["get"], USES["check"], USES["sessions"]):
+                await use(one.store)
+                proxy.replies_left = replies
+                async with asyncio.timeout(20):
+                    with contextlib.suppress(StoreError):  # what needs no more replies is done
+                        await use(one.store)
+                    proxy.replies_left = 0
+                    await refuse(use(one.store))
+                    await refuse(use(one.store))
+                proxy.replies_left = sys.maxsize
+                await use(one.store)
 
 
 async def test_a_store_whose_database_hangs_can_be_closed(postgres: Any) -> None:

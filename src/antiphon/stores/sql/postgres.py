@@ -146,16 +146,20 @@ def _ping(connection: AsyncAdapt_asyncpg_connection, entry: ConnectionPoolEntry,
     """
     Replace a connection that the server has closed, or does not answer on, before it is used.
 
-    SQLAlchemy's own ping has no deadline: a server that hangs would hang all who ask for a connection.
+    SQLAlchemy's own ping has no deadline, so a server that hangs would hang all who ask for a connection. It also is a
+    transaction whose rollback fails where the server hangs, which hides that the caller was cancelled.
     """
     if not entry.info.get("is_used"):  # it was made just now
         entry.info["is_used"] = True
         return
     timer = asyncio.get_running_loop().call_later(PING_TIMEOUT_S, connection.driver_connection.terminate)
     try:
-        connection.ping()  # type: ignore[no-untyped-call]
+        connection.run_async(lambda driver_connection: driver_connection.execute(";"))
     except Exception as error:
         raise InvalidatePoolError("The connection does not answer.") from error
+    except asyncio.CancelledError:
+        connection.driver_connection.terminate()  # else the pool waits for the server to say goodbye
+        raise
     finally:
         timer.cancel()
 
