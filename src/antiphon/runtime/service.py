@@ -155,7 +155,8 @@ class Service:
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
-            await asyncio.wait([task])
+        if tasks:
+            await asyncio.wait(tasks)
         await self.calls.close()
         await self.coordinator.close()
         await self.registry.stop()

@@ -26,7 +26,7 @@ from antiphon.server.transport.limits import ConnectionLimiter, raise_file_limit
 from antiphon.server.transport.listener import base_url, open_listener
 from antiphon.stop_signals import StopSignals, stop_signals
 
-GRACEFUL_SHUTDOWN_S = 1
+GRACEFUL_SHUTDOWN_S = 3
 """How long responses that are cut off at the deadline get to send their error."""
 
 POLL_S = 0.05
