@@ -221,11 +221,11 @@ def test_the_token_limit_cuts_the_answer(talker):
 
 @weights
 def test_without_a_limit_a_full_window_cuts_the_answer(talker):
-    endless = JsonSchema("endless", {"type": "array", "items": {"const": 1}, "minItems": 5000})
+    endless = JsonSchema("endless", {"type": "array", "items": {"const": 1}, "minItems": 500})
     said = talker.hear(ask("Go on. " * 300, format=endless, sampling=Sampling()))
     assert said[-1] == events.ResponseEnded("r", "length")
     used = used_of(said)
-    assert used.input_tokens + used.output_tokens == 1024
+    assert used.input_tokens + used.output_tokens == 1024 and used.output_tokens > 50
 
 
 @weights

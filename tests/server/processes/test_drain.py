@@ -74,8 +74,7 @@ def test_what_is_not_finished_by_the_deadline_is_told_so_and_kept_so(tmp_path):
         assert b'"status":"failed"' in kept
 
 
-@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGHUP])
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize(("number", "processes"), [(signal.SIGQUIT, 1), (signal.SIGHUP, 2)])
 def test_a_lost_terminal_and_quit_cut_nothing_either(tmp_path, number, processes):
     with serving(tmp_path, drain_s=60, processes=processes) as (process, url):
         connection, begun = opened(url, "short")

@@ -118,11 +118,11 @@ async def test_what_a_person_says_is_understood_and_the_answer_is_understood_whe
 
 
 async def test_a_model_on_this_machine_answers_a_spoken_question_aloud(url):
-    async with Talking(url, "smol") as peer:
+    async with Talking(url, "smol", TRANSCRIBED | {"max_output_tokens": 60}) as peer:
         await append(peer, recording("cards_001") + silence(1))
         events = await peer.until("response.done")
     check_whole(events)
-    assert events[-1]["response"]["status"] == "completed"
+    assert events[-1]["response"]["status"] in ("completed", "incomplete")  # it may go on for longer than it is let
     assert len(sound_of(events)) > RATE_HZ
     usage = events[-1]["response"]["usage"]
     assert usage["input_token_details"]["audio_tokens"] > 10
@@ -239,8 +239,8 @@ async def test_two_people_at_once_are_one_turn_that_is_answered(url):
     assert events[-1]["response"]["status"] == "completed"
 
 
-async def test_ten_minutes_that_come_at_once_are_heard_while_others_are_answered(url):
-    turns = 100
+@pytest.mark.parametrize("turns", [20, pytest.param(100, marks=pytest.mark.long)])
+async def test_minutes_that_come_at_once_are_heard_while_others_are_answered(url, turns):
     pcm = (recording("cards_001") + silence(4.9)) * turns
     async with Talking(url) as flooding, Talking(url) as other:
         await append(flooding, pcm, piece=1 << 20)

@@ -66,8 +66,8 @@ def test_pieces_of_any_size_give_what_the_whole_gives(live, pieces):
 @pytest.mark.parametrize(("from_hz", "to_hz", "live"), [(22_050, 24_000, False), (44_100, 16_000, True)])
 def test_a_long_stream_does_not_drift(from_hz, to_hz, live):
     resampler, minute = Resampler(from_hz, to_hz, live=live), bytes(2 * from_hz * 60)
-    given_samples = sum(len(resampler.process(minute)) for _ in range(60)) // 2
-    assert abs(given_samples + len(resampler.flush()) // 2 - 3600 * to_hz) <= 1
+    given_samples = sum(len(resampler.process(minute)) for _ in range(10)) // 2
+    assert abs(given_samples + len(resampler.flush()) // 2 - 600 * to_hz) <= 1
 
 
 @pytest.mark.parametrize(
