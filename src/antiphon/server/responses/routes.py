@@ -1,47 +1,28 @@
 """The Responses API over HTTP: create, retrieve, delete, and list input items."""
 
-import functools
-import time
-from collections.abc import Awaitable, Callable, Sequence
-
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
-from antiphon.errors import ApiError, ClientError, ServerError, response_not_found, shorten
-from antiphon.offload import offload
-from antiphon.protocols.responses.request import ResolvedRequest
-from antiphon.protocols.responses.session import ResponsesSession
-from antiphon.runtime.core.driver import Driver
-from antiphon.runtime.core.ids import new_id, padding
-from antiphon.runtime.registry import ServedModel
-from antiphon.runtime.resolve_request import resolve_request
+from antiphon.errors import ClientError, response_not_found, shorten
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import (
     EndpointFunction,
     GuardedRoute,
-    conversation_settings,
     guarded_routes,
     request_caller,
-    track_response,
 )
-from antiphon.server.http.body import read_json_body
-from antiphon.server.http.errors import error_response, json_response
+from antiphon.server.http.errors import json_response
 from antiphon.server.http.operation import BODY_ERRORS, INVALID_REQUEST, UNAVAILABLE, Header, Operation
 from antiphon.server.http.paging import page_limit, page_order, page_parameters
-from antiphon.server.responses.event_stream import EventStream, run_stream
+from antiphon.server.responses.create import CreateEndpoint
 from antiphon.server.responses.input_tokens import count_input_tokens
-from antiphon.server.responses.metrics import TERMINAL_EVENTS, measure_response
-from antiphon.server.responses.omitted import log_omissions, omission_headers
-from antiphon.server.transport import connection, logs
 from antiphon.stores.base import UnknownCursor
 from antiphon.wire.codec.reading import read_query
-from antiphon.wire.codec.types import encode
 from antiphon.wire.responses.endpoints import IncludeQuery, InputTokens, InputTokensRequest, ItemList, ResponseDeleted, RetrieveQuery
 from antiphon.wire.responses.events import StreamEvent
 from antiphon.wire.responses.profiles import PROFILES, EventEncoder
-from antiphon.wire.responses.request import CreateRequest, decode_request
+from antiphon.wire.responses.request import CreateRequest
 from antiphon.wire.responses.response import Response as ResponseObject
 
 _REQUEST_ERRORS = BODY_ERRORS | {
@@ -110,7 +91,7 @@ _LIST_INPUT_ITEMS = Operation(
 
 def routes(service: Service) -> list[GuardedRoute]:
     """All routes under `/v1/responses`."""
-    create = _CreateEndpoint(service, EventEncoder(PROFILES[service.config.responses.profile]))
+    create = CreateEndpoint(service, EventEncoder(PROFILES[service.config.responses.profile]))
     return guarded_routes(
         service,
         [
@@ -123,97 +104,6 @@ def routes(service: Service) -> list[GuardedRoute]:
             ("GET", "/v1/responses/{id}/input_items", _input_items(service), "responses:read", _LIST_INPUT_ITEMS),
         ],
     )
-
-
-class _CreateEndpoint:
-    """`POST /v1/responses`, a bare ASGI endpoint because a stream writes to the transport."""
-
-    def __init__(self, service: Service, encoding: EventEncoder) -> None:
-        self._service = service
-        self._encoding = encoding
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started_at = time.perf_counter()
-        body = await read_json_body(Request(scope, receive))
-        self._service.live_sessions.check_admission()
-        if self._service.config.logging.content:
-            logs.get().info("asked", content=body.decode(errors="replace"))
-        size_bytes = len(body)
-        request = await offload(size_bytes, decode_request, body)
-        del body  # as large as the request that was made of it
-        model = self._service.registry.find(request.model or None)
-        resolved_request = await self._resolve(request, model, scope, size_bytes)
-        session = await offload(resolved_request.size_bytes, ResponsesSession, resolved_request, new_id, self._padding(request))
-        omitted_headers = omission_headers(session.omissions)
-        if omitted_headers:
-            log_omissions(session.omissions, model.name)
-        settings = conversation_settings(scope, model.name, "responses")
-        async with track_response(scope, lambda: session.tokens):
-            heartbeat_s = self._service.config.server.heartbeat_s
-            client = EventStream(self._encoding, scope, send, heartbeat_s, omitted_headers) if request.stream else ResponseCollector()
-            on_retry = client.hold_head if isinstance(client, EventStream) else lambda: None
-            driver = Driver(session, client, self._service.store, metrics=self._service.metrics, on_retry=on_retry)
-            with self._service.live_sessions.track(driver), measure_response(self._service, model, client, started_at):
-                with connection.from_scope(scope).notify(driver):
-                    engine = model.live_engine if resolved_request.is_spoken else model.engine
-                    reply = await _run_session(client, functools.partial(driver.run, engine, settings, resolved_request))
-        if reply is not None:  # only now, when its tokens are counted, do its headers show the remaining limits
-            reply.headers.update(omitted_headers)
-            await reply(scope, receive, send)
-        if isinstance(client, EventStream):
-            self._service.metrics.stream_events += client.event_count
-
-    async def _resolve(self, request: CreateRequest, model: ServedModel, scope: Scope, size_bytes: int) -> ResolvedRequest:
-        service = self._service
-        omit_unsupported = service.config.responses.unavailable_tools == "carry"
-        return await resolve_request(
-            request,
-            model,
-            service.store,
-            request_caller(scope).tenant,
-            omit_unsupported=omit_unsupported,
-            speech=service.speech,
-            size_bytes=size_bytes,
-        )
-
-    def _padding(self, request: CreateRequest) -> Sequence[str] | None:
-        options = request.stream_options
-        is_enabled = options.include_obfuscation is not False if options else True
-        return padding() if request.stream and is_enabled and self._service.config.responses.obfuscation else None
-
-
-async def _run_session(client: "EventStream | ResponseCollector", run: Callable[..., Awaitable[None]]) -> Response | None:
-    """Runs a session; the response that is still to be sent, or None where it was streamed."""
-    if isinstance(client, ResponseCollector):
-        await run()
-        return client.response()
-    return None if await run_stream(client, run) else error_response(client.error or ServerError("The stream ended before it began."))
-
-
-class ResponseCollector:
-    """The client of a response that is not streamed: it keeps the last event."""
-
-    def __init__(self) -> None:
-        self.first_token_at: float | None = None  # no stream, so no first token
-        self.last_event: StreamEvent | None = None
-        self.error: ApiError | None = None
-
-    def send(self, event: StreamEvent) -> None:
-        self.last_event = event
-
-    def flush(self) -> None:
-        """Nothing is sent before the end."""
-
-    def close(self, error: ApiError | None) -> None:
-        self.error = error
-
-    def response(self) -> Response:
-        """The HTTP response."""
-        if self.error is not None:
-            return error_response(self.error)
-        if not isinstance(self.last_event, TERMINAL_EVENTS):
-            return Response(status_code=499)  # the client hung up; only the log sees this
-        return json_response(encode(self.last_event.response))
 
 
 def _retrieve(service: Service) -> EndpointFunction:

@@ -1,0 +1,158 @@
+"""`POST /v1/responses`: a response, whole or as a stream of events."""
+
+import functools
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from antiphon.engine_api.engine import Engine
+from antiphon.engine_api.options import ConversationSettings
+from antiphon.errors import ApiError, ServerError
+from antiphon.offload import offload
+from antiphon.protocols.responses.request import ResolvedRequest
+from antiphon.protocols.responses.session import ResponsesSession
+from antiphon.runtime.core.driver import Driver
+from antiphon.runtime.core.ids import new_id, padding
+from antiphon.runtime.registry import ServedModel
+from antiphon.runtime.resolve_request import resolve_request
+from antiphon.runtime.service import Service
+from antiphon.server.http.auth import conversation_settings, request_caller, track_response
+from antiphon.server.http.body import read_json_body
+from antiphon.server.http.errors import error_response, json_response
+from antiphon.server.responses.event_stream import EventStream, run_stream
+from antiphon.server.responses.metrics import TERMINAL_EVENTS, measure_response
+from antiphon.server.responses.omitted import log_omissions, omission_headers
+from antiphon.server.transport import connection, logs
+from antiphon.wire.codec.types import encode
+from antiphon.wire.responses.events import StreamEvent
+from antiphon.wire.responses.profiles import EventEncoder
+from antiphon.wire.responses.request import CreateRequest, decode_request
+
+
+class PreparedResponse(Struct, frozen=True):
+    """
+    A response that is ready to be made.
+
+    Attributes:
+        settings: of the engine's conversation.
+        omitted_headers: tell the client what of its request the model does not get.
+    """
+
+    request: CreateRequest
+    resolved_request: ResolvedRequest
+    model: ServedModel
+    session: ResponsesSession
+    settings: ConversationSettings
+    omitted_headers: Mapping[str, str]
+
+    @property
+    def engine(self) -> Engine:
+        return self.model.live_engine if self.resolved_request.is_spoken else self.model.engine
+
+
+async def prepare_response(service: Service, scope: Scope, request: CreateRequest, size_bytes: int) -> PreparedResponse:
+    """
+    Load all that a request refers to, and make its session.
+
+    Args:
+        size_bytes: of the request's JSON.
+
+    Raises:
+        ApiError: as `resolve_request`, or the engine can't do what the request asks.
+    """
+    model = service.registry.find(request.model or None)
+    resolved_request = await resolve_request(
+        request,
+        model,
+        service.store,
+        request_caller(scope).tenant,
+        omit_unsupported=service.config.responses.unavailable_tools == "carry",
+        speech=service.speech,
+        size_bytes=size_bytes,
+    )
+    session = await offload(resolved_request.size_bytes, ResponsesSession, resolved_request, new_id, _paddings(service, request))
+    omitted_headers = omission_headers(session.omissions)
+    if omitted_headers:
+        log_omissions(session.omissions, model.name)
+    settings = conversation_settings(scope, model.name, "responses")
+    return PreparedResponse(request, resolved_request, model, session, settings, omitted_headers)
+
+
+def _paddings(service: Service, request: CreateRequest) -> Sequence[str] | None:
+    options = request.stream_options
+    is_enabled = options.include_obfuscation is not False if options else True
+    return padding() if request.stream and is_enabled and service.config.responses.obfuscation else None
+
+
+class CreateEndpoint:
+    """A bare ASGI endpoint, because a stream writes to the transport."""
+
+    def __init__(self, service: Service, encoder: EventEncoder) -> None:
+        self._service = service
+        self._encoder = encoder
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started_at = time.perf_counter()
+        body = await read_json_body(Request(scope, receive))
+        self._service.live_sessions.check_admission()
+        if self._service.config.logging.content:
+            logs.get().info("asked", content=body.decode(errors="replace"))
+        size_bytes = len(body)
+        request = await offload(size_bytes, decode_request, body)
+        del body  # as large as the request that was made of it
+        prepared_response = await prepare_response(self._service, scope, request, size_bytes)
+        session, omitted_headers = prepared_response.session, prepared_response.omitted_headers
+        async with track_response(scope, lambda: session.tokens):
+            heartbeat_s = self._service.config.server.heartbeat_s
+            client = EventStream(self._encoder, scope, send, heartbeat_s, omitted_headers) if request.stream else ResponseCollector()
+            on_retry = client.hold_head if isinstance(client, EventStream) else lambda: None
+            driver = Driver(session, client, self._service.store, metrics=self._service.metrics, on_retry=on_retry)
+            with self._service.live_sessions.track(driver), measure_response(self._service, prepared_response.model, client, started_at):
+                with connection.from_scope(scope).notify(driver):
+                    run = functools.partial(
+                        driver.run, prepared_response.engine, prepared_response.settings, prepared_response.resolved_request
+                    )
+                    reply = await _run_session(client, run)
+        if reply is not None:  # only now, when its tokens are counted, do its headers show the remaining limits
+            reply.headers.update(omitted_headers)
+            await reply(scope, receive, send)
+        if isinstance(client, EventStream):
+            self._service.metrics.stream_events += client.event_count
+
+
+async def _run_session(client: "EventStream | ResponseCollector", run: Callable[..., Awaitable[None]]) -> Response | None:
+    """Runs a session; the response that is still to be sent, or None where it was streamed."""
+    if isinstance(client, ResponseCollector):
+        await run()
+        return client.response()
+    return None if await run_stream(client, run) else error_response(client.error or ServerError("The stream ended before it began."))
+
+
+class ResponseCollector:
+    """The client of a response that is not streamed: it keeps the last event."""
+
+    def __init__(self) -> None:
+        self.first_token_at: float | None = None  # no stream, so no first token
+        self.last_event: StreamEvent | None = None
+        self.error: ApiError | None = None
+
+    def send(self, event: StreamEvent) -> None:
+        self.last_event = event
+
+    def flush(self) -> None:
+        """Nothing is sent before the end."""
+
+    def close(self, error: ApiError | None) -> None:
+        self.error = error
+
+    def response(self) -> Response:
+        """The HTTP response."""
+        if self.error is not None:
+            return error_response(self.error)
+        if not isinstance(self.last_event, TERMINAL_EVENTS):
+            return Response(status_code=499)  # the client hung up; only the log sees this
+        return json_response(encode(self.last_event.response))
