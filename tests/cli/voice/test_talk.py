@@ -121,9 +121,10 @@ def test_what_the_server_refuses_is_told_in_its_words(parrot):
         assert reason in result.err
 
 
-def test_a_model_that_hears_nothing_is_told_with_what_to_do(parrot, home):
+def test_a_model_that_hears_nothing_is_told_with_what_to_do(parrot, home, free_port):
     (home / "antiphon.toml").write_text(
-        "[speech]\nenabled = false\n[[models]]\nname = 'deaf'\nengine = 'scripted'\nabilities = { audio_in = false, listens = false }\n"
+        f"[server]\nport = {free_port}\n[speech]\nenabled = false\n"
+        "[[models]]\nname = 'deaf'\nengine = 'scripted'\nabilities = { audio_in = false, listens = false }\n"
     )
     result = parrot("talk", "one.wav", "--fast")
     assert (result.code, result.err.splitlines()[-1].startswith("antiphon: The model takes no audio")) == (1, True)

@@ -24,6 +24,12 @@ MODELS = [
 ]
 
 
+def _reset_signals(ignores):
+    """Ignore that signal and no other: the tests themselves may run under `nohup`."""
+    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN if number == ignores else signal.SIG_DFL)
+
+
 @contextlib.contextmanager
 def serving(home, models=MODELS, ignores=None, **settings):
     """A server in a process of its own, which ignores a signal as `nohup` has it; the process and its address."""
@@ -33,7 +39,7 @@ def serving(home, models=MODELS, ignores=None, **settings):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=None if ignores is None else lambda: signal.signal(ignores, signal.SIG_IGN),
+        preexec_fn=lambda: _reset_signals(ignores),
     ) as process:
         try:
             yield process, process.stdout.readline().strip()
