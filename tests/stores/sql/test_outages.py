@@ -80,6 +80,15 @@ async def refuse(use: Awaitable[object]) -> StoreError:
     return error.value
 
 
+async def until_done(use: Callable[[SqlStore], Awaitable[object]], store: SqlStore) -> None:
+    """Use a store that works; on a busy machine it may miss a short deadline."""
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(StoreError):
+                await use(store)
+                return
+
+
 @contextlib.contextmanager
 def stopped(postgres: Any) -> Iterator[None]:
     postgres.stop()
@@ -174,7 +183,7 @@ async def test_a_database_that_hangs_after_some_replies_fails_every_use_in_time(
         proxy = Proxy(postgres, Path(folder))
         async with proxy.running(), watched(proxy.url, 0.3) as one:
             for use in (USES["get"], USES["check"], USES["sessions"]):
-                await use(one.store)
+                await until_done(use, one.store)
                 proxy.replies_left = replies
                 async with asyncio.timeout(20):
                     with contextlib.suppress(StoreError):  # what needs no more replies is done
@@ -183,7 +192,7 @@ async def test_a_database_that_hangs_after_some_replies_fails_every_use_in_time(
                     await refuse(use(one.store))
                     await refuse(use(one.store))
                 proxy.replies_left = sys.maxsize
-                await use(one.store)
+                await until_done(use, one.store)
 
 
 async def test_a_store_whose_database_hangs_can_be_closed(postgres: Any) -> None:
