@@ -208,8 +208,17 @@ def test_who_sends_too_much_reads_why(url):
     with Client(url) as client:
         client.send(frame(TEXT, b"x" * 20 * MIB))
         code, reason = client.closed()
-        assert (code, "size" in reason) == (1009, True)
+        assert (code, reason) == (1009, "The message is larger than 16777216 bytes.")
         assert client.is_at_end()
+
+
+def test_what_is_refused_is_told_in_plain_words(url):
+    with Client(url) as client:
+        client.send(frame(CLOSE, b"\x03"))
+        assert client.closed() == (1002, "A frame is not as RFC 6455 defines it.")
+    with Client(url) as client:
+        client.send(frame(TEXT, size_bytes=16 * MIB + 1))
+        assert client.closed() == (1009, "The message is larger than 16777216 bytes.")
 
 
 def test_the_largest_message_is_heard_and_so_are_small_ones_around_it(url):

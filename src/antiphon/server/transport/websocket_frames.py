@@ -159,7 +159,12 @@ class FrameReader(WSListener):
     def _report_refusal(self) -> None:
         assert self._fake_transport.refusal is not None
         if not self._is_over:
-            self._fail(*self._fake_transport.refusal)
+            code, reason = self._fake_transport.refusal
+            if code == TOO_BIG:
+                reason = f"The message is larger than {self._limit_bytes} bytes."
+            elif code == PROTOCOL_ERROR:
+                reason = "A frame is not as RFC 6455 defines it."
+            self._fail(code, reason)  # not in the parser's words, which show its insides
 
     def _fail(self, code: int, reason: str) -> None:
         self.end()
