@@ -221,9 +221,16 @@ def test_sound_is_retrieved_in_the_code_of_whoever_spoke(talk_to):
     session << event("conversation.item.retrieved", item={"content": [{"type": "output_audio", "audio": base64_of(silence(20))}]})
 
 
-def test_sound_too_long_for_one_event_is_left_out(talk_to):
-    session = spoken(talk_to, ms=20_000) >> event("conversation.item.retrieve", item_id="item_1")
-    session << event("conversation.item.retrieved", item={"content": [{"transcript": "Once more", "audio": MISSING}]})
+def test_long_sound_is_retrieved_whole(talk_to):
+    session = spoken(talk_to, ms=240_000) >> event("conversation.item.retrieve", item_id="item_1")
+    content = [{"transcript": "Once more", "audio": base64_of(silence(240_000))}]
+    session << event("conversation.item.retrieved", item={"content": content})
+
+
+def test_sound_too_long_for_one_event_is_an_error_that_names_the_limit(talk_to):
+    session = spoken(talk_to, ms=250_000) >> event("conversation.item.retrieve", item_id="item_1", event_id="mine")
+    message = "The item has 12000000 bytes of audio, too many for one event. The maximum is 11796480 bytes."
+    session << error("event_too_large", "mine", message=message, param="item_id")
 
 
 # Truncating

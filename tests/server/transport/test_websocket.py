@@ -208,8 +208,17 @@ def test_who_sends_too_much_reads_why(url):
     with Client(url) as client:
         client.send(frame(TEXT, b"x" * 20 * MIB))
         code, reason = client.closed()
-        assert (code, "size" in reason) == (1009, True)
+        assert (code, reason) == (1009, "The message is larger than 16777216 bytes.")
         assert client.is_at_end()
+
+
+def test_what_is_refused_is_told_in_plain_words(url):
+    with Client(url) as client:
+        client.send(frame(CLOSE, b"\x03"))
+        assert client.closed() == (1002, "A frame is not as RFC 6455 defines it.")
+    with Client(url) as client:
+        client.send(frame(TEXT, size_bytes=16 * MIB + 1))
+        assert client.closed() == (1009, "The message is larger than 16777216 bytes.")
 
 
 def test_the_largest_message_is_heard_and_so_are_small_ones_around_it(url):
@@ -324,8 +333,81 @@ def test_who_was_behind_and_catches_up_gets_everything(tmp_path):
         client.send(*[frame(TEXT, b"x" * 65_000)] * 10)
         assert eventually(server.url, lambda: server.echoes and server.echoes[0].pauses == 1)
         assert [client.next()[0] for _ in range(10)] == [TEXT] * 10
-        assert eventually(server.url, lambda: server.echoes[0].resumes == 1)
+        assert eventually(server.url, lambda: server.echoes[0].resumes == server.echoes[0].pauses)
         client.close()
+
+
+@pytest.mark.parametrize("kind", [TEXT, BINARY])
+def test_who_sends_faster_than_it_reads_gets_every_answer_in_its_order(tmp_path, kind):
+    said = [b"%d " % number + b"x" * (number * 7 % 3000) for number in range(2000)]
+    with echoing(tmp_path) as server, Client(server.url, receive_buffer_bytes=4096) as client:
+        client.send(*[frame(kind, each) for each in said])
+        assert eventually(server.url, lambda: server.echoes and server.echoes[0].pauses)
+        assert [client.next() for _ in said] == [(kind, each) for each in said]
+        client.say(b"go on")
+        assert client.next() == (TEXT, b"go on")
+        client.close()
+        assert not server.metrics.dropped.total()
+
+
+def test_who_does_not_read_its_answers_is_asked_for_no_more(tmp_path):
+    with echoing(tmp_path) as server, Client(server.url, receive_buffer_bytes=4096) as client:
+        client.socket.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            while True:
+                client.socket.sendall(frame(TEXT, b"x" * 1000) * 1000)
+        heard = len(server.echoes[0].heard)
+        exchange(server.url, request(path="/none", connection="close"))
+        assert len(server.echoes[0].heard) == heard
+        assert (server.echoes[0].gone, server.metrics.dropped.total()) == (0, 0)
+
+
+def test_who_is_behind_is_heard_where_nothing_has_to_be_answered(tmp_path):
+    with echoing(tmp_path) as server, Client(server.url, receive_buffer_bytes=4096) as client:
+        client.send(frame(TEXT, b"chant"))
+        assert eventually(server.url, lambda: server.echoes and server.echoes[0].pauses == 1)
+        client.send(frame(TEXT, b"mute") * 100)
+        assert eventually(server.url, lambda: server.echoes[0].heard == [b"chant"] + [b"mute"] * 100)
+
+
+def test_an_answer_over_the_limit_reaches_who_reads_it(tmp_path):
+    said = [b"a" * 3 * MIB, b"b" * 3 * MIB, b"c"]
+    with echoing(tmp_path) as server, Client(server.url, receive_buffer_bytes=4096) as client:
+        for each in said[:2]:
+            client.say(each)
+        client.say(said[2])
+        assert [client.next()[1] for _ in said] == said
+        assert not server.metrics.dropped.total()
+        client.close()
+
+
+def test_what_breaks_the_protocol_behind_held_messages_is_told_behind_their_answers(tmp_path):
+    with echoing(tmp_path) as server, Client(server.url, receive_buffer_bytes=4096) as client:
+        client.send(*[frame(TEXT, b"x" * 60_000)] * 6, frame(TEXT, b"x" * 900) * 40, frame(3, b"reserved"), frame(TEXT, b"late"))
+        assert [client.next()[0] for _ in range(46)] == [TEXT] * 46
+        assert client.closed()[0] == 1002
+        assert len(server.echoes[0].heard) == 46
+
+
+def test_a_defect_behind_held_messages_ends_its_connection(tmp_path, capsys):
+    with echoing(tmp_path) as server, Client(server.url, receive_buffer_bytes=4096) as client:
+        client.send(*[frame(TEXT, b"x" * 65_000)] * 8 + [frame(TEXT, b"fail")])
+        assert [client.next()[0] for _ in range(8)] == [TEXT] * 8
+        assert client.closed()[0] == 1011
+    assert "RuntimeError: as you wish" in capsys.readouterr().err
+
+
+def test_who_is_closed_while_it_is_behind_is_still_read(tmp_path):
+    with echoing(tmp_path) as server, Client(server.url, receive_buffer_bytes=4096) as client:
+        client.send(frame(TEXT, b"close me when I am behind"), *[frame(TEXT, b"x" * 65_000)] * 40)
+        assert eventually(server.url, lambda: server.echoes and server.echoes[0].pauses == 1)
+        kind = TEXT
+        while kind == TEXT:
+            kind, payload = client.next()
+        assert (kind, payload[:2]) == (CLOSE, b"\x0f\xa0")
+        client.send(frame(CLOSE, b"\x0f\xa0"))
+        assert client.is_at_end()
+        assert len(server.echoes[0].heard) < 40
 
 
 def test_a_silent_client_is_asked_and_kept_while_it_answers(tmp_path):

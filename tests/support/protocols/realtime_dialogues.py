@@ -22,10 +22,10 @@ from antiphon.protocols.realtime.settings import RealtimeSessionConfig
 from antiphon.protocols.session import Close, CountTokens, FromClient, FromEngine, Hangup, Send, SendToEngine, Shutdown, Tick, WakeAt
 from antiphon.wire.realtime.client_events import find_event_id
 from antiphon.wire.realtime.dialects import DIALECTS
-from antiphon.wire.realtime.server_events import RateLimit
+from antiphon.wire.realtime.server_events import ConversationItemRetrieved, RateLimit
 
 VALID: dict[str, Any] = {"ga": TypeAdapter(original.RealtimeServerEvent), "beta": TypeAdapter(original_beta.RealtimeServerEvent)}
-FRAME_LIMIT_BYTES = 1 << 20
+FRAME_LIMIT_BYTES, RETRIEVED_LIMIT_BYTES = 1 << 20, 16 << 20
 BEGUN_AT = 1_000.0
 EVENTS = (Tick, Hangup, Shutdown)
 
@@ -241,7 +241,8 @@ class Dialogue:
         frame = self.dialect.encode_server(sent)
         if frame is None:
             return
-        assert len(frame) <= FRAME_LIMIT_BYTES
+        is_retrieved = isinstance(sent, ConversationItemRetrieved)
+        assert len(frame) <= (RETRIEVED_LIMIT_BYTES if is_retrieved else FRAME_LIMIT_BYTES)
         check_valid(self.dialect.name, frame)
         fields = json.loads(frame)
         self.frames.append(frame)

@@ -1,5 +1,6 @@
 """A server whose only route becomes a WebSocket and says back what it hears."""
 
+import asyncio
 import contextlib
 
 from starlette.applications import Starlette
@@ -23,6 +24,7 @@ class Echo:
 
     def __init__(self):
         self.socket = None
+        self.is_closed_when_behind = False
         self.heard, self.gone, self.pauses, self.resumes = [], 0, 0, 0
 
     def on_text(self, text):
@@ -30,6 +32,8 @@ class Echo:
         match text:
             case b"close me":
                 self.socket.close(4000, "as you wish")
+            case b"close me when I am behind":
+                self.is_closed_when_behind = True
             case b"fail":
                 raise RuntimeError("as you wish")
             case b"hold":
@@ -38,11 +42,18 @@ class Echo:
                 for _ in range(4000):
                     self.socket.send(b"la" * 512)
                     self.socket.flush()
+            case b"chant":  # later and unasked, as an engine
+                asyncio.get_running_loop().call_soon(self.chant)
             case b"mute":
                 pass
             case _:
                 self.socket.send(text)
                 self.socket.flush()
+
+    def chant(self):
+        while not self.pauses:
+            self.socket.send(b"la" * 512)
+            self.socket.flush()
 
     def on_binary(self, content):
         self.socket.send_binary(content)
@@ -53,6 +64,8 @@ class Echo:
 
     def pause(self):
         self.pauses += 1
+        if self.is_closed_when_behind:
+            asyncio.get_running_loop().call_soon(self.socket.close, 4000, "as you wish")
 
     def resume(self):
         self.resumes += 1

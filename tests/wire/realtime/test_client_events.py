@@ -355,3 +355,9 @@ def test_the_input_of_a_response_is_looked_at_as_items_are():
     item = {"type": "message", "role": "user", "content": [{"type": "output_text", "text": ""}]}
     assert mistake(answer(input=[item]))[1] == "response.input[0].content[0]"
     assert decode_client(answer(input=[{"type": "item_reference", "id": "item_1"}]))
+
+
+@pytest.mark.parametrize("number", [b"1e400", b"9" * 6000])
+def test_a_number_out_of_range_is_called_that(number):
+    with pytest.raises(ClientError, match=r"^A number in the event is out of range\.$"):
+        DIALECTS["ga"].decode_client(b'{"type": "response.create", "response": {"max_output_tokens": ' + number + b"}}")

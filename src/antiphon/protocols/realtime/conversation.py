@@ -364,24 +364,25 @@ def _is_large(part: Part) -> bool:
     return isinstance(part, InputImage) and len(part.image_url or "") > IMAGE_LIMIT_CHARACTERS
 
 
-def item_with_audio(entry: ConversationEntry, encode: Callable[[ItemAudio], bytes], max_bytes: int) -> Item:
+def item_with_audio(entry: ConversationEntry, encode: Callable[[ItemAudio], bytes], max_bytes: int) -> tuple[Item, int]:
     """
-    The item with its audio, for `conversation.item.retrieve`.
+    The item with its audio, for `conversation.item.retrieve`, and how many bytes of audio that is.
 
     Args:
         encode: encodes audio for the client.
-        max_bytes: of audio; parts beyond it are left out, to keep the event small enough.
+        max_bytes: of audio; no part is encoded once there is more.
     """
     item = without_large_images(entry.item)
     if not isinstance(item, MessageItem) or not entry.audio_by_part:
-        return item
+        return item, 0
+    audio_bytes = 0
     contents: list[Part] = list(item.content)
     for index, part in enumerate(item.content):  # an open response may have audio before it has content
-        audio = encode(entry.audio_by_part[index]) if index in entry.audio_by_part else b""
-        if audio and len(audio) <= max_bytes and isinstance(part, InputAudio | OutputAudio):
+        audio = encode(entry.audio_by_part[index]) if index in entry.audio_by_part and audio_bytes <= max_bytes else b""
+        if audio and isinstance(part, InputAudio | OutputAudio):
             contents[index] = structs.replace(part, audio=audio)
-            max_bytes -= len(audio)
-    return structs.replace(item, content=contents)
+            audio_bytes += len(audio)
+    return structs.replace(item, content=contents), audio_bytes
 
 
 def without_audio(contents: Sequence[Part]) -> list[Part]:

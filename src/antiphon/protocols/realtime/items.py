@@ -38,6 +38,12 @@ from antiphon.wire.realtime.items import (
 )
 from antiphon.wire.realtime.session import Format
 
+RETRIEVE_LIMIT_BYTES = 15 * (1 << 20) * 3 // 4
+"""
+How much audio a retrieved item may have: as much as a client can append at once, four minutes at 24 kHz. More would hold
+the event loop for too long.
+"""
+
 
 class ItemCommands:
     """The client events that change or show items of the conversation."""
@@ -78,11 +84,16 @@ class ItemCommands:
             format: of the session's input or output audio.
 
         Raises:
-            ClientError: there is no item with that id.
+            ClientError: there is no item with that id, or its audio is too long for one event.
         """
         entry = self._conversation.get(event.item_id, "retrieve")
-        free_bytes = EVENT_LIMIT_BYTES - len(encode(without_large_images(entry.item)))
-        item = item_with_audio(entry, lambda recording: _encode_audio(recording, format), free_bytes * 3 // 4)  # base64
+        item, audio_bytes = item_with_audio(entry, lambda recording: _encode_audio(recording, format), RETRIEVE_LIMIT_BYTES)
+        if audio_bytes > RETRIEVE_LIMIT_BYTES:
+            raise ClientError(
+                f"The item has {audio_bytes} bytes of audio, too many for one event. The maximum is {RETRIEVE_LIMIT_BYTES} bytes.",
+                code="event_too_large",
+                param="item_id",
+            )
         self._outbox.send(events.ConversationItemRetrieved, item=item)
 
     def is_assistant_item(self, item_id: str) -> bool:

@@ -232,7 +232,7 @@ class MinicpmoClient:
 
     def close(self, error: ApiError | None) -> None:
         if error is not None and self.end_reason == "left":
-            self.end_reason = "failed"
+            self.end_reason = "refused" if isinstance(error, ClientError) else "failed"
         self._pending_close = close_code_for(error), close_reason(error.message if error else "")
         if self._attachment is not None:
             self._revoke_token()

@@ -144,8 +144,13 @@ class ServerConnection(LimitedHttpProtocol):
         self.flow.resume_reading()
 
     @property
+    def backlog_bytes(self) -> int:
+        return self.transport.get_write_buffer_size() if self.flow.write_paused else 0
+
+    @property
     def is_overfull(self) -> bool:
-        return self.flow.write_paused and self.transport.get_write_buffer_size() > BACKLOG_LIMIT_BYTES
+        """Whether the write buffer is over its limit."""
+        return self.backlog_bytes > BACKLOG_LIMIT_BYTES
 
     @contextlib.contextmanager
     def notify(self, listener: ConnectionListener) -> Iterator[None]:

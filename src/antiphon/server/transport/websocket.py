@@ -13,7 +13,7 @@ from typing import Protocol
 
 from antiphon.errors import ClientError
 from antiphon.server.transport import websocket_frames as frames
-from antiphon.server.transport.limits import DISCARD_LIMIT_BYTES, LINGER_S, TokenBucket
+from antiphon.server.transport.limits import BACKLOG_LIMIT_BYTES, DISCARD_LIMIT_BYTES, LINGER_S, TokenBucket
 
 VERSION = b"13"
 
@@ -61,8 +61,8 @@ class WebSocketTransport(Protocol):
         """Seconds of silence after which the client gets a Ping."""
 
     @property
-    def is_overfull(self) -> bool:
-        """Whether the write buffer is over its limit."""
+    def backlog_bytes(self) -> int:
+        """What a client that is behind has not read yet; 0 for one that is not behind."""
 
     def pause_reading(self) -> None:
         """Stop reading from the socket."""
@@ -81,6 +81,9 @@ class ServerWebSocket:
     """
     An open WebSocket. It reads nothing before the first `resume_reading`, so that its owner can get ready.
 
+    A client that is behind with reading, and sends what has to be answered, is held: nothing more is read from it until
+    it has caught up, not even what has arrived already. What needs no answer, such as audio, still gets through.
+
     Args:
         listener: receives its messages; None to ignore them.
         after_handshake: bytes that arrived together with the handshake.
@@ -95,13 +98,16 @@ class ServerWebSocket:
     __slots__ = (
         "_abort_timer",
         "_after_handshake",
+        "_answer_bytes",
         "_bucket",
         "_closed_future",
         "_connection",
         "_counted_frames",
         "_discarded_bytes",
         "_heartbeat_timer",
+        "_is_client_held",
         "_is_closing",
+        "_is_delivering",
         "_is_discarding",
         "_is_disconnected",
         "_is_reading_paused",
@@ -135,7 +141,8 @@ class ServerWebSocket:
         self._after_handshake = after_handshake
         self._is_reading_paused = True
         self._is_closing = self._is_discarding = self._is_disconnected = False
-        self._discarded_bytes = self._uncounted_bytes = self._counted_frames = 0
+        self._is_client_held = self._is_delivering = False
+        self._answer_bytes = self._discarded_bytes = self._uncounted_bytes = self._counted_frames = 0
         self._silent_heartbeats = 0
         self._throttle_timer: asyncio.TimerHandle | None = None
         self._abort_timer: asyncio.TimerHandle | None = None
@@ -157,19 +164,38 @@ class ServerWebSocket:
             self._out += (frames.binary_header(len(content)), content)
 
     def flush(self) -> None:
-        """Send what is queued in one write; a client whose backlog is over the limit is dropped instead."""
+        """
+        Send what is queued in one write; a client whose backlog is over the limit is dropped instead.
+
+        What the client itself asked for does not count: no more is read from it until it has read that.
+        """
         out = self._out
         if not out:
             return
         connection = self._connection
-        if connection.is_overfull:
+        if connection.backlog_bytes > BACKLOG_LIMIT_BYTES + self._answer_bytes:
             connection.drop("backlog")
             # Messages that came with this one would produce more output that is not read.
             self._is_closing = True
             self._reader.mute()
         elif not connection.transport.is_closing():
             connection.transport.write(b"".join(out))
+            if self._is_delivering and (backlog_bytes := connection.backlog_bytes):
+                self._hold_client(backlog_bytes)
         out.clear()
+
+    def _hold_client(self, backlog_bytes: int) -> None:
+        """
+        Read nothing more until the client has read.
+
+        Args:
+            backlog_bytes: with the answer to its last message, which may be longer than the limit.
+        """
+        if not self._is_client_held and not self._is_closing:
+            self._is_client_held = True
+            self._answer_bytes = backlog_bytes
+            self._reader.pause()
+            self._connection.pause_reading()  # no probe: what waits to be written notices a lost connection
 
     def close(self, code: int = frames.NORMAL, reason: str = "") -> None:
         """Send what is queued and a Close; the connection ends when the client answers, or after `CLOSE_S`."""
@@ -177,7 +203,7 @@ class ServerWebSocket:
             return
         self._send_close(code, reason)
         self._abort_after(CLOSE_S)
-        self._resume_transport()
+        self._release_client()
 
     def pause_reading(self) -> None:
         """Stop reading. Messages that have arrived already are still delivered."""
@@ -205,9 +231,11 @@ class ServerWebSocket:
         if self._is_discarding:
             self._discard(chunk)
             return
+        self._is_delivering = True
         self._reader.feed(chunk)
         if self._out:
             self.flush()
+        self._is_delivering = False
         self._uncounted_bytes += len(chunk)
         if self._uncounted_bytes > RATE_CHECK_BYTES:
             self._check_rate()
@@ -217,8 +245,20 @@ class ServerWebSocket:
             self._listener.pause()
 
     def resume(self) -> None:
+        self._answer_bytes = 0
+        if self._is_client_held:  # before the listener: an engine would have something to write again and again
+            self._release_client()
         if self._listener is not None:
             self._listener.resume()
+
+    def _release_client(self) -> None:
+        self._is_client_held = False
+        self._is_delivering = True
+        self._reader.resume()
+        if self._out:
+            self.flush()
+        self._is_delivering = False
+        self._resume_transport()
 
     def hang_up(self) -> None:
         self._is_closing = True
@@ -288,7 +328,7 @@ class ServerWebSocket:
         self._resume_transport()
 
     def _resume_transport(self) -> None:
-        if self._is_closing or (not self._is_reading_paused and self._throttle_timer is None):
+        if self._is_closing or not (self._is_reading_paused or self._is_client_held or self._throttle_timer is not None):
             self._connection.resume_reading()
 
     def _pause_transport(self) -> None:
@@ -302,13 +342,14 @@ class ServerWebSocket:
         """Send an unsolicited Pong, which needs no answer (RFC 6455 section 5.5.3)."""
         self._probe_timer = None
         if not self._is_closing and (self._is_reading_paused or self._throttle_timer is not None):
-            self._out.append(frames.pong_frame(b""))
-            self.flush()
+            if not self._connection.backlog_bytes:  # else that is written, and does the same
+                self._out.append(frames.pong_frame(b""))
+                self.flush()
             self._probe_timer = asyncio.get_running_loop().call_later(PROBE_S, self._probe)
 
     def _check_heartbeat(self) -> None:
         """Ping a silent client. While we are not reading, its silence does not count."""
-        is_read = not self._is_reading_paused and self._throttle_timer is None
+        is_read = not (self._is_reading_paused or self._is_client_held or self._throttle_timer is not None)
         self._silent_heartbeats = self._silent_heartbeats + 1 if is_read else 0
         if self._silent_heartbeats > 1 + MAX_UNANSWERED_HEARTBEATS:
             self._connection.drop("dead_peer")

@@ -8,8 +8,9 @@ Source: RFC 6455 sections 5 to 7.
 """
 
 import codecs
+from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from picows import WSFrame, WSListener, WSMsgType, WSTransport
 from picows.picows import WSProtocol  # type: ignore[attr-defined]  # not in its stubs; see docs/decisions/0014
@@ -78,6 +79,7 @@ class FrameReader(WSListener):
         "_fake_transport",
         "_has_large_buffer",
         "_is_over",
+        "_is_paused",
         "_limit_bytes",
         "_listener",
         "_message_type",
@@ -85,6 +87,8 @@ class FrameReader(WSListener):
         "_parser",
         "_parts",
         "_tail_bytes",
+        "_unread",
+        "_waiting_frames",
         "frames",
     )
 
@@ -96,7 +100,9 @@ class FrameReader(WSListener):
         self._message_type: WSMsgType | None = None
         self._parts = bytearray()
         self._decode: Callable[[bytes, bool], str] | None = None
-        self._is_over = False
+        self._is_over = self._is_paused = False
+        self._unread = b""
+        self._waiting_frames: deque[_Frame] = deque()
         self._has_large_buffer = False
         self._tail_bytes = 0
         self._start_parser()
@@ -111,8 +117,11 @@ class FrameReader(WSListener):
         self._feed_in_pieces(_HANDSHAKE)
 
     def feed(self, chunk: bytes) -> None:
-        """Read a chunk, and deliver every message that it completes."""
+        """Read a chunk, and deliver every message that it completes. What comes while paused waits for `resume`."""
         if self._is_over:
+            return
+        if self._is_paused:
+            self._unread += chunk
             return
         if self._has_large_buffer:
             self._tail_bytes = -1
@@ -123,31 +132,63 @@ class FrameReader(WSListener):
             self._parser.buffer_updated(size_bytes)
         else:
             self._feed_in_pieces(chunk)
-        if self._fake_transport.refusal is not None:
-            self._report_refusal()
-        elif self._has_large_buffer and self._tail_bytes == 0:
-            self._has_large_buffer = False
-            self._start_parser()
+        self._finish_feeding()
 
     def _feed_in_pieces(self, chunk: bytes) -> None:
         """Feed in parts, because the parser doubles its buffer whenever a part fills it, needed or not."""
         offset = 0
-        while offset < len(chunk) and not self._is_over and self._fake_transport.refusal is None:
+        while offset < len(chunk) and not self._is_over and not self._is_paused and self._fake_transport.refusal is None:
             room = self._parser.get_buffer(0)
             part = chunk[offset : offset + len(room) * 7 // 8]
             self._tail_bytes = -1
             room[: len(part)] = part
             self._parser.buffer_updated(len(part))
             offset += len(part)
+        if self._is_paused:
+            self._unread = chunk[offset:]
+
+    def _finish_feeding(self) -> None:
+        if self._waiting_frames:
+            return
+        if self._fake_transport.refusal is not None:
+            self._report_refusal()
+        elif self._has_large_buffer and self._tail_bytes == 0:
+            self._has_large_buffer = False
+            self._start_parser()
 
     def _report_refusal(self) -> None:
         assert self._fake_transport.refusal is not None
         if not self._is_over:
-            self._fail(*self._fake_transport.refusal)
+            code, reason = self._fake_transport.refusal
+            if code == TOO_BIG:
+                reason = f"The message is larger than {self._limit_bytes} bytes."
+            elif code == PROTOCOL_ERROR:
+                reason = "A frame is not as RFC 6455 defines it."
+            self._fail(code, reason)  # not in the parser's words, which show its insides
 
     def _fail(self, code: int, reason: str) -> None:
         self.end()
         self._listener.on_protocol_error(code, reason)
+
+    def pause(self) -> None:
+        """Deliver nothing until `resume`, neither of what is being read now nor of what comes: its user feeds little more."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Deliver what has waited, until the next `pause`, and go on."""
+        self._is_paused = False
+        try:
+            while self._waiting_frames and not self._is_paused:
+                self._on_frame(*self._waiting_frames.popleft())
+        except Exception:  # as the parser, which calls otherwise
+            _LOG.exception()
+            self._fail(INTERNAL_ERROR, "")
+        if self._is_over or self._is_paused:
+            return
+        self._finish_feeding()
+        unread, self._unread = self._unread, b""
+        if unread:
+            self.feed(unread)
 
     def mute(self) -> None:
         """Ignore text messages from now on; a Close is still read."""
@@ -157,6 +198,8 @@ class FrameReader(WSListener):
         """Read nothing more."""
         self._is_over = True
         self._parts = bytearray()
+        self._unread = b""
+        self._waiting_frames.clear()
 
     def release(self) -> None:
         """Drop the references to parser and listener, which form cycles; not from within the parser."""
@@ -172,28 +215,32 @@ class FrameReader(WSListener):
             return
         self.frames += 1
         self._tail_bytes = frame.tail_size
-        kind = frame.msg_type
-        if frame.rsv1 or frame.rsv2 or frame.rsv3:
+        payload = frame.get_payload_as_bytes()
+        if len(payload) > LARGE_FRAME_BYTES:
+            self._has_large_buffer = True
+        is_reserved = frame.rsv1 or frame.rsv2 or frame.rsv3
+        if self._is_paused:
+            self._waiting_frames.append(_Frame(frame.msg_type, bool(frame.fin), bool(is_reserved), payload))
+        else:
+            self._on_frame(frame.msg_type, bool(frame.fin), bool(is_reserved), payload)
+
+    def _on_frame(self, kind: WSMsgType, is_last: bool, is_reserved: bool, payload: bytes) -> None:
+        if is_reserved:
             self._fail(PROTOCOL_ERROR, "A reserved bit is set, and no extension was agreed on.")
-        elif kind is _TEXT and frame.fin and self._message_type is None:
-            text = frame.get_payload_as_bytes()
-            if len(text) > LARGE_FRAME_BYTES:
-                self._has_large_buffer = True
-            if text.isascii() or _is_utf8(text):
-                self._on_text(text)
+        elif kind is _TEXT and is_last and self._message_type is None:
+            if payload.isascii() or _is_utf8(payload):
+                self._on_text(payload)
             else:
                 self._fail(INVALID_TEXT, "The text is not valid UTF-8.")
         elif kind in (_TEXT, _BINARY, _CONTINUATION):
-            self._append_frame(kind, frame.fin, frame.get_payload_as_bytes())
+            self._append_frame(kind, is_last, payload)
         else:
-            self._on_control_frame(kind, frame.get_payload_as_bytes())
+            self._on_control_frame(kind, payload)
 
     def _append_frame(self, message_type: WSMsgType, is_last: bool, payload: bytes) -> None:
         if (message_type is _CONTINUATION) is (self._message_type is None):
             self._fail(PROTOCOL_ERROR, "There is nothing to continue." if self._message_type is None else "A message is not finished yet.")
             return
-        if len(payload) > LARGE_FRAME_BYTES:
-            self._has_large_buffer = True
         if message_type is not _CONTINUATION:
             self._message_type = message_type
             self._decode = codecs.getincrementaldecoder("utf-8")().decode if message_type is _TEXT else None
@@ -225,6 +272,15 @@ class FrameReader(WSListener):
             else:
                 self.end()
                 self._listener.on_close(code)
+
+
+class _Frame(NamedTuple):
+    """A frame that waits."""
+
+    kind: WSMsgType
+    is_last: bool
+    is_reserved: bool
+    payload: bytes
 
 
 class _FakeTransport:

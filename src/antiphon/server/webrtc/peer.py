@@ -164,7 +164,7 @@ class CallPeer:
         self._listener.on_disconnect()
 
 
-def invalid_offer(hint: str = "Please try again with a WHIP-compliant offer.") -> ClientError:
+def invalid_offer(hint: str = "Expected the SDP of a WebRTC offer, as a browser creates it.") -> ClientError:
     """The SDP offer is invalid."""
     return ClientError(f"Invalid SDP offer. {hint}", code="invalid_offer")
 

@@ -66,7 +66,8 @@ def _event_fields(frame: bytes) -> JsonDict:
     try:
         fields = _decode_object(frame)
     except msgspec.ValidationError:
-        raise errors.invalid_event("An event must be a JSON object.") from None
+        is_object = frame.lstrip().startswith(b"{")  # then the decoder has only met a number that it can't hold
+        raise errors.invalid_event("A number in the event is out of range." if is_object else "An event must be a JSON object.") from None
     except _DECODE_ERRORS as error:
         raise errors.invalid_json(str(error)) from None
     if fields.get("type") is None:
