@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from cyclopts import Parameter
 
-from antiphon.cli.common import log, settings
+from antiphon.cli.common import checks, log, settings
 from antiphon.cli.common.flags import ConfigFlag, ShellParameter
 from antiphon.cli.common.shell import UsageError
 from antiphon.errors import quote_list
@@ -84,7 +84,10 @@ def worker(
         exits_when_drained=exit_when_drained,
         drain_s=config.server.drain_s if drain_s is None else drain_s,
     )
-    serve(config, url=url, key=key, options=worker_options, notice=log.own_log(config, shell))
+    checks.check_models(config)
+    notice = log.own_log(config, shell)
+    with log.log_failure(config, shell):
+        serve(config, url=url, key=key, options=worker_options, notice=notice)
 
 
 def _parse_option(text: str) -> tuple[str, object]:
