@@ -64,6 +64,14 @@ def filled(settings: str, url: str) -> str:
 CONFIGURATIONS = sorted({filled(settings, url) for settings in SETTINGS for url in URLS})
 
 
+@pytest.fixture
+def object_store(monkeypatch):
+    """S3 on this machine, where nothing listens."""
+    for name, value in {"ENDPOINT": "http://127.0.0.1:1", "ALLOW_HTTP": "true", "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+
+
+@pytest.mark.usefixtures("object_store")
 @pytest.mark.parametrize("configuration", CONFIGURATIONS)
 def test_no_command_shows_a_secret_of_the_configuration(antiphon, home, free_port, configuration):
     (home / "antiphon.toml").write_text(configuration)
