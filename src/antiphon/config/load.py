@@ -32,6 +32,7 @@ from antiphon.config.settings import (
     WorkerSettings,
 )
 from antiphon.errors import ServerError, quote_list
+from antiphon.masking import mask_password, mask_secrets
 
 _SYSTEM_FILE = Path("/etc/antiphon/config.toml")
 
@@ -329,8 +330,8 @@ def _set_nested(tree: dict[str, Any], setting: _Setting, value: Any) -> None:
     for depth, part in enumerate(above, start=1):
         node = node.setdefault(part, {})
         if not isinstance(node, dict):
-            table = ".".join(above[:depth])
-            raise ConfigError(f"{setting.origin}: {'.'.join(setting.path)}: {table} is not a table elsewhere, but {node!r}")
+            table, value = ".".join(above[:depth]), mask_secrets(node, part)
+            raise ConfigError(f"{setting.origin}: {'.'.join(setting.path)}: {table} is not a table elsewhere, but {value!r}")
     node[key] = value
 
 
@@ -374,7 +375,8 @@ def _error_line(error: ErrorDetails, settings: Mapping[tuple[str, ...], _Setting
 
 def _problem(error: ErrorDetails) -> str:
     """What was expected and what it got."""
-    value = repr(error["input"])
+    names = [part for part in error["loc"] if isinstance(part, str)]
+    value = repr(mask_secrets(error["input"], names[-1]))
     match error["type"]:
         case "extra_forbidden":
             return f"there is no such setting; {_suggestion(error['loc'])}"
@@ -389,7 +391,7 @@ def _problem(error: ErrorDetails) -> str:
         case "path_type":
             return f"expected a path, got {value}"
         case "value_error":
-            return error["msg"].removeprefix("Value error, ")
+            return mask_password(error["msg"].removeprefix("Value error, "))
         case _:
             return f"{error['msg'].replace('Input should be', 'expected')}, got {value}"
 

@@ -8,6 +8,7 @@ import msgspec
 
 from antiphon import __version__
 from antiphon.errors import ApiError, ClientError, ServerError, UpstreamError, shorten
+from antiphon.masking import mask_address
 
 
 def new_session(
@@ -41,11 +42,17 @@ async def map_exceptions(name: str, base_url: str) -> AsyncIterator[None]:
     except TimeoutError:
         raise UpstreamError(f"The {name} did not answer in time.", status=504, code="upstream_timeout") from None
     except aiohttp.ClientConnectorError as error:
-        raise UpstreamError(f"The {name} can't be reached: {error.strerror or error}.", code="upstream_unreachable") from None
+        raise UpstreamError(f"The {name} can't be reached: {error.strerror or 'no such address'}.", code="upstream_unreachable") from None
     except aiohttp.InvalidURL:
-        raise ServerError(f"The {name}'s `base_url` must be like 'http://127.0.0.1:8000/v1', but is '{base_url}'.") from None
+        raise _wrong_address(name, base_url) from None
     except aiohttp.ClientError:
         raise UpstreamError(f"The {name} closed the connection before its answer was complete.", code="server_error") from None
+
+
+def _wrong_address(name: str, base_url: str) -> ServerError:
+    error = ServerError(f"The {name}'s address is wrong in the configuration. Its operator has to fix this; you can't.")
+    error.operator_message = f"The {name}'s URL must be like 'http://127.0.0.1:8000/v1', but is '{mask_address(base_url)}'."
+    return error
 
 
 def error_from_response(name: str, status: int, headers: Mapping[str, str], body: bytes, *, is_client_input: bool) -> ApiError:

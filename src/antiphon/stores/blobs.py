@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from antiphon.errors import ServerError
+from antiphon.masking import mask_password
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore, RetryConfig
@@ -143,8 +144,8 @@ class BlobStore:
         except (BaseError, OSError, ValueError) as error:
             if not self._is_unavailable:
                 self._is_unavailable = True
-                where = self._folder or self._location.partition("?")[0]
-                self._notice(f"The files at {where} can't be {action}: {str(error).partition(chr(10))[0]}")
+                where = self._folder or mask_password(self._location.partition("?")[0])
+                self._notice(f"The files at {where} can't be {action}: {mask_password(str(error).partition(chr(10))[0])}")
             message = f"The files can't be {action} now. Please try again later."
             raise ServerError(message, status=503, code="recordings_away", retry_after_s=10) from error
 

@@ -117,6 +117,24 @@ def test_a_misspelt_name_gets_the_one_that_was_meant(antiphon, home, table, sugg
     assert result.err.endswith(f" Did you mean '{suggestion}'?\n")
 
 
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        (
+            "quirks = 'vlm'",
+            "`quirks`: expected 'auto', 'generic', 'llamacpp', 'lmstudio', 'ollama', 'openai', 'sglang', or 'vllm', got 'vlm'. "
+            "Did you mean 'vllm'?",
+        ),
+        ("fetch_urls = 'x'", "`fetch_urls`: expected 'here' or 'upstream', got 'x'."),
+        ("timeout_idle_s = 'x'", "`timeout_idle_s`: expected a number, got a string."),
+        ("headers = 3", "`headers`: expected a table, got a whole number."),
+    ],
+)
+def test_a_wrong_value_of_an_option_gets_what_was_expected(antiphon, home, option, told):
+    (home / "antiphon.toml").write_text(f"[[models]]\nname = 'a'\nengine = 'chat'\nbase_url = 'http://127.0.0.1:1/v1'\n{option}\n")
+    assert antiphon("config", "check").err == f"antiphon: The options of model 'a' are wrong: {told}\n"
+
+
 def test_a_misspelt_engine_key_is_recognized(antiphon, home):
     (home / "antiphon.toml").write_text("[[models]]\nname = 'parrot'\nengin = 'scripted'\n")
     assert antiphon("config", "check").err.endswith("models[0].engine: is missing; did you write 'engin' for it?\n")

@@ -100,3 +100,37 @@ def test_models_of_speech_that_were_altered_are_named(antiphon, home, free_port)
     assert (speech["state"], result.code) == ("missing", 1)
     assert speech["detail"].startswith("altered since they were fetched: silero-vad")
     assert speech["remedy"] == "antiphon models pull --speech"
+
+
+def test_a_store_that_is_away_is_missing(antiphon, free_port):
+    url = "postgresql://me:hush@127.0.0.1:1/db"
+    result = antiphon("doctor", "--json", ANTIPHON_STORE__URL=url, ANTIPHON_PORT=free_port)
+    store = by_subject(result)["store"]
+    assert (result.code, store["state"]) == (1, "missing")
+    assert "postgresql://me:***@127.0.0.1:1/db can't be opened" in store["detail"]
+
+
+def test_a_store_that_is_no_database_is_missing_and_stays_as_it_is(antiphon, home, free_port):
+    (home / "store").write_text("This is no database, and it is long enough to be taken for one." * 20)
+    result = antiphon("doctor", "--json", ANTIPHON_STORE__URL=f"sqlite:///{home}/store", ANTIPHON_PORT=free_port)
+    assert (result.code, by_subject(result)["store"]["state"]) == (1, "missing")
+    assert (home / "store").read_text().startswith("This is no database")
+
+
+def test_a_store_still_to_be_made_is_fine_and_is_not_made(antiphon, home, free_port):
+    result = antiphon("doctor", "--json", ANTIPHON_STORE__URL=f"sqlite:///{home}/new", ANTIPHON_PORT=free_port)
+    assert by_subject(result)["store"]["state"] == "ok"
+    assert not (home / "new").exists()
+
+
+def test_a_store_that_is_in_use_is_fine(antiphon, home, free_port):
+    antiphon("keys", "create", "--name", "a")
+    store = by_subject(antiphon("doctor", "--json", ANTIPHON_PORT=free_port))["store"]
+    assert store["state"] == "ok" and store["detail"].endswith("antiphon.sqlite3")
+
+
+def test_recordings_that_can_not_be_written_are_missing(antiphon, home, free_port):
+    (home / "file").write_text("")
+    environ = {"ANTIPHON_RECORDING__WHEN": "always", "ANTIPHON_RECORDING__URL": str(home / "file" / "inside")}
+    result = antiphon("doctor", "--json", ANTIPHON_PORT=free_port, **environ)
+    assert (result.code, by_subject(result)["recordings"]["state"]) == (1, "missing")

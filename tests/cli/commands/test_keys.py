@@ -68,10 +68,17 @@ def test_a_key_may_end_on_a_date(antiphon):
         (["--scopes", "fly"], "is no list of scopes; there are responses:write"),
         (["--scopes", ","], "is no list of scopes; there are"),
         (["--limit-tokens", "0"], "must be 1 or more"),
+        (["--limit-requests", "99999999999999999999"], "must be 1 or more, and at most 1000000000000"),
+        (["--limit-streams", str(10**12 + 1)], "must be 1 or more, and at most 1000000000000"),
+        (["--name", ""], "--name takes 1 to 256 characters on one line; got ''."),
+        (["--name", " "], "--name takes 1 to 256 characters"),
+        (["--name", "a\nb"], "--name takes 1 to 256 characters on one line; got 'a\\nb'."),
+        (["--tenant", "a\rb"], "--tenant takes 1 to 256 characters"),
+        (["--tenant", "t" * 3000], "--tenant takes 1 to 256 characters"),
     ],
 )
 def test_what_makes_no_sense_is_refused_and_makes_no_key(antiphon, flags, told):
-    refused = antiphon("keys", "create", "--name", "x", *flags)
+    refused = antiphon("keys", "create", *(() if "--name" in flags else ("--name", "x")), *flags)
     assert refused.code == 2 and told in refused.err
     assert antiphon("keys", "list", "--json").json == []
 

@@ -106,6 +106,24 @@ def test_why_it_can_not_start_is_a_json_object_too(tmp_path):
             events = log_of(process)
             assert process.returncode == 1
     assert "Can't listen on 127.0.0.1" in events[-1]["message"]
+    assert (events[-1]["event"], events[-1]["level"]) == ("failure", "error")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["serve"], "There is no engine 'zzz'"),
+        (["worker", "--join", "ws://127.0.0.1:1", "--engine", "zzz", "--model", "m"], "There is no engine 'zzz'"),
+        (["worker", "--join", "ws://127.0.0.1:1", "--engine", "scripted", "--model", "m", "--option", "nope=1"], "nope"),
+    ],
+)
+def test_mistakes_in_arguments_and_configuration_stay_plain_text(tmp_path, arguments, told):
+    (tmp_path / "antiphon.toml").write_text("[[models]]\nname = 'm'\nengine = 'zzz'\n")
+    environ = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), "ANTIPHON_WORKER_KEY": "k" * 32}
+    command = [sys.executable, "-m", "antiphon", *arguments]
+    ended = subprocess.run(command, cwd=tmp_path, env=environ, text=True, capture_output=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert ended.stderr.startswith("antiphon: ") and told in ended.stderr
 
 
 def test_for_people_it_stays_as_it_is(tmp_path):

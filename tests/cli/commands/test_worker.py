@@ -56,10 +56,10 @@ def test_what_the_engine_has_against_its_options_is_told_before_it_dials(antipho
     done = antiphon(
         "worker", *JOIN[1:3], "--engine", "local", "--option", "model=none-such", "--option", "slots=2", ANTIPHON_WORKER_KEY="key"
     )
-    assert done.code == 1
+    assert done.code == 2
     assert "none-such" in done.err
     done = antiphon("worker", *JOIN[1:3], "--engine", "chatty", "--model", "far", ANTIPHON_WORKER_KEY="key")
-    assert done.code == 1
+    assert done.code == 2
     assert "no engine 'chatty'" in done.err
 
 

@@ -66,3 +66,12 @@ def test_only_an_antiphon_counts_as_alive():
     with server(200, b'{"version":"1"}') as (url, _seen):
         assert not ApiClient(url).is_alive()
     assert not ApiClient("http://127.0.0.1:1").is_alive()
+
+
+@pytest.mark.parametrize("command", ["sessions show", "sessions rm", "sessions export", "queue cancel", "workers drain"])
+@pytest.mark.parametrize("id", ["", " ", ".", "..", "../x", "a/b", "a\nb"])
+def test_what_is_no_id_leads_to_no_path(antiphon, command, id):
+    with server(200, b"{}") as (url, seen):
+        result = antiphon(*command.split(), id, "--url", url)
+    assert (result.code, result.out, seen) == (2, "", [])
+    assert "is a word without slashes" in result.err or (command, id) == ("workers drain", "")

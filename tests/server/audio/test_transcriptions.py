@@ -126,7 +126,7 @@ def test_wishes_reach_the_ear(timed):
         ([("temperature", "7")], "temperature", "decimal_above_max_value"),
         ([("include[]", "logprobs")], "include", "unsupported_parameter"),
         ([("include[]", "other")], "include[0]", "invalid_value"),
-        ([("response_format", "diarized_json")], "response_format", "unsupported_value"),
+        ([("response_format", "diarized_json")], "response_format", "invalid_value"),
         ([("response_format", "xml")], "response_format", "invalid_value"),
         ([("response_format", "srt"), ("stream", "true")], "response_format", "unsupported_value"),
         ([("timestamp_granularities[]", "segment")], "timestamp_granularities", "invalid_value"),

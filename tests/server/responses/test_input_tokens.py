@@ -2,6 +2,7 @@
 
 import openai
 import pytest
+from openai._models import FinalRequestOptions
 
 
 def test_the_tokens_of_an_input_are_those_that_an_answer_to_it_claims(client):
@@ -40,3 +41,10 @@ def test_a_response_that_its_client_waited_for_cannot_be_cancelled(client):
     assert refusal.value.body["message"] == "Cannot cancel a synchronous response."
     with pytest.raises(openai.NotFoundError):
         client.responses.cancel("resp_none")
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_the_path_takes_post_only(client, method):
+    with pytest.raises(openai.APIStatusError) as refusal:
+        client.request(cast_to=object, options=FinalRequestOptions(method=method, url="/responses/input_tokens"))
+    assert (refusal.value.status_code, refusal.value.response.headers["allow"]) == (405, "POST")

@@ -7,6 +7,7 @@ from antiphon.cli.common import checks, settings
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
 from antiphon.config import load as config_files
 from antiphon.config.load import Config, ModelEntry
+from antiphon.masking import mask_secrets
 
 app = App(
     name="config",
@@ -93,7 +94,7 @@ def _flatten(config: Config) -> dict[str, object]:
     for section, value in config.model_dump(mode="json", exclude={"models"}).items():
         flat |= {f"{section}.{key}": inner for key, inner in value.items()} if isinstance(value, dict) else {section: value}
     flat["models"] = [_model_table(model) for model in config.models]
-    return {key: settings.mask_secrets(value, key.rpartition(".")[2]) for key, value in flat.items()}
+    return {key: mask_secrets(value, key.rpartition(".")[2]) for key, value in flat.items()}
 
 
 def _model_table(model: ModelEntry) -> dict[str, object]:

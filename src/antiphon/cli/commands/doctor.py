@@ -1,5 +1,6 @@
 """`antiphon doctor`."""
 
+import asyncio
 import os
 import platform
 import re
@@ -10,15 +11,19 @@ from collections.abc import Iterator, Set
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from antiphon.cli.common import checks, settings
+from antiphon.cli.common import checks, lazy, settings
 from antiphon.cli.common.client import ApiClient
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
 from antiphon.cli.common.shell import Shell, UsageError
 from antiphon.config.load import Config
+from antiphon.errors import ServerError
 from antiphon.installation import install_hint
+from antiphon.masking import mask_password
+from antiphon.stores.blobs import BlobStore
 from antiphon.weights import catalogue, fetch
 from antiphon.weights.catalogue import CatalogueModel
 
@@ -82,6 +87,8 @@ def _run_checks(shell: Shell, file: Path | None) -> Iterator[Finding]:
     yield check_speech(config)
     yield check_folder("data folder", config.home)
     yield check_folder("weights folder", config.models_dir)
+    yield check_store(config)
+    yield check_recordings(config)
     yield check_port(config)
 
 
@@ -180,7 +187,7 @@ def check_folder(subject: str, path: Path) -> Finding:
         return Finding(subject, "missing", f"{existing} can't be written", "make it writable, or set ANTIPHON_HOME and ANTIPHON_MODELS")
     if free_mb < 100:
         return Finding(subject, "missing", f"{path}: only {free_mb} MB free", "make room")
-    return Finding(subject, "ok", f"{path}, {free_mb / 1000:.1f} GB free")
+    return Finding(subject, "ok", f"{mask_password(str(path))}, {free_mb / 1000:.1f} GB free")
 
 
 def _nearest_existing(path: Path) -> Path:
@@ -190,6 +197,38 @@ def _nearest_existing(path: Path) -> Path:
 
 def _free_mb(path: Path) -> int:
     return shutil.disk_usage(_nearest_existing(path)).free // 1_000_000
+
+
+def check_store(config: Config) -> Finding:
+    """Whether the store can be used; it is neither made nor migrated."""
+    url, location = config.database_url, settings.store_location(config)
+    if url is None:
+        return Finding("store", "ok", location)
+    if url.startswith("sqlite") and not Path(urlsplit(url).path[1:]).exists():
+        folder = check_folder("store", Path(urlsplit(url).path[1:]).parent)
+        return folder if folder.state == "missing" else Finding("store", "ok", f"{location}, which the server makes")
+    try:
+        database = lazy.database.Database(url, timeout_s=config.store.timeout_s)
+        is_current = asyncio.run(database.is_current())
+    except ServerError as error:
+        return Finding("store", "missing", error.operator_message.removesuffix("."), "correct `store.url`, or start the database")
+    return Finding("store", "ok", location if is_current else f"{location}, whose tables the server makes or migrates")
+
+
+def check_recordings(config: Config) -> Finding:
+    """Whether recordings can be stored."""
+    location = config.recordings_location
+    if config.recording.when == "never" and config.recording.url is None:
+        return Finding("recordings", "ok", "sessions are not recorded")
+    if "://" not in location:
+        return check_folder("recordings", Path(location))
+    problems: list[str] = []
+    try:
+        asyncio.run(BlobStore(location, problems.append).list_files("sess_none"))
+    except (ServerError, ImportError) as error:
+        detail = "; ".join(problems).removesuffix(".") or mask_password(str(error))
+        return Finding("recordings", "missing", detail, "correct `recording.url`, or the credentials in the environment")
+    return Finding("recordings", "ok", mask_password(location))
 
 
 def check_port(config: Config) -> Finding:

@@ -15,7 +15,7 @@ from antiphon.cli.common.client import ApiClient
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
 from antiphon.cli.common.shell import UsageError, format_time
 from antiphon.config.load import Config
-from antiphon.errors import UpstreamError
+from antiphon.errors import UpstreamError, shorten
 from antiphon.records import KeyRecord
 from antiphon.runtime.access.keys import DEFAULT_SCOPES, SCOPES, make_key
 from antiphon.runtime.core.home_lock import is_home_locked
@@ -33,6 +33,11 @@ Try:
 )
 
 _UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
+
+_MAX_LIMIT = 10**12
+"""Far more than any server does in a minute; every database holds it."""
+
+_MAX_LABEL_CHARS = 256
 
 _OTHER_CONFIGURATION = "If your server has another configuration, name it with --config, or set the same ANTIPHON_HOME."
 
@@ -79,8 +84,11 @@ def create(
     """
     now = time.time()
     limits = {"requests_per_minute": limit_requests, "tokens_per_minute": limit_tokens, "streams": limit_streams}
-    if any(limit is not None and limit < 1 for limit in limits.values()):
-        raise UsageError("A limit must be 1 or more; leave it out for none.")
+    if any(limit is not None and not 1 <= limit <= _MAX_LIMIT for limit in limits.values()):
+        raise UsageError(f"A limit must be 1 or more, and at most {_MAX_LIMIT}; leave it out for none.")
+    _check_label("--name", name)
+    if tenant:  # the empty one is that of requests without a key
+        _check_label("--tenant", tenant)
     granted_scopes = DEFAULT_SCOPES if scopes is None else [scope.strip() for scope in scopes.split(",") if scope.strip()]
     if not granted_scopes or set(granted_scopes) - SCOPES.keys():
         raise UsageError(f"'{scopes}' is no list of scopes; there are {', '.join(SCOPES)}.")
@@ -159,6 +167,11 @@ def revoke(*which: str, file: ConfigFlag = None, shell: ShellParameter) -> None:
             "no valid key is left, so the server refuses every request: create a key with `antiphon keys create`, or set "
             f"{settings.NO_KEYS_SETTING}"
         )
+
+
+def _check_label(flag: str, label: str) -> None:
+    if not label.strip() or len(label) > _MAX_LABEL_CHARS or not label.isprintable():
+        raise UsageError(f"{flag} takes 1 to {_MAX_LABEL_CHARS} characters on one line; got {shorten(label)!r}.")
 
 
 def _server_problem(config: Config, secret: str) -> str | None:

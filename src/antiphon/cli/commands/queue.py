@@ -1,10 +1,9 @@
 """`antiphon queue`: list, cancel."""
 
-from urllib.parse import quote
-
 from cyclopts import App
 
 from antiphon.cli.common import server
+from antiphon.cli.common.client import path_segment
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter, UrlFlag
 from antiphon.wire.http.queue import QueueStatus
 
@@ -21,6 +20,7 @@ Try:
 """,
 )
 
+_ID_NAME = "A ticket's id"
 _PATH = "/api/queue"
 
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))
@@ -70,7 +70,7 @@ def cancel(ticket: str, /, *, url: UrlFlag = None, file: ConfigFlag = None, shel
     Args:
         ticket: the id.
     """
-    server.find_server(shell, url, file).delete(f"{_PATH}/{quote(ticket, safe='')}")
+    server.find_server(shell, url, file).delete(f"{_PATH}/{path_segment(_ID_NAME, ticket)}")
     shell.note(f"cancelled {ticket}")
 
 

@@ -47,10 +47,11 @@ def serve(
     # Several processes each check the store themselves: the one that starts them should load no database driver.
     checks.raise_usage_error(checks.store_problems(loaded_config.config) if is_alone else checks.process_problems(loaded_config.config))
     notice = log.own_log(loaded_config.config, shell)
-    config = weights.with_optional_speech(loaded_config.config, shell)
-    # The supervisor must not load the server, which only its processes need.
-    run = lazy.run.serve if is_alone else lazy.supervisor.serve
-    run(config, on_ready=lambda base_url, access: shell.say(greeting(config, base_url, shell.name, access)), notice=notice)
+    with log.log_failure(loaded_config.config, shell):
+        config = weights.with_optional_speech(loaded_config.config, shell)
+        # The supervisor must not load the server, which only its processes need.
+        run = lazy.run.serve if is_alone else lazy.supervisor.serve
+        run(config, on_ready=lambda base_url, access: shell.say(greeting(config, base_url, shell.name, access)), notice=notice)
 
 
 def _speech_problem(config: Config, program: str) -> str | None:

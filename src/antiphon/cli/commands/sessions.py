@@ -14,7 +14,7 @@ from cyclopts import App, Parameter
 from antiphon.cli.commands import compare, export as exporting
 from antiphon.cli.commands.replay import SessionReplay
 from antiphon.cli.common import server
-from antiphon.cli.common.client import ApiClient
+from antiphon.cli.common.client import ApiClient, path_segment
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter, UrlFlag
 from antiphon.cli.common.shell import Shell, UsageError, align_columns, format_time
 from antiphon.errors import UpstreamError, quote_list
@@ -42,6 +42,7 @@ Try:
 )
 
 _PATH = "/v1/sessions"
+_ID_NAME = "A recording's id"
 _PAGE_SIZE = 100
 _MAX_LISTED = 10_000
 _FILE_NAME = re.compile(r"(\w+/)?\w[\w.-]*", re.ASCII)
@@ -248,7 +249,7 @@ def _check_model(target: ApiClient, recording: DownloadedRecording, model: str |
 
 
 def _session_path(session_id: str) -> str:
-    return f"{_PATH}/{quote(session_id, safe='')}"
+    return f"{_PATH}/{path_segment(_ID_NAME, session_id)}"
 
 
 def _list_sessions(client: ApiClient, limit: int) -> Iterator[RecordedSession]:
@@ -264,6 +265,7 @@ def _list_sessions(client: ApiClient, limit: int) -> Iterator[RecordedSession]:
 
 def _resolve_id(client: ApiClient, prefix: str) -> str:
     """The one id that begins with `prefix`; `prefix` itself if none does."""
+    path_segment(_ID_NAME, prefix)  # the empty one would be the beginning of every id
     # Of what is probably a whole id, the newest recordings are enough to look at.
     limit = _PAGE_SIZE if len(prefix) > _SHORT_ID_LENGTH else _MAX_LISTED
     ids = [session.id for session in _list_sessions(client, limit) if session.id.startswith(prefix)]

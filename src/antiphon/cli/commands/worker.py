@@ -8,10 +8,11 @@ from urllib.parse import urlsplit
 
 from cyclopts import Parameter
 
-from antiphon.cli.common import log, settings
+from antiphon.cli.common import checks, log, settings
 from antiphon.cli.common.flags import ConfigFlag, ShellParameter
 from antiphon.cli.common.shell import UsageError
 from antiphon.errors import quote_list
+from antiphon.masking import mask_address
 from antiphon.runtime.workers.client import WorkerOptions, serve
 
 _KINDS = ("responses", "realtime", "chat", "audio", "video")
@@ -83,7 +84,10 @@ def worker(
         exits_when_drained=exit_when_drained,
         drain_s=config.server.drain_s if drain_s is None else drain_s,
     )
-    serve(config, url=url, key=key, options=worker_options, notice=log.own_log(config, shell))
+    checks.check_models(config)
+    notice = log.own_log(config, shell)
+    with log.log_failure(config, shell):
+        serve(config, url=url, key=key, options=worker_options, notice=notice)
 
 
 def _parse_option(text: str) -> tuple[str, object]:
@@ -100,8 +104,11 @@ def _parse_option(text: str) -> tuple[str, object]:
 def _parse_url(join: str) -> str:
     parts = urlsplit(join)
     schemes = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
-    if parts.scheme not in schemes or not parts.netloc or parts.path.strip("/") or parts.query:
-        raise UsageError(f"--join takes an address such as ws://gateway:8642 or wss://gateway.example.com, without a path; got '{join}'.")
+    if parts.scheme not in schemes or not parts.netloc or parts.path.strip("/") or parts.query or parts.fragment or "@" in parts.netloc:
+        raise UsageError(
+            "--join takes an address such as ws://gateway:8642 or wss://gateway.example.com, without a path, a name or a password; "
+            f"got '{mask_address(join)}'."
+        )
     return f"{schemes[parts.scheme]}://{parts.netloc}"
 
 

@@ -2,14 +2,13 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from urllib.parse import quote
 
 import msgspec
 from cyclopts import App
 
 from antiphon.cli.commands.queue import format_age, format_duration
 from antiphon.cli.common import server
-from antiphon.cli.common.client import ApiClient
+from antiphon.cli.common.client import ApiClient, path_segment
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter, UrlFlag
 from antiphon.cli.common.shell import UsageError, format_time
 from antiphon.engine_api.capabilities import Capabilities
@@ -29,6 +28,7 @@ Try:
 """,
 )
 
+_ID_NAME = "A worker's id"
 _PATH = "/workers"
 _KIND_COUNT = 5
 _POLL_INTERVAL_S = 0.5
@@ -149,7 +149,7 @@ def remove(worker: str, /, *, url: UrlFlag = None, file: ConfigFlag = None, shel
 def _worker_path(worker: str) -> str:
     if not worker:
         raise UsageError("Name a worker; `antiphon workers list` shows them.")
-    return f"{_PATH}/{quote(worker, safe='')}"
+    return f"{_PATH}/{path_segment(_ID_NAME, worker)}"
 
 
 def _session_count(client: ApiClient, worker: str) -> int:

@@ -1,6 +1,7 @@
 """A small HTTP client of the server's APIs, on the standard library: an SDK would load too slowly."""
 
 import os
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -11,8 +12,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from antiphon.cli.common.shell import Shell
-from antiphon.errors import ClientError, UpstreamError
+from antiphon.cli.common.shell import Shell, UsageError
+from antiphon.errors import ClientError, UpstreamError, shorten
 from antiphon.wire.codec.reading import Reader
 from antiphon.wire.codec.sse import SseParser
 from antiphon.wire.codec.types import JsonDict, Wire
@@ -136,6 +137,21 @@ class ApiClient:
         except (OSError, HTTPException, ValueError) as error:
             raise unreachable_error(self.base_url, error) from None
         return response
+
+
+def path_segment(what: str, value: str) -> str:
+    """
+    A name or an id, escaped for a path.
+
+    Args:
+        what: it is, beginning a sentence, such as `A recording's id`.
+
+    Raises:
+        UsageError: it can't be one, and would lead to another path.
+    """
+    if not value.isprintable() or not value.strip() or value in (".", "..") or re.search(r"[/\\]", value):
+        raise UsageError(f"{what} is a word without slashes; got {shorten(value)!r}.")
+    return quote(value, safe="")
 
 
 def check_answer_status(status: str | None, reason: str | None, shell: Shell) -> None:

@@ -9,6 +9,7 @@ from antiphon.cli.common import lazy, settings
 from antiphon.cli.common.client import ApiClient, ServerUnreachable
 from antiphon.cli.common.shell import Shell, UsageError
 from antiphon.config.load import Config
+from antiphon.masking import mask_address
 
 
 @contextlib.contextmanager
@@ -53,8 +54,10 @@ def _named_server(shell: Shell, url: str | None) -> ApiClient | None:
     address = url or shell.environ.get("OPENAI_BASE_URL")
     if not address:
         return None
-    if not re.match(r"https?://[^/]", address):
-        raise UsageError(f"{'--url' if url else 'OPENAI_BASE_URL'} takes an address such as http://127.0.0.1:8642/v1, not '{address}'.")
+    if not re.fullmatch(r"https?://[^/?#@\s]+(/[^?#@\s]*)?", address):
+        source, key_variable = ("--url", "ANTIPHON_API_KEY") if url else ("OPENAI_BASE_URL", "OPENAI_API_KEY")
+        hint = f" Put the key into {key_variable}." if re.search("[?@]", address) else ""
+        raise UsageError(f"{source} takes an address such as http://127.0.0.1:8642/v1, not '{mask_address(address)}'.{hint}")
     # OPENAI_API_KEY belongs to OPENAI_BASE_URL, ANTIPHON_API_KEY to an address that was typed.
     key = (shell.environ.get("ANTIPHON_API_KEY") if url else None) or shell.environ.get("OPENAI_API_KEY")
     return ApiClient(address, key)

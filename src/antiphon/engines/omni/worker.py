@@ -24,6 +24,7 @@ from antiphon.engines.upstream.client import UpstreamClient
 from antiphon.engines.upstream.http_exchange import UpstreamFailure
 from antiphon.engines.upstream.websocket import dial
 from antiphon.errors import ApiError, UpstreamError
+from antiphon.masking import mask_password
 from antiphon.wire.upstream.minicpmo_backend import Mode, SessionClose, decode_health, encode
 
 HEALTH_TIMEOUT_S = 5.0
@@ -140,7 +141,7 @@ class OmniWorker:
 
     def note(self, line: str) -> None:
         """Send a line to the operator, with secrets redacted."""
-        self._notice(f"Worker {self.address}: {self._upstream.redact(ApiError(line)).message}")
+        self._notice(f"Worker {mask_password(self.address)}: {self._upstream.redact(ApiError(line)).message}")
 
     @contextlib.asynccontextmanager
     async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:

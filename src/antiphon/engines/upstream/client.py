@@ -15,7 +15,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -37,6 +37,7 @@ from antiphon.engines.upstream.http_exchange import (
     UpstreamFailure,
 )
 from antiphon.errors import ApiError, ServerError, UpstreamError, did_you_mean
+from antiphon.masking import is_secret, mask_address
 
 BACKOFF_S = (0.1, 0.4, 1.0)
 """
@@ -178,7 +179,9 @@ class UpstreamClient:
         key = _api_key(options, build_context, model)
         self.headers = _headers(options, key)
         self._encoded_headers = _encode_headers(url, self.headers)
-        self._secrets = tuple(value for value in (key, *options.headers.values()) if value and len(value) >= MIN_SECRET_CHARS)
+        query_secrets = [value for name, value in parse_qsl(url.query) if is_secret(name)]
+        secrets = (key, *options.headers.values(), *query_secrets)
+        self._secrets = tuple(value for value in secrets if value and len(value) >= MIN_SECRET_CHARS)
         self.concurrency_limit = ConcurrencyLimit(options.concurrency, options.queue, options.timeout_queue_s)
 
     def websocket_url(self, path: str, query: str) -> str:
@@ -344,7 +347,8 @@ class _BodyListener:
 
 def _parse_base_url(base_url: str, model: str) -> SplitResult:
     wrong = ServerError(
-        f"Model '{model}': `base_url` must be like 'http://127.0.0.1:8000/v1', without a name or password, but is '{base_url}'."
+        f"Model '{model}': `base_url` must be like 'http://127.0.0.1:8000/v1', without a name or password, "
+        f"but is '{mask_address(base_url)}'."
     )
     try:
         url = urlsplit(base_url)

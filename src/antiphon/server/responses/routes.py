@@ -1,6 +1,7 @@
 """The Responses API over HTTP: create, retrieve, delete, and list input items."""
 
 import msgspec
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -106,15 +107,23 @@ def routes(service: Service) -> list[GuardedRoute]:
     )
 
 
+def _response_id(request: Request) -> str:
+    response_id: str = request.path_params["id"]
+    if response_id == "input_tokens":  # a path of its own, which takes POST only
+        raise HTTPException(405)
+    return response_id
+
+
 def _retrieve(service: Service) -> EndpointFunction:
     async def retrieve(request: Request) -> Response:
+        response_id = _response_id(request)
         if read_query(RetrieveQuery, request.query_params.multi_items()).stream:
             raise ClientError(
                 "This response can't be streamed: only responses created with 'background' and 'stream' can be.", param="stream"
             )
-        record = await service.store.get(request_caller(request.scope).tenant, request.path_params["id"])
+        record = await service.store.get(request_caller(request.scope).tenant, response_id)
         if record is None:
-            raise response_not_found(request.path_params["id"])
+            raise response_not_found(response_id)
         return json_response(record.body)
 
     return retrieve
@@ -122,7 +131,7 @@ def _retrieve(service: Service) -> EndpointFunction:
 
 def _delete(service: Service) -> EndpointFunction:
     async def delete(request: Request) -> Response:
-        response_id = request.path_params["id"]
+        response_id = _response_id(request)
         if not await service.store.delete(request_caller(request.scope).tenant, response_id):
             raise response_not_found(response_id)
         return json_response({"id": response_id, "object": "response", "deleted": True})

@@ -36,6 +36,14 @@ def own_stderr(settings: LoggingSettings) -> None:
     log_libraries()
 
 
+def release_stderr() -> None:
+    """Give standard error back as it was before `own_stderr`."""
+    global _capture
+    if _capture is not None:
+        _capture.close()
+        _capture = None
+
+
 def log_libraries() -> None:
     """Have what libraries log and warn of in this process become lines of the log."""
     logging.captureWarnings(True)

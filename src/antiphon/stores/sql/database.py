@@ -160,6 +160,22 @@ class Database:
             await self.close()
             raise
 
+    async def is_current(self) -> bool:
+        """
+        Whether the tables can be used as they are, without changing them; closes the database again.
+
+        Raises:
+            ServerError: the database can't be used; the message says what to do about it.
+        """
+        try:
+            self.backend.prepare(self._engine)
+            async with self._connection(self._engine) as connection, connection.transaction():
+                return await connection.run_sync(is_current, self._timeout_s)
+        except (NewerSchema, *_DATABASE_ERRORS) as error:
+            raise ServerError(self._explain(error)) from error
+        finally:
+            await self.close()
+
     async def _migrate(self) -> None:
         async with self._connection(self._engine) as connection, connection.transaction():
             if await connection.run_sync(is_current, self._timeout_s):

@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from antiphon.errors import ServerError, quote_list
+from antiphon.masking import mask_password
 from antiphon.stores.sql.connection import TimedConnection
 from antiphon.stores.sql.schema import responses
 
@@ -78,7 +79,7 @@ class PostgresBackend:
         self._server_number = 0
 
     def display_name(self, url: URL) -> str:
-        return url.render_as_string(hide_password=True)
+        return mask_password(url.render_as_string(hide_password=True))
 
     def driver_url(self, url: URL) -> URL:
         if not url.database:

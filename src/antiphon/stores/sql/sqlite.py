@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from antiphon.errors import ServerError
+from antiphon.masking import mask_password
 from antiphon.stores.sql.connection import TimedConnection
 from antiphon.stores.sql.schema import responses
 
@@ -73,7 +74,7 @@ class SqliteBackend:
 
     def driver_url(self, url: URL) -> URL:
         if url.database in (None, "", ":memory:"):
-            raise ServerError(f"`store.url` names no file: {url}. For a store in memory, set it to `memory`.")
+            raise ServerError(f"`store.url` names no file: {mask_password(str(url))}. For a store in memory, set it to `memory`.")
         return url.set(drivername=self.driver)
 
     def prepare(self, engine: AsyncEngine) -> None:

@@ -10,7 +10,7 @@ from antiphon.wire.codec.reading import Reader, read_query
 from antiphon.wire.codec.structure import check_structure
 from antiphon.wire.codec.types import Maybe, Opt, Tagged, Wire
 
-TranscriptFormat = Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"]
+TranscriptFormat = Literal["json", "text", "srt", "verbose_json", "vtt"]
 SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 
 # Transcriptions
