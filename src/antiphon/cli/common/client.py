@@ -38,6 +38,10 @@ class ServerUnreachable(UpstreamError):
     """Nothing answers at the address."""
 
 
+class NoModelsError(UpstreamError):
+    """The server lists no models."""
+
+
 class ApiClient:
     """
     A client of one server.
@@ -112,11 +116,11 @@ class ApiClient:
         The server's first model, which answers by default.
 
         Raises:
-            UpstreamError: the server has none.
+            NoModelsError: the server has none.
         """
         models = self.list_models()
         if not models:
-            raise UpstreamError(f"The server at {self.base_url} lists no models, so there is none to choose. Name one with --model.")
+            raise NoModelsError(f"The server at {self.base_url} lists no models, so there is none to choose. Name one with --model.")
         return models[0]
 
     def is_alive(self) -> bool:
