@@ -9,6 +9,7 @@ import pytest
 
 from antiphon.cli.common.checks import model_problems
 from antiphon.config.load import Config, load
+from antiphon.installation import describe_command
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -131,3 +132,25 @@ PROGRAMS = [pytest.param(block, id=f"{named(page)}-{number}") for page in PAGES 
 @pytest.mark.parametrize("block", PROGRAMS)
 def test_every_program_that_a_page_shows_is_python(block):
     assert compile(block, "page", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+def test_pages_install_extras_as_the_program_says():
+    expected = describe_command(("talk",), {"url": "file:///clone", "dir_info": {"editable": True}}, Path("/clone/src"), "/clone/.venv")
+    command = expected.split("`")[1].partition("'")[0]
+    wrong = [
+        f"{named(page)}: {found}"
+        for page in PAGES
+        for found in re.findall(r"[\w./]*pip\s+install\s+(?:-e\s+)?'\.\[\S*", page.read_text())
+        if not found.startswith(command)
+    ]
+    assert not wrong
+
+
+def test_no_line_of_a_guide_is_wider_than_the_rule_allows():
+    wide = [
+        f"{named(page)}: {line}"
+        for page in (DOCS / "guide").glob("*.md")
+        for line in prose(page).splitlines()
+        if len(line) > 120 and not line.startswith("|") and "](" not in line
+    ]
+    assert not wide

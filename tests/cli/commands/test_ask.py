@@ -94,3 +94,15 @@ def test_a_server_that_was_named_gets_the_key_that_is_for_it(parrot, flags, envi
         result = parrot("ask", "Hello.", *(("--url", url) if flags else ()), **environ, **({} if flags else {"OPENAI_BASE_URL": url}))
     assert seen[0][1] == sent
     assert result.err.startswith("antiphon: No key. Put a key into ANTIPHON_API_KEY, ")
+
+
+@pytest.mark.parametrize("name", ["*", "m"])
+def test_the_operator_is_told_which_model_server_is_down(antiphon, home, free_port, name):
+    address = "http://127.0.0.1:9/v1"  # the port of `discard`, where nobody listens
+    (home / "antiphon.toml").write_text(
+        f'[server]\nport = {free_port}\n[[models]]\nname = "{name}"\nengine = "chat"\nbase_url = "{address}"\nretries = 0\n'
+    )
+    result = antiphon("ask", "Hello.")
+    assert result.code == 1
+    assert f"The model server of '{name}' at {address} can't be reached: connection refused." in result.err
+    assert "--model" not in result.err

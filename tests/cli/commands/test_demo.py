@@ -48,6 +48,18 @@ def test_the_demo_keeps_what_was_answered_aloud(parrot, home):
         assert (file.getframerate(), file.getnframes() > 0) == (24_000, True)
 
 
+def test_the_demo_guesses_no_long_wait_for_a_short_answer(parrot):
+    result = parrot("demo", "--only", "8")
+    guesses_s = [int(guess) for guess in re.findall(r"about (\d+) s", result.out)]
+    assert guesses_s and max(guesses_s) <= 60
+
+
+def test_the_picture_of_the_readme_asks_a_question_by_voice():
+    lines = lines_of(PICTURE)
+    part = lines[lines.index("6  A question by voice") :]
+    assert any("you  What is" in line and line.endswith("?") for line in part)
+
+
 def test_the_demo_goes_on_where_nothing_hears(parrot, home):
     settings = (home / "antiphon.toml").read_text()
     deaf = settings.replace('engine = "scripted"', 'engine = "scripted"\nabilities = { audio_in = false, listens = false }')

@@ -12,6 +12,7 @@ from support.cli.hollow import hollow
 def taken_port() -> Iterator[str]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
+        listener.listen()
         yield str(listener.getsockname()[1])
 
 
@@ -134,3 +135,23 @@ def test_recordings_that_can_not_be_written_are_missing(antiphon, home, free_por
     environ = {"ANTIPHON_RECORDING__WHEN": "always", "ANTIPHON_RECORDING__URL": str(home / "file" / "inside")}
     result = antiphon("doctor", "--json", ANTIPHON_PORT=free_port, **environ)
     assert (result.code, by_subject(result)["recordings"]["state"]) == (1, "missing")
+
+
+def test_a_model_server_that_is_down_is_a_failure_with_its_address(antiphon, home, free_port):
+    (home / "antiphon.toml").write_text(
+        f'[[models]]\nname = "*"\nengine = "chat"\nbase_url = "http://127.0.0.1:{free_port}/v1?api_key=sk-secret"\n'
+    )
+    result = antiphon("doctor", "--json", ANTIPHON_PORT="0")
+    assert by_subject(result)["upstream"] == {
+        "subject": "upstream",
+        "state": "fail",
+        "detail": f"* at http://127.0.0.1:{free_port}/v1?api_key=***: connection refused",
+        "remedy": "start it, or correct base_url",
+    }
+    assert result.code == 1
+
+
+def test_a_model_server_that_listens_is_fine(antiphon, home, taken_port):
+    (home / "antiphon.toml").write_text(f'[[models]]\nname = "a"\nengine = "chat"\nbase_url = "http://127.0.0.1:{taken_port}/v1"\n')
+    found = by_subject(antiphon("doctor", "--json", ANTIPHON_PORT="0"))["upstream"]
+    assert (found["state"], found["detail"]) == ("ok", f"a at http://127.0.0.1:{taken_port}/v1: it listens")

@@ -139,6 +139,25 @@ def test_a_key_for_the_server_that_runs_needs_no_warning(antiphon, tmp_path, fre
         assert len(created(antiphon, free_port, ANTIPHON_HOME=str(tmp_path / "served"))) == 1  # it listens elsewhere, and uses the home
 
 
+def test_a_key_that_only_its_creation_asked_about_was_never_used(antiphon, tmp_path):
+    home = {"ANTIPHON_HOME": str(tmp_path / "served")}
+    with server_with_home(tmp_path / "served") as port:
+        unused = antiphon("keys", "create", "--name", "unused", "--json", ANTIPHON_PORT=str(port), **home).json
+        secret = antiphon("keys", "create", "--name", "used", ANTIPHON_PORT=str(port), **home).out.strip()
+        ApiClient(f"http://127.0.0.1:{port}", secret).get("/v1/models")
+    keys = {key["name"]: key for key in antiphon("keys", "list", "--json", **home).json}  # the server wrote when it stopped
+    assert keys["unused"]["id"] == unused["id"] and keys["unused"]["last_used_at"] is None
+    assert keys["used"]["last_used_at"] is not None
+
+
+def test_a_client_that_claims_to_probe_has_used_its_key_elsewhere(antiphon, tmp_path):
+    home = {"ANTIPHON_HOME": str(tmp_path / "served")}
+    with server_with_home(tmp_path / "served") as port:
+        secret = antiphon("keys", "create", "--name", "used", ANTIPHON_PORT=str(port), **home).out.strip()
+        ApiClient(f"http://127.0.0.1:{port}", secret, is_probe=True).post("/v1/responses", {"model": "parrot", "input": "Hello."})
+    assert antiphon("keys", "list", "--json", **home).json[0]["last_used_at"] is not None
+
+
 def test_a_key_in_another_store_than_the_servers_is_warned_of(antiphon, tmp_path):
     with server_with_home(tmp_path / "served") as port:
         for _ in range(2):  # an open server takes every key, and a closed one not this

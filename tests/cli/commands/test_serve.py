@@ -182,3 +182,23 @@ def test_a_model_that_is_configured_wrongly_is_told_before_anything_is_loaded(pa
         file.write("[[models]]\nname = 'mine'\nengine = 'local'\npath = 'absent.gguf'\n")
     result = parrot("serve")
     assert (result.code, result.err) == (2, f"antiphon: Model 'mine': There is no model file {home / 'absent.gguf'}.\n")
+
+
+def test_a_model_server_that_is_down_is_told_before_the_greeting(parrot, home):
+    with (home / "antiphon.toml").open("a") as file:
+        file.write('[[models]]\nname = "*"\nengine = "chat"\nbase_url = "http://127.0.0.1:9/v1"\n')
+    with subprocess.Popen(
+        [sys.executable, "-m", "antiphon", "serve", "--port", "0"],
+        cwd=home,
+        env={**os.environ, "HOME": str(home)},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout
+        try:
+            assert process.stdout.readline().startswith(f"antiphon {__version__} answers at ")
+        finally:
+            process.send_signal(signal.SIGINT)
+            said = process.communicate()[1]
+    assert "the model server of '*' at http://127.0.0.1:9/v1 can't be reached: connection refused; its models work as soon as" in said

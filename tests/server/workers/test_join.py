@@ -160,7 +160,8 @@ def test_a_worker_with_a_wrong_key_says_so_once_and_tries_again(base_url):
 
 def test_a_server_that_is_not_there_is_told_of_in_words():
     with joined(f"http://127.0.0.1:{free_port()}") as worker:
-        worker.until("could not be joined: nothing listens at this address.")
+        worker.until("could not be joined: nothing listens at this address. This worker keeps trying.")
+        worker.until("could not be joined (2 times so far): nothing listens at this address. This worker keeps trying.")
 
 
 # What joins

@@ -5,7 +5,6 @@ import json
 import textwrap
 import time
 from collections.abc import Callable, Collection
-from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
@@ -62,12 +61,15 @@ _MAX_OUTPUT_TOKENS = 300
 _POOLED_MODEL, _POOLED_ANSWER_MS = "one-place", 1_500
 """A model for one session at a time, and how long its answers take: long enough for the server to estimate the wait."""
 
+_POOLED_SESSION_S = 15.0
+"""How long a chat may last in the demo: what the server takes a wait for, until somebody has been served."""
+
 _PEOPLE = ("Ada", "Ben", "Cleo")
 _CHUNK_MS = 200
 _ARRIVAL_GAP_S = 0.05
 """Between people, so that they come in this order."""
 
-_CARD_INSTRUCTIONS = "Repeat in one short sentence which playing card the user names."
+_INSTRUCTIONS = "Answer in one short sentence."
 
 
 _PartNumber = Annotated[int, Parameter(validator=validators.Number(gte=1, lte=8))]
@@ -215,14 +217,13 @@ def _show_memory(runner: _DemoRunner) -> None:
 
 
 def _read_question(rate_hz: int) -> recordings.InputRecording:
-    """A recording of a person who names a playing card."""
-    with resources.as_file(resources.files(__package__) / "card.wav") as path:
-        return recordings.read_recording(path, rate_hz)
+    """The question that comes with antiphon, as a person asked it."""
+    return recordings.read_recording(recordings.SAMPLE, rate_hz)
 
 
 def _show_voice(runner: _DemoRunner) -> None:
     question = _read_question(recordings.RATE_HZ)
-    options = RealtimeSessionOptions(model=runner.model, instructions=_CARD_INSTRUCTIONS)
+    options = RealtimeSessionOptions(model=runner.model, instructions=_INSTRUCTIONS)
     try:
         outcome = asyncio.run(run_conversation(runner.client, options, [question], TerminalRenderer(runner.shell)))
     except UpstreamError as error:
@@ -241,7 +242,7 @@ def _print_no_speech(runner: _DemoRunner, error: UpstreamError) -> None:
 
 
 def _show_duplex(runner: _DemoRunner) -> None:
-    options = MinicpmoSessionOptions(model=runner.model, instructions=_CARD_INSTRUCTIONS)
+    options = MinicpmoSessionOptions(model=runner.model, instructions=_INSTRUCTIONS)
     inputs = DuplexSessionInput(recordings=[_read_question(RATE_IN_HZ)], chunk_ms=_CHUNK_MS)
     try:
         asyncio.run(run_duplex_session(runner.client, options, inputs, TerminalRenderer(runner.shell)))
@@ -292,9 +293,9 @@ class _QueueRenderer(Renderer):
 def _with_pooled_model(config: Config) -> Config:
     """`config` with one more model, which serves one session at a time."""
     options = {"answers": [{"lines": [{"wait_ms": _POOLED_ANSWER_MS}, {"text": "Thank you for waiting."}]}]}
-    return config.model_copy(
-        update={"models": (*config.models, ModelEntry(name=_POOLED_MODEL, engine="scripted", sessions=1, options=options))}
-    )
+    model = ModelEntry(name=_POOLED_MODEL, engine="scripted", sessions=1, options=options)
+    limits = config.minicpmo.model_copy(update={"chat_s": _POOLED_SESSION_S})
+    return config.model_copy(update={"models": (*config.models, model), "minicpmo": limits})
 
 
 def _save_audio(runner: _DemoRunner, pcm: bytes) -> None:

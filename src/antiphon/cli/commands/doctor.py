@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from antiphon.cli.common import checks, lazy, settings
+from antiphon.cli.common import checks, lazy, settings, upstreams
 from antiphon.cli.common.client import ApiClient
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
 from antiphon.cli.common.shell import Shell, UsageError
@@ -27,7 +27,7 @@ from antiphon.stores.blobs import BlobStore
 from antiphon.weights import catalogue, fetch
 from antiphon.weights.catalogue import CatalogueModel
 
-_MARKS = {"ok": "ok", "note": "note", "missing": "MISSING"}
+_MARKS = {"ok": "ok", "note": "note", "missing": "MISSING", "fail": "FAIL"}
 
 
 class Finding(Struct, frozen=True):
@@ -35,12 +35,12 @@ class Finding(Struct, frozen=True):
     The result of one check.
 
     Attributes:
-        state: `missing` stops the server, `note` doesn't.
+        state: `missing` stops the server; with `fail` it serves, but not what this is about; `note` harms nothing.
         remedy: what to do; empty if nothing.
     """
 
     subject: str
-    state: Literal["ok", "note", "missing"]
+    state: Literal["ok", "note", "missing", "fail"]
     detail: str
     remedy: str = ""
 
@@ -54,7 +54,8 @@ def doctor(
     """
     Check what is missing here, and how to get it.
 
-    The exit code is 1 if something is missing that the server needs.
+    The exit code is 1 if something is missing that the server needs, or a model
+    server can't be reached.
 
     Try:
         antiphon doctor
@@ -65,7 +66,7 @@ def doctor(
         shell.say_json(findings)
     else:
         shell.say_rows([(_MARKS[finding.state], finding.subject, _format_finding(finding)) for finding in findings])
-    return int(any(finding.state == "missing" for finding in findings))
+    return int(any(finding.state in ("missing", "fail") for finding in findings))
 
 
 def _format_finding(finding: Finding) -> str:
@@ -82,6 +83,7 @@ def _run_checks(shell: Shell, file: Path | None) -> Iterator[Finding]:
         return
     yield Finding("configuration", "ok", "valid")
     yield from check_models(config)
+    yield from check_upstreams(config)
     yield check_local_runtime(config)
     yield check_weights(config)
     yield check_speech(config)
@@ -115,6 +117,16 @@ def check_models(config: Config) -> Iterator[Finding]:
     else:
         names = ", ".join(model.name for model in config.models)
         yield Finding("models", "ok", names or "none configured, so the default one is served")
+
+
+def check_upstreams(config: Config) -> Iterator[Finding]:
+    """Whether the servers behind the models can be reached."""
+    for upstream in upstreams.check_upstreams(config):
+        place = f"{upstream.models} at {upstream.address}"
+        if upstream.problem is None:
+            yield Finding("upstream", "ok", f"{place}: it listens")
+        else:
+            yield Finding("upstream", "fail", f"{place}: {upstream.problem}", "start it, or correct base_url")
 
 
 def check_local_runtime(config: Config) -> Finding:

@@ -111,6 +111,8 @@ def list_(*, as_json: JsonFlag = False, file: ConfigFlag = None, shell: ShellPar
     """
     List the keys, by their first characters.
 
+    A running server writes LAST USED once a minute, and when it stops.
+
     Try:
         antiphon keys list
     """
@@ -191,7 +193,7 @@ def _server_problem(config: Config, secret: str) -> str | None:
 
 def _is_accepted(address: str, secret: str) -> bool:
     try:
-        ApiClient(address, secret).get("/v1/models")
+        ApiClient(address, secret, is_probe=True).get("/v1/models")
     except UpstreamError as error:
         return error.status != HTTPStatus.UNAUTHORIZED  # any other refusal is not about the key
     return True

@@ -4,15 +4,13 @@ import json
 from collections.abc import Sequence
 
 from antiphon import __version__, errors
-from antiphon.cli.common import checks, lazy, log, settings, weights
+from antiphon.cli.common import checks, lazy, log, settings, upstreams, weights
 from antiphon.cli.common.flags import ConfigFlag, ShellParameter
 from antiphon.cli.common.shell import align_columns
+from antiphon.cli.common.upstreams import LISTING_ENGINES
 from antiphon.config.load import Config, ModelEntry
 from antiphon.runtime.access.keys import KeyAccess
 from antiphon.runtime.speech import service
-
-_LISTING_ENGINES = ("chat", "responses", "realtime")
-"""The engines in front of a server that lists its models."""
 
 _QUESTION = "What is a fugue?"
 
@@ -49,6 +47,8 @@ def serve(
     notice = log.own_log(loaded_config.config, shell)
     with log.log_failure(loaded_config.config, shell):
         config = weights.with_optional_speech(loaded_config.config, shell)
+        for note in upstreams.unreachable_notes(config):
+            notice(f"{note}; its models work as soon as it answers")
         # The supervisor must not load the server, which only its processes need.
         run = lazy.run.serve if is_alone else lazy.supervisor.serve
         run(config, on_ready=lambda base_url, access: shell.say(greeting(config, base_url, shell.name, access)), notice=notice)
@@ -113,7 +113,7 @@ def _describe_model(model: ModelEntry) -> str:
     """The model's name, or which names it answers to."""
     if not model.name.endswith("*"):
         return model.name
-    return errors.describe_model_name(model.name, is_listed=model.engine in _LISTING_ENGINES)
+    return errors.describe_model_name(model.name, is_listed=model.engine in LISTING_ENGINES)
 
 
 def _example_model(models: Sequence[ModelEntry]) -> tuple[str, bool]:
@@ -123,7 +123,7 @@ def _example_model(models: Sequence[ModelEntry]) -> tuple[str, bool]:
             return model.name, False
     # What an upstream server has is not known here.
     first = models[0]
-    return ("YOUR_MODEL" if first.engine in _LISTING_ENGINES else errors.example_model_name(first.name)), True
+    return ("YOUR_MODEL" if first.engine in LISTING_ENGINES else errors.example_model_name(first.name)), True
 
 
 def _example_commands(models: Sequence[ModelEntry], base_url: str, program: str, *, is_open: bool, can_talk: bool) -> list[str]:

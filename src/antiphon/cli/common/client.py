@@ -39,6 +39,10 @@ class ServerUnreachable(UpstreamError):
     """Nothing answers at the address."""
 
 
+class NoModelsError(UpstreamError):
+    """The server lists no models."""
+
+
 class ApiClient:
     """
     A client of one server.
@@ -46,12 +50,15 @@ class ApiClient:
     Args:
         base_url: with or without `/v1` at the end.
         key: the bearer token, if any.
+        is_probe: it only asks whether the key is valid, which does not count as a use of it.
     """
 
-    def __init__(self, base_url: str, key: str | None = None) -> None:
+    def __init__(self, base_url: str, key: str | None = None, *, is_probe: bool = False) -> None:
         self.base_url = base_url.rstrip("/").removesuffix("/v1")
         self.key = key
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        if is_probe:
+            self._headers["Antiphon-Probe"] = "1"
 
     def get(self, path: str, timeout_s: float = PROBE_TIMEOUT_S) -> JsonDict:
         """The JSON answer to a GET."""
@@ -113,11 +120,11 @@ class ApiClient:
         The server's first model, which answers by default.
 
         Raises:
-            UpstreamError: the server has none.
+            NoModelsError: the server has none.
         """
         models = self.list_models()
         if not models:
-            raise UpstreamError(f"The server at {self.base_url} lists no models, so there is none to choose. Name one with --model.")
+            raise NoModelsError(f"The server at {self.base_url} lists no models, so there is none to choose. Name one with --model.")
         return models[0]
 
     def is_alive(self) -> bool:

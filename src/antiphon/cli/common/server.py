@@ -5,11 +5,12 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from antiphon.cli.common import lazy, settings
-from antiphon.cli.common.client import ApiClient, ServerUnreachable
+from antiphon.cli.common import lazy, settings, upstreams
+from antiphon.cli.common.client import ApiClient, NoModelsError, ServerUnreachable
 from antiphon.cli.common.shell import Shell, UsageError
 from antiphon.config.load import Config
 from antiphon.masking import mask_address
+from antiphon.errors import UpstreamError
 
 
 @contextlib.contextmanager
@@ -27,12 +28,26 @@ def ensure_server(shell: Shell, url: str | None, file: Path | None, prepare: Cal
         return
     config = settings.load(shell, file).config
     client = ApiClient(settings.base_url(config), shell.environ.get("ANTIPHON_API_KEY"))
-    if client.is_alive():
-        yield client
-        return
-    shell.note(f"no server answers at {client.base_url}, so one starts for this command only")
-    with background_server(prepare(config, shell)) as base_url:
-        yield ApiClient(base_url)
+    with _with_upstream_addresses(config):
+        if client.is_alive():
+            yield client
+            return
+        shell.note(f"no server answers at {client.base_url}, so one starts for this command only")
+        with background_server(prepare(config, shell)) as base_url:
+            yield ApiClient(base_url)
+
+
+@contextlib.contextmanager
+def _with_upstream_addresses(config: Config) -> Iterator[None]:
+    """Add to an error which model servers can't be reached, and where they are: the server tells that to no client."""
+    try:
+        yield
+    except UpstreamError as error:
+        if isinstance(error, ServerUnreachable) or not (notes := list(upstreams.unreachable_notes(config))):
+            raise
+        reason = "There is no model to choose." if isinstance(error, NoModelsError) else error.message
+        message = " ".join([reason, *(f"T{note[1:]}." for note in notes)])
+        raise UpstreamError(message, code=error.code, param=error.param, status=error.status) from None
 
 
 def find_server(shell: Shell, url: str | None, file: Path | None) -> ApiClient:

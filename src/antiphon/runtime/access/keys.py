@@ -187,9 +187,12 @@ class Keyring:
         """What requests need, as far as is known."""
         return KeyAccess(is_open=self.is_open, has_live_key=self.has_live_key)
 
-    async def authenticate(self, secret: str | None) -> Caller:
+    async def authenticate(self, secret: str | None, *, is_probe: bool = False) -> Caller:
         """
         The caller that presents `secret`.
+
+        Args:
+            is_probe: it is asked only whether the key is valid, which is no use of it.
 
         Raises:
             ClientError: 401; a key is needed, and this is not a valid one.
@@ -210,7 +213,7 @@ class Keyring:
             raise _unreadable_error()
         if key is None or not key.is_live(self._clock()):
             raise wrong_key_error(secret, has_live_key=self.has_live_key)
-        return self._new_caller(key)
+        return self._new_caller(key, is_use=not is_probe)
 
     async def caller_for_key(self, key_id: str | None) -> Caller | None:
         """
@@ -246,8 +249,9 @@ class Keyring:
         except ServerError:  # requests that only read go on while the store can't be written; tried again later
             self._last_used_at = last_used_at | self._last_used_at
 
-    def _new_caller(self, key: KeyRecord) -> Caller:
-        self._last_used_at[key.id] = int(self._clock())
+    def _new_caller(self, key: KeyRecord, *, is_use: bool = True) -> Caller:
+        if is_use:
+            self._last_used_at[key.id] = int(self._clock())
         return Caller(key.tenant, key, self._allowance(key))
 
     def _find(self, secret: str) -> KeyRecord | None:

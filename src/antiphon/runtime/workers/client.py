@@ -105,6 +105,7 @@ class WorkerClient:
         self._is_draining = False
         self._has_joined = self._is_refused = False
         self._last_notice = ""
+        self._unjoined_count = 0  # since it was joined last
 
     def stop(self) -> None:
         """Take no more sessions; `run` returns when those under way are over, at the latest after `drain_s`."""
@@ -146,7 +147,7 @@ class WorkerClient:
             failure = await self._connect(transport)
             if failure is not None:
                 if not self._end_event.is_set():
-                    self._notice_once(f"{self._url} could not be joined: {failure}")
+                    self._notice_unjoined(failure)
                 return
             self._server = serving
             serving.serve(self._engine)
@@ -174,6 +175,7 @@ class WorkerClient:
         match frame:
             case JoinAccepted(id):
                 self._has_joined = True
+                self._unjoined_count = 0
                 self._notice_once(f"Joined {self._url} as {id}{', but takes no sessions, as it was drained' if self._is_draining else ''}.")
             case JoinRefused(message):
                 self._is_refused = True
@@ -221,7 +223,14 @@ class WorkerClient:
         if self._has_joined:
             self._notice_once(f"The link to {self._url} was lost: {reason}.")
         else:
-            self._notice_once(f"{self._url} could not be joined: {reason}.")
+            self._notice_unjoined(f"{reason}.")
+
+    def _notice_unjoined(self, reason: str) -> None:
+        """Report a failure to join: the first, then each time that there were twice as many."""
+        self._unjoined_count += 1
+        if self._unjoined_count & (self._unjoined_count - 1) == 0:
+            again = "" if self._unjoined_count == 1 else f" ({self._unjoined_count} times so far)"
+            self._notice_once(f"{self._url} could not be joined{again}: {reason} This worker keeps trying.")
 
     def _notice_once(self, line: str) -> None:
         if line != self._last_notice:
