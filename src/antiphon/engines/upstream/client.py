@@ -315,7 +315,7 @@ class UpstreamClient:
         try:
             return await exchange.outcome
         finally:
-            exchange.abort()  # does nothing unless this was cancelled
+            exchange.abort()  # closes nothing unless this was cancelled
 
     def _on_breaker_state(self, state: CircuitState) -> None:
         self._build_context.observer.on_upstream_state(self._model, state.value)
