@@ -239,9 +239,12 @@ class UpstreamClient:
         return failure or listener.body
 
     def redact(self, error: ApiError) -> ApiError:
-        """The error, with this server's credentials removed from its message, in case the upstream repeated them."""
+        """The error, with this server's credentials removed from its texts, in case the upstream repeated them."""
         for secret in self._secrets:
             error.message = error.message.replace(secret, "…")
+            error.type = error.type.replace(secret, "…")
+            error.code = error.code and error.code.replace(secret, "…")
+            error.param = error.param and error.param.replace(secret, "…")
         return error
 
     def count_failure(self, reason: str) -> None:
