@@ -11,7 +11,7 @@ from antiphon.errors import UpstreamError
 from antiphon.server.processes.run import background_server
 from antiphon.server.responses.event_stream import MAX_HEAD_DELAY_S, MAX_HELD_HEAD_DELAY_S, EventStream
 from antiphon.server.transport.connection import SCOPE_KEY
-from antiphon.wire.responses.profiles import PROFILES, EventEncoder
+from antiphon.wire.responses.events import ResponseCreated
 from support.engines.upstreams import CUT, streamed, whole
 from support.server.plain_http import post
 from support.server.raw_upstream import playing
@@ -75,8 +75,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.selector.skipped_s
 
 
-def sent_at(*, held_at=(), over_at=None):
-    """When the head is sent, in seconds; None if the session fails before."""
+def sent_at(*, begun_at=0, held_at=(), over_at=None):
+    """When the head is sent, in seconds, of a stream whose first event comes then; None if the session fails before."""
 
     async def scenario():
         loop, sent = asyncio.get_running_loop(), []
@@ -88,7 +88,15 @@ def sent_at(*, held_at=(), over_at=None):
         flow = SimpleNamespace(write_paused=False)
         connection = SimpleNamespace(transport=SimpleNamespace(is_closing=lambda: True), flow=flow)
         scope = {"extensions": {SCOPE_KEY: connection}}
-        stream = EventStream(EventEncoder(PROFILES["openai"]), scope, send, 15.0)
+        encoder = SimpleNamespace(encode_sse_into=lambda _events, _out: None, stream_end=b"")
+        stream = EventStream(encoder, scope, send, 15.0)
+
+        def begin():
+            stream.send(ResponseCreated(sequence_number=0, response=None))
+            stream.flush()
+
+        if begun_at is not None:
+            loop.call_at(begun_at, begin)
         for at in held_at:
             loop.call_at(at, stream.hold_head)
         if over_at is not None:
@@ -111,3 +119,8 @@ def test_the_head_waits_for_a_second_and_behind_a_refusal_for_ten():
 def test_the_wait_counts_from_the_first_refusal():
     assert sent_at(held_at=[0.5, 3, 6]) == pytest.approx(0.5 + MAX_HELD_HEAD_DELAY_S)
     assert sent_at(held_at=[2]) == pytest.approx(MAX_HEAD_DELAY_S), "too late"
+
+
+def test_the_head_waits_for_the_store_however_long_it_takes():
+    assert sent_at(begun_at=None, over_at=MAX_HEAD_DELAY_S + 9) is None
+    assert sent_at(begun_at=MAX_HEAD_DELAY_S + 2) == pytest.approx(MAX_HEAD_DELAY_S + 2)

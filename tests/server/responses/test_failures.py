@@ -99,3 +99,14 @@ def test_an_http_error_keeps_our_own_code(tmp_path, play, status, code):
 def test_the_codes_of_a_failed_response_are_openai_pythons():
     (code,) = (field.annotation for name, field in ResponseError.model_fields.items() if name == "code")
     assert frozenset(get_args(code)) == RESPONSE_ERROR_CODES
+
+
+@pytest.mark.parametrize("engine", ["chat", "responses"])
+@pytest.mark.parametrize("field", ["message", "code", "param"])
+def test_no_text_of_an_error_shows_what_the_upstream_is_sent_in_secret(tmp_path, engine, field):
+    refusal = whole("400 Bad Request", {"error": {"message": "No.", field: "sekrit_header_77"}})
+    with playing(refusal) as (upstream, _):
+        options = {"engine": engine, "base_url": upstream, "headers": {"x-secret": "sekrit_header_77"}}
+        with background_server(configured(tmp_path, {"m": options})) as base_url:
+            status, _, body = post(base_url, {"model": "m", "input": "Hi"})
+    assert (status, json.loads(body)["error"][field]) == (400, "…")

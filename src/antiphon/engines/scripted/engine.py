@@ -79,7 +79,7 @@ class _ScriptedConversation:
     def __init__(self, script: Script, recordings: ScriptedRecordings, deliver: Deliver, tasks: asyncio.TaskGroup) -> None:
         self._script = script
         self._recordings = recordings
-        self._deliver = deliver
+        self._deliver: Deliver = deliver
         self._tasks = tasks
         self._speech_input = ScriptedSpeechInput(script, self._emit, self._transcribe)
         self._duplex: ScriptedDuplex | None = None
@@ -129,6 +129,7 @@ class _ScriptedConversation:
     def close(self) -> None:
         """Deliver nothing more."""
         self._is_closed = True
+        self._deliver = lambda _events: None
         self._speech_input.close()
         if self._duplex is not None:
             self._duplex.close()

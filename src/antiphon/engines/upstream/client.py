@@ -242,9 +242,12 @@ class UpstreamClient:
         return failure or listener.body
 
     def redact(self, error: ApiError) -> ApiError:
-        """The error, with this server's credentials removed from its message, in case the upstream repeated them."""
+        """The error, with this server's credentials removed from its texts, in case the upstream repeated them."""
         for secret in self._secrets:
             error.message = error.message.replace(secret, "…")
+            error.type = error.type.replace(secret, "…")
+            error.code = error.code and error.code.replace(secret, "…")
+            error.param = error.param and error.param.replace(secret, "…")
         return error
 
     def count_failure(self, reason: str) -> None:
@@ -318,7 +321,7 @@ class UpstreamClient:
         try:
             return await exchange.outcome
         finally:
-            exchange.abort()  # does nothing unless this was cancelled
+            exchange.abort()  # closes nothing unless this was cancelled
 
     def _on_breaker_state(self, state: CircuitState) -> None:
         self._build_context.observer.on_upstream_state(self._model, state.value)

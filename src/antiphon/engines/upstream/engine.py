@@ -159,9 +159,12 @@ class _Request:
                 await self._send()
         except ApiError as error:
             self.fail(error)
+            error.__traceback__ = None  # its frames refer to the error: a circle that would keep the request
         except asyncio.CancelledError:
             if not self._is_cancelled:
                 raise
+        finally:
+            self._exchange = None
         if self._is_cancelled:
             self._emit([engine_events.ResponseEnded(self.command.id, "cancelled")], is_last=True)
 

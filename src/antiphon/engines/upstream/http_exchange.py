@@ -162,11 +162,16 @@ class HttpExchange:
             self._connection.resume()
 
     def abort(self) -> None:
-        """Close the connection, which stops the upstream; the listener is not called again."""
+        """
+        Close the connection, which stops the upstream, unless the exchange is over. It calls and keeps its listener no
+        longer.
+        """
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.abort()
         self._resolve(None)
+        self._body = bytearray()
+        del self._listener  # with the request, which its parts that refer to each other would keep
 
     # Callbacks of the connection
 

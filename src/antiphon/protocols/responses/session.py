@@ -60,8 +60,8 @@ PADDING_MULTIPLE = 16
 Deltas are padded to a multiple of this many characters, so that the size of a packet doesn't reveal the text in it.
 """
 
-INTERRUPTED_MESSAGE = "The server stopped before this response was finished."
-"""Why a response failed whose server died, or was taken for dead."""
+INTERRUPTED_MESSAGE = "The server stopped, or could not store this response, before it was finished."
+"""Why a response failed whose server died, was taken for dead, or failed to store the end."""
 
 
 class ResponsesSession:

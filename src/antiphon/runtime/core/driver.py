@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.engine import Engine, EngineConversation, EngineOverrun, overrun_event
@@ -71,6 +71,22 @@ class SessionClient(Protocol[ServerEventT_contra]):
         """End the connection; `error` is why, None for a normal end."""
 
 
+def _do_nothing(*_arguments: object) -> None:
+    pass
+
+
+class _Nobody:
+    """Session and client of a driver that has run."""
+
+    send = flush = close = staticmethod(_do_nothing)
+
+    def handle(self, _event: Event[Any]) -> list[Effect[Any]]:
+        return []
+
+
+_NOBODY = _Nobody()
+
+
 class Driver(Generic[ClientEventT, ServerEventT]):
     """
     Drives one session between its client, its engine and the store, from `run` until the session closes.
@@ -88,12 +104,12 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         store: Store,
         clock: Callable[[], float] = time.time,
         metrics: Metrics | None = None,
-        count_tokens: Callable[[int], None] = lambda _tokens: None,
-        on_retry: Callable[[], None] = lambda: None,
-        observe: Callable[[InputTranscript], None] = lambda _transcript: None,
+        count_tokens: Callable[[int], None] = _do_nothing,
+        on_retry: Callable[[], None] = _do_nothing,
+        observe: Callable[[InputTranscript], None] = _do_nothing,
     ) -> None:
-        self._session = session
-        self._client = client
+        self._session: Session[ClientEventT, ServerEventT] = session
+        self._client: SessionClient[ServerEventT] = client
         self._store = store
         self._clock = clock
         self._metrics = metrics or Metrics()
@@ -133,18 +149,34 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         Raises:
             ApiError: the engine could not be opened.
         """
-        async with asyncio.TaskGroup() as self._tasks, engine.open(settings, self.deliver) as self._conversation:
-            self.receive(FromClient(opening, self._clock()))
-            if self._shutdown_error is not None:
-                self.receive(Shutdown(self._shutdown_error, self._clock()))
-            if self._has_hung_up:
-                self.receive(Hangup(self._clock()))
-            try:
-                if meanwhile is not None:
-                    await meanwhile()
-                await self._close_event.wait()
-            finally:
-                self._wake_at(None)
+        try:
+            async with asyncio.TaskGroup() as self._tasks, engine.open(settings, self.deliver) as self._conversation:
+                self.receive(FromClient(opening, self._clock()))
+                if self._shutdown_error is not None:
+                    self.receive(Shutdown(self._shutdown_error, self._clock()))
+                if self._has_hung_up:
+                    self.receive(Hangup(self._clock()))
+                try:
+                    if meanwhile is not None:
+                        await meanwhile()
+                    await self._close_event.wait()
+                finally:
+                    self._wake_at(None)
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """
+        Forget the session and its client, with all that they were sent, and what leads back here.
+
+        An engine's conversation refers to this driver, often in a circle of its own, which only a full collection
+        frees: by then a server may have served gigabytes.
+        """
+        self._conversation = self._tasks = self._pending_persist = None
+        self._session = self._client = _NOBODY
+        self._count_tokens = self._on_retry = self._observe = _do_nothing
+        for pending in (self._pending_effects, self._pending_events, self._deferred_events):
+            pending.clear()
 
     def receive_from_client(self, message: ClientEventT) -> None:
         """Handle another message from the client."""

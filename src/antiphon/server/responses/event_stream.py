@@ -2,8 +2,9 @@
 Server-sent events: a session's client that writes straight to the transport.
 
 The response's head waits for the first output of the engine, for a second at most, or for ten once the engine was
-refused and tries again. A request that fails before that gets a plain HTTP error, which every SDK understands and
-retries, instead of a stream that breaks.
+refused and tries again. It waits for the first event however long that takes: a stored response has none until the
+store has taken it, and may yet fail. A request that fails before the head gets a plain HTTP error, which every SDK
+understands and retries, instead of a stream that breaks.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from antiphon.wire.responses.events import StreamEvent
 from antiphon.wire.responses.profiles import EventEncoder
 
 MAX_HEAD_DELAY_S = 1.0
-"""After this, the head is sent even if the engine is still silent."""
+"""After this, the head is sent with the first event, even if the engine is still silent."""
 
 MAX_HELD_HEAD_DELAY_S = 10.0
 """
@@ -72,6 +73,7 @@ class EventStream:
         self._ready_to_open = asyncio.Event()
         self._head_delay_s = MAX_HEAD_DELAY_S
         self._head_timer: asyncio.TimerHandle | None = None
+        self._is_head_due = False
         self._heartbeat_s = heartbeat_s
         self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._is_over = False
@@ -88,6 +90,8 @@ class EventStream:
             self.last_event = batch[-1]
             if self.first_token_at is None and not all(isinstance(event, OPENING_EVENTS) for event in batch):
                 self.first_token_at = time.perf_counter()
+                self._ready_to_open.set()
+            elif self._is_head_due:
                 self._ready_to_open.set()
             batch.clear()
         if not out or not self.is_open or self._is_over:
@@ -117,7 +121,12 @@ class EventStream:
 
     def _set_head_timer(self) -> None:
         self._cancel_head_timer()
-        self._head_timer = asyncio.get_running_loop().call_later(self._head_delay_s, self._ready_to_open.set)
+        self._head_timer = asyncio.get_running_loop().call_later(self._head_delay_s, self._on_head_due)
+
+    def _on_head_due(self) -> None:
+        self._is_head_due = True
+        if self.last_event is not None:
+            self._ready_to_open.set()
 
     def _cancel_head_timer(self) -> None:
         if self._head_timer is not None:
