@@ -9,8 +9,8 @@ from antiphon.cli.common import lazy, settings, upstreams
 from antiphon.cli.common.client import ApiClient, NoModelsError, ServerUnreachable
 from antiphon.cli.common.shell import Shell, UsageError
 from antiphon.config.load import Config
-from antiphon.masking import mask_address
 from antiphon.errors import UpstreamError
+from antiphon.masking import mask_address
 
 
 @contextlib.contextmanager

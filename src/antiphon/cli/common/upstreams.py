@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from antiphon.cli.common.settings import mask_password
 from antiphon.config.load import Config
+from antiphon.masking import mask_password
 
 LISTING_ENGINES = ("chat", "responses", "realtime")
 """The engines in front of a server that lists its models."""
