@@ -185,5 +185,10 @@ def test_check_warns_of_a_key_that_is_not_set(antiphon, home):
     assert result.err.startswith("antiphon: warning: Model 'a': NOT_SET is not set in the environment")
 
 
+def test_an_unknown_table_is_a_mistake_even_if_it_is_empty(antiphon, home):
+    (home / "antiphon.toml").write_text("[server2]\n[server]\n")
+    assert antiphon("config", "check").err.endswith("server2: there is no such setting; did you mean 'server'?\n")
+
+
 def test_the_schema_describes_the_settings(antiphon):
     assert "server" in antiphon("config", "schema").json["properties"]
