@@ -276,7 +276,8 @@ def _file_settings(path: Path, *, is_required: bool = False) -> Iterator[_Settin
         raise ConfigError(f"{path}: is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: is not valid TOML: {error}") from None
-    for keys, value in _leaves(table):
+    unknown_tables = [((key,), value) for key, value in table.items() if value == {} and key not in Config.model_fields]
+    for keys, value in (*unknown_tables, *_leaves(table)):  # an empty table has no leaves
         yield _Setting(keys, value, str(path), path.parent)
 
 

@@ -72,7 +72,7 @@ def test_show_masks_no_setting_that_is_no_secret(antiphon):
 def test_check_names_the_sources_and_the_models(antiphon, home):
     (home / "antiphon.toml").write_text("[[models]]\nname = 'parrot'\nengine = 'scripted'\n")
     result = antiphon("config", "check", "--json").json
-    assert result == {"ok": True, "sources": [str(home / "antiphon.toml")], "models": ["parrot"]}
+    assert result == {"ok": True, "sources": [str(home / "antiphon.toml")], "models": ["parrot"], "warnings": []}
 
 
 @pytest.mark.parametrize(
@@ -169,6 +169,25 @@ def test_check_has_a_line_for_every_mistake(antiphon, home):
 def test_check_has_a_line_for_every_model_that_is_wrong(antiphon, home):
     (home / "antiphon.toml").write_text("[[models]]\nname = 'a'\nengine = 'chat'\n[[models]]\nname = 'b'\nengine = 'worker'\nslots = 1\n")
     assert [line.split("'")[1] for line in antiphon("config", "check").err.splitlines()] == ["a", "b"]
+
+
+def test_check_reports_mistakes_as_json(antiphon, home):
+    (home / "antiphon.toml").write_text("[server]\nport = 'abc'\nprot = 1\n")
+    result = antiphon("config", "check", "--json")
+    assert (result.code, result.json["ok"], len(result.json["errors"])) == (2, False, 2)
+
+
+def test_check_warns_of_a_key_that_is_not_set(antiphon, home):
+    table = "[[models]]\nname = 'a'\nengine = 'chat'\nbase_url = 'http://127.0.0.1:1/v1'\napi_key_env = 'NOT_SET'\n"
+    (home / "antiphon.toml").write_text(table)
+    result = antiphon("config", "check")
+    assert result.code == 0
+    assert result.err.startswith("antiphon: warning: Model 'a': NOT_SET is not set in the environment")
+
+
+def test_an_unknown_table_is_a_mistake_even_if_it_is_empty(antiphon, home):
+    (home / "antiphon.toml").write_text("[server2]\n[server]\n")
+    assert antiphon("config", "check").err.endswith("server2: there is no such setting; did you mean 'server'?\n")
 
 
 def test_the_schema_describes_the_settings(antiphon):

@@ -5,6 +5,7 @@ from cyclopts import App
 
 from antiphon.cli.common import checks, settings
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
+from antiphon.cli.common.shell import UsageError
 from antiphon.config import load as config_files
 from antiphon.config.load import Config, ModelEntry
 from antiphon.masking import mask_secrets
@@ -38,13 +39,22 @@ def check(
     Try:
         antiphon config check --config antiphon.toml
     """
-    loaded_config = settings.load(shell, file)
-    config = loaded_config.config
-    checks.raise_usage_error([*checks.process_problems(config), *checks.store_problems(config), *checks.model_problems(config)])
+    warnings: list[str] = []
+    try:
+        loaded_config = settings.load(shell, file)
+        config = loaded_config.config
+        models = checks.model_problems(config, warnings.append)
+        checks.raise_usage_error([*checks.process_problems(config), *checks.store_problems(config), *models])
+    except UsageError as error:
+        if as_json:
+            shell.say_json({"ok": False, "errors": error.message.splitlines(), "warnings": warnings})
+        raise
+    for warning in warnings:
+        shell.note(f"warning: {warning}")
     sources = sorted(set(loaded_config.origins.values()) - {"built-in"})
     names = [model.name for model in config.models]
     if as_json:
-        return shell.say_json({"ok": True, "sources": sources, "models": names})
+        return shell.say_json({"ok": True, "sources": sources, "models": names, "warnings": warnings})
     shell.say(f"The configuration is valid; {'set by ' + ', '.join(sources) if sources else 'nothing is set, so all is built-in'}.")
     return shell.say(f"Models: {', '.join(names) or 'none configured, so the default model is served'}.")
 

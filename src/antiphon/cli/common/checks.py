@@ -65,15 +65,15 @@ def runtime_problems(config: Config) -> Iterator[str]:
         yield problem
 
 
-def model_problems(config: Config) -> Iterator[str]:
-    """What is wrong with the configured models; one line for each model."""
+def model_problems(config: Config, notice: Callable[[str], None] = lambda _line: None) -> Iterator[str]:
+    """What is wrong with the configured models; one line for each model. `notice` takes what may be a mistake."""
     for entry in config.models:
-        if problem := _model_problem(entry, config):
+        if problem := _model_problem(entry, config, notice):
             yield problem if f"'{entry.name}'" in problem else f"Model '{entry.name}': {problem}"
 
 
-def _model_problem(entry: ModelEntry, config: Config) -> str | None:
-    context = BuildContext(weights_folder=config.models_dir, base_folder=entry.origin_folder, secrets=config.secrets)
+def _model_problem(entry: ModelEntry, config: Config, notice: Callable[[str], None]) -> str | None:
+    context = BuildContext(weights_folder=config.models_dir, base_folder=entry.origin_folder, secrets=config.secrets, notice=notice)
     try:
         load_builder(entry.engine)(entry.name, entry.options, context)
     except ServerError as error:
