@@ -53,7 +53,7 @@ Where each command is, and its line in `antiphon --help`. Commands are imported 
 
 _USAGES = {
     "talk": "Usage: antiphon talk [OPTIONS] [RECORDINGS...]",
-    "duplex": "Usage: antiphon duplex [OPTIONS] RECORDINGS...",
+    "duplex": "Usage: antiphon duplex [OPTIONS] [RECORDINGS...]",
 }
 
 

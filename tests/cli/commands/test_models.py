@@ -38,6 +38,11 @@ def test_a_half_downloaded_model_is_here_in_part_and_can_be_removed(antiphon, ho
     assert antiphon("models", "show", SMALL, "--json", **place).json["state"] == "absent"
 
 
+def test_removing_a_model_that_is_not_here_is_a_failure(antiphon, home):
+    result = antiphon("models", "rm", SMALL, ANTIPHON_MODELS=str(home / "models"))
+    assert (result.code, result.out, result.err) == (1, "", f"antiphon: {SMALL} is not here\n")
+
+
 def test_a_download_that_never_began_is_no_part_of_a_model(antiphon, home):
     (home / "models" / SMALL).mkdir(parents=True)
     (home / "models" / SMALL / ".lock").touch()

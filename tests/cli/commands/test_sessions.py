@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from antiphon.cli.commands.replay import SessionReplay
-from antiphon.cli.commands.sessions import _file_lines, _length_size_state
+from antiphon.cli.commands.sessions import _file_lines, _format_fact, _length_size_state
 from antiphon.cli.common.client import ApiClient
 from antiphon.config.load import load
 from antiphon.runtime.recording.files import EventLine
@@ -137,6 +137,14 @@ def test_a_conversation_is_listed_and_shown_with_who_said_what(talked, sessions)
 def test_files_in_a_folder_are_one_line():
     files = [{"name": name, "bytes": size} for name, size in (("frames/000001.jpg", 40), ("frames/000002.jpg", 2), ("in.wav", 44))]
     assert list(_file_lines(files)) == ["in.wav (44 bytes)", "frames/ (2, 42 bytes)"]
+
+
+def test_sizes_and_lengths_are_shown_in_units_for_people():
+    assert list(_file_lines([{"name": "meta.json", "bytes": 4096}, {"name": "mix.wav", "bytes": 262_953}])) == [
+        "meta.json (4.1 kB)",
+        "mix.wav (0.3 MB)",
+    ]
+    assert (_format_fact("duration_ms", 3314), _format_fact("bytes", 262_953)) == ("3.3 s", "0.3 MB")
 
 
 @pytest.mark.parametrize(

@@ -103,9 +103,9 @@ def pull(*names: str, speech: bool = False, file: ConfigFlag = None, shell: Shel
 
 
 @app.command(usage="Usage: antiphon models rm [OPTIONS] NAMES...")
-def rm(*names: str, file: ConfigFlag = None, shell: ShellParameter) -> None:
+def rm(*names: str, file: ConfigFlag = None, shell: ShellParameter) -> int:
     """
-    Remove models from this machine.
+    Remove models from this machine; the exit code is 1 if one is not here.
 
     Try:
         antiphon models rm smollm2-135m-instruct
@@ -117,8 +117,14 @@ def rm(*names: str, file: ConfigFlag = None, shell: ShellParameter) -> None:
         raise UsageError(f"Name at least one; there are {quote_list(catalogue.load())}.")
     models = [_find(name) for name in names]
     folder = settings.load(shell, file).config.models_dir
+    states, absent_count = _states(folder), 0
     for model in models:
+        if states[model.name] == "-":
+            absent_count += 1
+            shell.note(f"{model.name} is not here")
+            continue
         shell.say(f"{model.name}: {format_size(fetch.remove(model, folder))} freed")
+    return int(absent_count > 0)
 
 
 def _find(name: str) -> CatalogueModel:

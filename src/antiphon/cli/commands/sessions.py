@@ -46,6 +46,7 @@ _ID_NAME = "A recording's id"
 _PAGE_SIZE = 100
 _MAX_LISTED = 10_000
 _FILE_NAME = re.compile(r"(\w+/)?\w[\w.-]*", re.ASCII)
+_FACT_LABELS = {"duration_ms": "length", "bytes": "size"}
 _SHORT_ID_LENGTH = len("sess_") + 8
 """How much of an id is listed: it is unique enough, and lines still fit a terminal."""
 
@@ -104,7 +105,9 @@ def show(session: str, /, *, as_json: JsonFlag = False, url: UrlFlag = None, fil
     if as_json:
         return shell.say_json(facts | {"turns": turns})
     rows = [
-        (name, _format_fact(name, value)) for name, value in facts.items() if name not in ("object", "files") and value not in (None, "")
+        (_FACT_LABELS.get(name, name), _format_fact(name, value))
+        for name, value in facts.items()
+        if name not in ("object", "files") and value not in (None, "")
     ]
     shell.say_rows([*rows, *(("file", line) for line in _file_lines(facts.get("files", ())))])
     shell.say()
@@ -210,7 +213,7 @@ def replay(
     return shell.say(f"\n{compare.verdict(turns)}")
 
 
-@app.command
+@app.command(usage="Usage: antiphon sessions rm [OPTIONS] SESSIONS...")
 def rm(*sessions: str, url: UrlFlag = None, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
     Delete recordings.
@@ -300,7 +303,17 @@ def _film_writer(recording: DownloadedRecording, shell: Shell, *, is_wanted: boo
 
 
 def _format_fact(name: str, value: object) -> str:
-    return f"{format_time(value)} UTC" if name.endswith("_at") and isinstance(value, int) else str(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return str(value)
+    if name.endswith("_at"):
+        return f"{format_time(value)} UTC"
+    return {"duration_ms": f"{value / 1000:.1f} s", "bytes": _format_bytes(value)}.get(name, str(value))
+
+
+def _format_bytes(size_bytes: int) -> str:
+    if size_bytes < 1_000:
+        return f"{size_bytes} bytes"
+    return f"{size_bytes / 1e6:.1f} MB" if size_bytes >= 100_000 else f"{size_bytes / 1e3:.1f} kB"
 
 
 def _file_lines(files: Sequence[JsonDict]) -> Iterator[str]:
@@ -311,9 +324,9 @@ def _file_lines(files: Sequence[JsonDict]) -> Iterator[str]:
         if slash:
             folders.setdefault(folder, []).append(one["bytes"])
         else:
-            yield f"{one['name']} ({one['bytes']} bytes)"
+            yield f"{one['name']} ({_format_bytes(one['bytes'])})"
     for folder, sizes in folders.items():
-        yield f"{folder}/ ({len(sizes)}, {sum(sizes)} bytes)"
+        yield f"{folder}/ ({len(sizes)}, {_format_bytes(sum(sizes))})"
 
 
 def _length_size_state(session: RecordedSession) -> Sequence[str]:

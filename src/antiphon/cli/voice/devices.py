@@ -153,6 +153,7 @@ class AudioDevices:
                 stack.enter_context(self._library.RawInputStream(callback=on_input, **stream_format))
                 speakers = stack.enter_context(self._library.RawOutputStream(callback=fill_output, **stream_format))
             except self._library.PortAudioError as error:
-                raise ServerError(f"Microphone and speakers can't be used: {error}. {_FILE_HINT}") from None
+                problem = "this machine has no microphone or no speakers" if "querying device -1" in str(error) else str(error)
+                raise ServerError(f"Microphone and speakers can't be used: {problem}. {_FILE_HINT}") from None
             playback.latency_ms = 1000 * speakers.latency
             yield playback
