@@ -91,14 +91,23 @@ def test_a_server_that_was_started_to_outlive_its_terminal_does(tmp_path):
         assert statuses(one(url, request(path="/readyz", connection="close"))) == [200]
 
 
-def test_a_second_signal_does_not_wait(tmp_path):
+def test_a_second_signal_does_not_wait_and_its_clients_are_told_why(tmp_path):
     with serving(tmp_path, drain_s=3600) as (process, url):
-        connection, _ = opened(url, "endless")
+        connection, begun = opened(url, "endless")
+        waiting = connect(url)
+        waiting.sendall(ask("endless"))
+        assert statuses(one(url, request(path="/livez", connection="close"))) == [200]
         process.send_signal(signal.SIGINT)
         assert statuses(one(url, request(path="/readyz"))) == [503]
         process.send_signal(signal.SIGINT)
+        *_, error, failed = events(begun + rest_of(connection))
+        assert (error["type"], error["code"], failed["type"]) == ("error", "server_shutting_down", "response.failed")
+        refused = rest_of(waiting)
+        assert (statuses(refused), error_of(refused)["code"]) == ([503], "server_shutting_down")
+        assert "Traceback" not in process.stderr.read()
         process.wait(10)
         connection.close()
+        waiting.close()
 
 
 def test_who_does_not_read_does_not_hold_up_the_end(tmp_path):

@@ -1,14 +1,17 @@
 """Request ids, the access log, and request metrics."""
 
+import asyncio
 import time
 from collections.abc import Sequence
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from antiphon.errors import shutting_down
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.core.sessions import LiveSessions
 from antiphon.runtime.service import Service
+from antiphon.server.http.errors import error_response
 from antiphon.server.transport import connection, logs
 
 CLIENT_CLOSED_REQUEST = 499
@@ -39,6 +42,9 @@ class AccessLogMiddleware:
         self._service.metrics.active += 1
         try:
             await self._app(scope, receive, sender)
+        except asyncio.CancelledError:  # only a server that stops cancels a request, which ends here
+            if sender.status == CLIENT_CLOSED_REQUEST:
+                await error_response(shutting_down())(scope, receive, sender)
         except Exception:  # where a request ends
             logs.get().exception("defect")
         finally:

@@ -60,6 +60,7 @@ class HttpServer(uvicorn.Server):
         self.service = service
         self._on_ready = on_ready
         self._drain_s = settings.drain_s
+        self._is_hurried = False
         self._stop_signals = StopSignals()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -80,11 +81,13 @@ class HttpServer(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: object) -> None:
-        """First signal: finish requests under way. Second signal: stop at once."""
+        """First signal: finish requests under way. Second signal: tell their clients, and stop. Third: stop at once."""
         step = self._stop_signals.next_step(sig)
         self.service.live_sessions.is_draining = True
         if step == "at_once" or (step == "finish" and self.should_exit):
-            self.force_exit = True
+            self.force_exit = self._is_hurried
+            self._is_hurried = True
+            self._drain_s = 0
         self.should_exit = True
 
     def stop_now(self) -> None:
