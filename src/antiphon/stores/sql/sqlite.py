@@ -19,7 +19,6 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from antiphon.errors import ServerError
 from antiphon.stores.sql.connection import TimedConnection
-from antiphon.stores.sql.schema import responses
 
 LOCK_TIMEOUT_S = 60.0
 """How long to wait for another process that is opening the same file."""
@@ -60,8 +59,6 @@ class SqliteBackend:
     driver = "sqlite+aiosqlite"
     engine_options: Mapping[str, object] = {}
     write_options: Mapping[str, object] = {"writes": True}
-    is_orphaned: ColumnElement[bool] = responses.c.owner.is_(None) | responses.c.owner.not_in(bindparam("living", expanding=True))
-
     migration_lock: Executable | None = None  # a transaction that writes excludes all others
 
     def __init__(self, server_numbers: Sequence[int] = ()) -> None:
@@ -80,6 +77,9 @@ class SqliteBackend:
         self._path = Path(engine.url.database or "")
         make_private_file(self._path)
         _prepare_connections(engine.sync_engine, self._path)
+
+    def is_dead(self, owner: ColumnElement[int]) -> ColumnElement[bool]:
+        return owner.is_(None) | owner.not_in(bindparam("living", expanding=True))
 
     @contextlib.asynccontextmanager
     async def lock_start(self) -> AsyncIterator[None]:
