@@ -175,7 +175,7 @@ class MemoryConversationStore:
 
     def __init__(self) -> None:
         self._conversations: dict[str, _Conversation] = {}
-        self._locked: dict[str, _Conversation] = {}  # by the response that has it
+        self._by_response: dict[str, _Conversation] = {}  # by the response that has it
 
     async def create(self, conversation: ConversationRecord, items: Sequence[ItemRecord]) -> None:
         new = _Conversation(conversation)
@@ -183,36 +183,36 @@ class MemoryConversationStore:
         self._conversations[conversation.id] = new
 
     async def get(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
-        found = self._find(tenant, conversation_id)
-        return found.record if found else None
+        current = self._find(tenant, conversation_id)
+        return current.record if current else None
 
     async def update(self, tenant: str, conversation_id: str, metadata: bytes) -> ConversationRecord | None:
-        found = self._find(tenant, conversation_id)
-        if found is None:
+        current = self._find(tenant, conversation_id)
+        if current is None:
             return None
-        found.record = replace(found.record, metadata=metadata)
-        return found.record
+        current.record = replace(current.record, metadata=metadata)
+        return current.record
 
     async def delete(self, tenant: str, conversation_id: str) -> bool:
         return self._find(tenant, conversation_id) is not None and self._conversations.pop(conversation_id) is not None
 
     async def add_items(self, tenant: str, conversation_id: str, items: Sequence[ItemRecord]) -> None:
-        found = self._find(tenant, conversation_id)
-        if found is None:
+        current = self._find(tenant, conversation_id)
+        if current is None:
             raise UnknownConversation(conversation_id)
-        if found.response_id is not None:
+        if current.response_id is not None:
             raise ConversationLocked
-        found.add(items)
+        current.add(items)
 
     async def delete_item(self, tenant: str, conversation_id: str, item_id: str) -> ConversationRecord | None:
-        found = self._find(tenant, conversation_id)
-        if found is not None and found.response_id is not None:
+        current = self._find(tenant, conversation_id)
+        if current is not None and current.response_id is not None:
             raise ConversationLocked
-        return found.record if found is not None and found.items.pop(item_id, None) is not None else None
+        return current.record if current is not None and current.items.pop(item_id, None) is not None else None
 
     async def page(self, tenant: str, conversation_id: str, *, after: str | None, limit: int, order: SortOrder) -> ItemPage | None:
-        found = self._find(tenant, conversation_id)
-        return _page([*found.items.values()], after, limit, order) if found else None
+        current = self._find(tenant, conversation_id)
+        return _page([*current.items.values()], after, limit, order) if current else None
 
     async def item(self, tenant: str, item_id: str, conversation_id: str | None = None) -> ItemRecord | None:
         # Without a conversation it reads all of them: a look-up by item alone is rare.
@@ -222,42 +222,42 @@ class MemoryConversationStore:
         return None
 
     async def items(self, tenant: str, conversation_id: str) -> Sequence[ItemRecord] | None:
-        found = self._find(tenant, conversation_id)
-        if found is None:
+        current = self._find(tenant, conversation_id)
+        if current is None:
             return None
-        check_conversation_size(len(found.items), sum(len(item.body) for item in found.items.values()))
-        return [*found.items.values()]
+        check_conversation_size(len(current.items), sum(len(item.body) for item in current.items.values()))
+        return [*current.items.values()]
 
     async def lock(self, tenant: str, conversation_id: str, response_id: str) -> bool:
-        found = self._find(tenant, conversation_id)
-        if found is None or found.response_id is not None:
+        current = self._find(tenant, conversation_id)
+        if current is None or current.response_id is not None:
             return False
-        found.response_id = response_id
-        self._locked[response_id] = found
+        current.response_id = response_id
+        self._by_response[response_id] = current
         return True
 
     async def unlock(self, response_id: str) -> None:
-        if (found := self._locked.pop(response_id, None)) is not None:
-            found.response_id = None
+        if (current := self._by_response.pop(response_id, None)) is not None:
+            current.response_id = None
 
     def unlock_all(self) -> None:
         """Take all conversations back: the responses that had them died with an earlier opening."""
-        for each in self._locked.values():
+        for each in self._by_response.values():
             each.response_id = None
-        self._locked.clear()
+        self._by_response.clear()
 
     async def end_turn(self, turn: ConversationTurn) -> None:
-        found = self._find(turn.tenant, turn.conversation_id)
-        if found is None:
+        current = self._find(turn.tenant, turn.conversation_id)
+        if current is None:
             return
-        if found.response_id != turn.response_id:
+        if current.response_id != turn.response_id:
             raise conversation_lock_lost()
-        found.add(turn.items)
+        current.add(turn.items)
         await self.unlock(turn.response_id)
 
     def _find(self, tenant: str, conversation_id: str) -> _Conversation | None:
-        found = self._conversations.get(conversation_id)
-        return found if found is not None and found.record.tenant == tenant else None
+        current = self._conversations.get(conversation_id)
+        return current if current is not None and current.record.tenant == tenant else None
 
 
 class MemoryKeyStore:
