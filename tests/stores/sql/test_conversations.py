@@ -6,7 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from antiphon.errors import StoreError
 from antiphon.records import ConversationRecord, ItemRecord
 from antiphon.stores.sql import conversation_writes, conversations
 from antiphon.stores.sql.store import SqlStore
+from support.stores.responses import response
 
 pytestmark = pytest.mark.anyio
 
@@ -37,7 +38,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @contextlib.asynccontextmanager
-async def opened(url: str, numbers: tuple[int, ...] = ()) -> AsyncIterator[SqlStore]:
+async def opened(url: str, numbers: Sequence[int] = ()) -> AsyncIterator[SqlStore]:
     store = SqlStore(url, numbers)
     await store.open()
     try:
@@ -91,6 +92,18 @@ async def test_a_lock_of_another_server_that_lives_counts(url: str) -> None:
         assert not await is_free(other)
         await one.conversations.unlock("resp_1")
         assert await is_free(other)
+
+
+async def test_a_process_that_took_the_place_of_another_counts_as_living_to_its_siblings(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.sqlite3"
+    numbers = [1, 2]
+    async with opened(url, numbers) as sibling, opened(url, (3, 1)) as heir:
+        numbers[:] = [1, 3]
+        await heir.conversations.create(CONVERSATION, [])
+        assert await heir.conversations.lock("ada", "conv_1", "resp_1")
+        await heir.put(response("resp_1", status="in_progress"))
+        assert not await is_free(sibling)
+        assert await sibling.orphans() == []
 
 
 async def test_what_cant_be_given_back_in_an_outage_is_given_back_after_it(tmp_path: Path) -> None:

@@ -53,7 +53,8 @@ class SqliteBackend:
     A SQLite file of one server and all its processes. Short-lived programs may use it at the same time.
 
     Args:
-        server_numbers: those of the server's processes, this one's first; empty where it is the only one.
+        server_numbers: those of the server's processes, this one's first; empty where it is the only one. A list may
+            change when a process is replaced.
     """
 
     driver = "sqlite+aiosqlite"
@@ -63,7 +64,7 @@ class SqliteBackend:
 
     def __init__(self, server_numbers: Sequence[int] = ()) -> None:
         self._path = Path()
-        self.live_servers: Sequence[int] = tuple(server_numbers) or (secrets.randbits(62),)  # differs from that of any earlier opening
+        self.live_servers: Sequence[int] = server_numbers or (secrets.randbits(62),)  # differs from that of any earlier opening
 
     def display_name(self, url: URL) -> str:
         return url.database or ""
