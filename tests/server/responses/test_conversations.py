@@ -89,7 +89,7 @@ def test_the_official_client_creates_reads_changes_and_deletes_a_conversation(cl
         client.conversations.retrieve(conversation.id)
 
 
-@pytest.mark.parametrize("body", [None, {}, {"items": None, "metadata": None}, {"items": [], "metadata": {}, "later": 1}])
+@pytest.mark.parametrize("body", [{}, {"items": None, "metadata": None}, {"items": [], "metadata": {}, "later": 1}])
 def test_a_conversation_may_begin_empty(base_url, body):
     status, conversation = ask(base_url, "POST", "/conversations", body)
     assert (status, conversation["metadata"]) == (200, {})
@@ -164,6 +164,9 @@ def test_a_reference_is_replaced_by_a_copy_of_what_it_stands_for(base_url):
     assert ask(base_url, "DELETE", f"/conversations/{id}")[0] == 200
 
 
+UNKNOWN_TOOL = {"type": "additional_tools", "role": "developer", "tools": [{"type": "magic"}]}
+
+
 def long_metadata(count):
     return {f"key_{number}": "x" for number in range(count)}
 
@@ -180,6 +183,8 @@ def long_metadata(count):
             (400, "invalid_value", "items[0].content[0]"),
         ),
         ({"items": [{**USER, "id": "msg_1"}, {**USER, "id": "msg_1"}]}, (400, None, "items")),
+        ({"items": [{"type": "riddle"}]}, (400, "invalid_value", "items[0].type")),
+        ({"items": [USER, UNKNOWN_TOOL]}, (400, "invalid_value", "items[1].tools[0].type")),
         ({"items": "Hi"}, (400, "invalid_type", "items")),
         ({"metadata": long_metadata(17)}, (400, "object_above_max_properties", "metadata")),
         ({"metadata": {"a": "x" * 513}}, (400, "string_above_max_length", "metadata.a")),

@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Sequence
+from types import UnionType
 from typing import get_args
 
 from msgspec import Raw
 from starlette.requests import Request
 from starlette.responses import Response
 
-from antiphon.errors import ClientError, conversation_locked, conversation_not_found, duplicate_item, shorten
+from antiphon.errors import ClientError, conversation_locked, conversation_not_found, duplicate_item, invalid_value, shorten
 from antiphon.offload import offload
 from antiphon.protocols.responses.response_object import input_records
 from antiphon.records import ConversationRecord, ItemRecord
@@ -25,7 +26,7 @@ from antiphon.stores.base import ConversationLocked, DuplicateItem, UnknownConve
 from antiphon.wire.codec.fields import value_or
 from antiphon.wire.codec.reading import Reader, read_query
 from antiphon.wire.codec.structure import check_structure
-from antiphon.wire.codec.types import encode
+from antiphon.wire.codec.types import Unknown, encode
 from antiphon.wire.responses import items
 from antiphon.wire.responses.conversations import (
     AddItemsRequest,
@@ -36,7 +37,9 @@ from antiphon.wire.responses.conversations import (
     UpdateConversationRequest,
 )
 from antiphon.wire.responses.endpoints import IncludeQuery
+from antiphon.wire.responses.hosted_calls import ToolSearchOutput
 from antiphon.wire.responses.request import Includable
+from antiphon.wire.responses.tools import Tool
 
 _BAD_ID = "The id does not begin with `conv_`."
 _NOT_FOUND = {404: "There is no such conversation."}
@@ -138,7 +141,7 @@ _add_reader: Reader[AddItemsRequest] = Reader(AddItemsRequest)
 
 def _create(service: Service) -> EndpointFunction:
     async def create(request: Request) -> Response:
-        body = await read_json_body(request) or b"{}"
+        body = await read_json_body(request)
         options = await offload(len(body), _decode_create, body)
         tenant = request_caller(request.scope).tenant
         records = await _new_records(service, tenant, value_or(options.items, []), len(body))
@@ -308,8 +311,24 @@ def _decode_items(body: bytes) -> AddItemsRequest:
 def _check_items(new_items: Sequence[items.Item]) -> None:
     check_item_ids(new_items, "items")
     for index, item in enumerate(new_items):
+        path = f"items[{index}]"
         if isinstance(item, items.Message):
-            items.check_message(item, f"items[{index}]")
+            items.check_message(item, path)
+        elif isinstance(item, Unknown):
+            raise invalid_value(f"{path}.type", item.type, _ITEM_TYPES)
+        elif isinstance(item, items.AdditionalTools | ToolSearchOutput):
+            for tool_index, tool in enumerate(item.tools):
+                if isinstance(tool, Unknown):
+                    raise invalid_value(f"{path}.tools[{tool_index}].type", tool.type, _TOOL_TYPES)
+
+
+def _known_types(union: UnionType) -> list[str]:
+    return [str(kind.__struct_config__.tag) for kind in get_args(union) if kind is not Unknown]
+
+
+# Of a response's input, a model may make something of what this server doesn't know. Here nobody would ever read it.
+_ITEM_TYPES = _known_types(items.Item)
+_TOOL_TYPES = _known_types(Tool)
 
 
 async def _new_records(service: Service, tenant: str, new_items: Sequence[items.Item], size_bytes: int) -> Sequence[ItemRecord]:
