@@ -5,7 +5,7 @@ import os
 
 import openai
 import pytest
-from agents import Agent, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
+from agents import Agent, OpenAIConversationsSession, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
 from pydantic import BaseModel
 
 set_tracing_disabled(True)
@@ -63,3 +63,41 @@ def test_conversation():
 def test_error():
     with pytest.raises(openai.InternalServerError):
         asyncio.run(Runner.run(agent(), "break at once"))
+
+
+def test_a_session_that_the_server_keeps():
+    async def scenario():
+        client = openai.AsyncOpenAI(base_url=os.environ["ANTIPHON_URL"], api_key="none", max_retries=0)
+        session = OpenAIConversationsSession(openai_client=client)
+        outputs = [
+            (await Runner.run(agent(tools=[get_weather]), text, session=session)).final_output for text in ("Hello", "weather?", "bye")
+        ]
+        items = await session.get_items()
+        await session.add_items([{"role": "user", "content": str(number)} for number in range(45)])
+        last = await session.pop_item()
+        count = len(await session.get_items())
+        resumed = OpenAIConversationsSession(conversation_id=session.session_id, openai_client=client)
+        latest = await resumed.get_items(limit=2)
+        await session.clear_session()
+        return outputs, [item.get("role", item["type"]) for item in items], last["content"][0]["text"], count, len(latest)
+
+    outputs, kinds, last, count, latest = asyncio.run(scenario())
+    assert outputs == ["You said: Hello", "The tool says sunny in Paris", "You said: bye"]
+    assert kinds == ["user", "assistant", "user", "function_call", "function_call_output", "assistant", "user", "assistant"]
+    assert (last, count, latest) == ("44", len(kinds) + 44, 2)
+
+
+def test_a_conversation_by_its_id():
+    async def scenario():
+        client = openai.AsyncOpenAI(base_url=os.environ["ANTIPHON_URL"], api_key="none", max_retries=0)
+        conversation = await client.conversations.create()
+        first = await Runner.run(agent(tools=[get_weather]), "weather?", conversation_id=conversation.id)
+        streamed = Runner.run_streamed(agent(), "Hello", conversation_id=conversation.id)
+        async for _ in streamed.stream_events():
+            pass
+        items = [item async for item in client.conversations.items.list(conversation.id, order="asc")]
+        return first.final_output, streamed.final_output, [item.type for item in items]
+
+    first, second, kinds = asyncio.run(scenario())
+    assert (first, second) == ("The tool says sunny in Paris", "You said: Hello")
+    assert kinds == ["message", "function_call", "function_call_output", "message", "message", "message"]

@@ -386,6 +386,48 @@ def history_too_large(what: str) -> ClientError:
     )
 
 
+def conversation_too_large(what: str) -> ClientError:
+    """The conversation that a response belongs to is too large; `what` says how, ending the sentence."""
+    return ClientError(
+        f"The conversation is too large: {what}. Delete some of its items, or start a new one.",
+        code="context_length_exceeded",
+        param="conversation",
+    )
+
+
+def conversation_not_found(conversation_id: str) -> ClientError:
+    """There is no such conversation, or it is another tenant's."""
+    return ClientError(f"Conversation with id '{shorten(conversation_id)}' not found.", status=404)
+
+
+def conversation_locked() -> ClientError:
+    """A response is made in the conversation at the moment."""
+    return ClientError(
+        "Another process is currently operating on this conversation. Please retry in a few seconds.",
+        code="conversation_locked",
+        param="conversation",
+    )
+
+
+def conversation_lock_lost() -> ServerError:
+    """Another response took the conversation over while this server was cut off from its store."""
+    return ServerError("The server lost its hold on the conversation while it made this response. Please try again.")
+
+
+def wrong_id_prefix(param: str, value: str, prefix: str) -> ClientError:
+    """An id is not of the kind that the field takes."""
+    return ClientError(
+        f"Invalid '{param}': '{shorten(value)}'. Expected an ID that begins with '{prefix}'.", code="invalid_value", param=param
+    )
+
+
+def duplicate_item(item_id: str, param: str) -> ClientError:
+    """Two items of one conversation have the same id."""
+    return ClientError(
+        f"Duplicate item found with id {shorten(item_id)}. Remove duplicate items from your input and try again.", param=param
+    )
+
+
 def references_too_large(param: str, limit_bytes: int) -> ClientError:
     """The items that a request refers to by id come to more than `limit_bytes`; `param` is the first beyond it."""
     return ClientError(

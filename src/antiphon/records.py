@@ -47,6 +47,38 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
     items: tuple[ItemRecord, ...] = ()
 
 
+class ConversationRecord(Struct, frozen=True, kw_only=True):
+    """
+    One stored conversation, without its items.
+
+    Attributes:
+        id: unique; begins with `conv_`.
+        tenant: its owner; every look-up names it.
+        created_at: Unix seconds.
+        metadata: its key-value pairs, as a JSON object.
+    """
+
+    id: str
+    tenant: str
+    created_at: int
+    metadata: bytes
+
+
+class ConversationTurn(Struct, frozen=True, kw_only=True):
+    """
+    The end of a response that belongs to a conversation: it adds its items, and gives the conversation back.
+
+    Attributes:
+        response_id: who has the conversation until then.
+        items: what the response adds, in order; empty where it has failed or was cancelled.
+    """
+
+    conversation_id: str
+    tenant: str
+    response_id: str
+    items: tuple[ItemRecord, ...] = ()
+
+
 class KeyRecord(Struct, frozen=True, kw_only=True):
     """
     One API key. Only its hash is stored, never the key itself.

@@ -1,8 +1,6 @@
 """What every store does, whatever it is made of."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +8,6 @@ import pytest
 from antiphon.errors import ClientError
 from antiphon.records import ClientSecretRecord, Direction, ItemRecord, KeyRecord, ResponseRecord, SessionRecord
 from antiphon.stores.base import MAX_CHAIN_BYTES, ItemPage, MissingAncestor, Store, UnknownCursor
-from antiphon.stores.memory import MemoryStore
-from antiphon.stores.sql.store import SqlStore
 
 pytestmark = pytest.mark.anyio
 
@@ -19,24 +15,6 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-def made(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    match kind:
-        case "sqlite":
-            return SqlStore(f"sqlite:///{tmp_path}/store.sqlite3")
-        case "postgresql":
-            return SqlStore(request.getfixturevalue("postgres").new_database())
-        case _:
-            return MemoryStore()
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    store = made(request.param, request, tmp_path)
-    await store.open()
-    yield store
-    await store.close()
 
 
 def item(id: str, direction: Direction = "input", body: bytes = b"{}") -> ItemRecord:

@@ -13,6 +13,7 @@ import urllib.request
 from pathlib import Path
 
 import openai
+import pytest
 
 
 def free_port():
@@ -54,6 +55,37 @@ def test_a_response_whose_server_was_killed_is_failed_and_readable_after_the_nex
         response = client.responses.retrieve(response_id)
         assert response.status == "failed"
         assert "stopped before" in response.error.message
+
+
+def texts(client, conversation_id):
+    return [item.content[0].text for item in client.conversations.items.list(conversation_id, order="asc")]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_conversation_whose_server_was_killed_is_free_and_has_whole_turns_only(tmp_path, request, kind):
+    models = SLOW + '[[models]]\nname = "parrot"\nengine = "scripted"\nanswers = [{ say = "You said: {input}" }]\n'
+    if kind == "postgresql":
+        models = f'[store]\nurl = "{request.getfixturevalue("postgres").new_database()}"\n{models}'
+    with serving(tmp_path, models) as (process, client):
+        id = client.conversations.create(metadata={"a": "b"}).id
+        first = client.responses.create(model="parrot", input="Hi", conversation=id)
+        next(iter(client.responses.create(model="slow", input="sing", conversation=id, stream=True)))
+        with pytest.raises(openai.BadRequestError, match="Another process"):
+            client.responses.create(model="parrot", input="no", conversation=id)
+        process.kill()
+        process.wait()
+    with serving(tmp_path, models) as (_, client):
+        assert client.conversations.retrieve(id).metadata == {"a": "b"}
+        assert texts(client, id) == ["Hi", "You said: Hi"]
+        assert client.responses.retrieve(first.id).conversation.id == id
+        deadline = time.monotonic() + 60
+        while True:  # PostgreSQL notices a moment later that the killed server is gone
+            try:
+                client.responses.create(model="parrot", input="again", conversation=id)
+                break
+            except openai.BadRequestError as error:
+                assert error.code == "conversation_locked" and time.monotonic() < deadline
+        assert texts(client, id) == ["Hi", "You said: Hi", "again", "You said: again"]
 
 
 def test_sigterm_lets_a_stream_finish_and_exits_cleanly(tmp_path):

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from antiphon.engine_api import commands, events as engine_events
 from antiphon.errors import ApiError
-from antiphon.records import ResponseRecord
+from antiphon.records import ConversationTurn, ResponseRecord
 
 ClientEventT = TypeVar("ClientEventT")
 ServerEventT = TypeVar("ServerEventT")
@@ -42,9 +42,9 @@ class Hangup(Struct, frozen=True):
 
 
 class PersistFailed(Struct, frozen=True):
-    """A record could not be stored. Every `Send` that waited for it was dropped."""
+    """A `Persist` failed; `record` is its record. Every `Send` that waited for it was dropped."""
 
-    record: ResponseRecord
+    record: ResponseRecord | None
     error: ApiError
     at: float
 
@@ -81,9 +81,13 @@ class SendToEngine(Struct, frozen=True):
 
 
 class Persist(Struct, frozen=True):
-    """Store this record. No `Send` or `Close` after it is performed before the record is durable."""
+    """
+    Store a record, the turn of its conversation that ends with it, or both at once. No `Send` or `Close` after it is
+    performed before they are durable.
+    """
 
-    record: ResponseRecord
+    record: ResponseRecord | None
+    turn: ConversationTurn | None = None
 
 
 class CountTokens(Struct, frozen=True):

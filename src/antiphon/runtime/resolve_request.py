@@ -4,14 +4,24 @@ that takes none.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from msgspec import structs
 
-from antiphon.errors import ClientError, pattern_mismatch, previous_response_not_found, references_too_large
+from antiphon.errors import (
+    ClientError,
+    conversation_not_found,
+    duplicate_item,
+    pattern_mismatch,
+    previous_response_not_found,
+    references_too_large,
+    shorten,
+    too_long,
+)
 from antiphon.offload import offload
 from antiphon.protocols.responses.request import ResolvedRequest, has_audio_output, is_set
 from antiphon.records import ItemRecord
+from antiphon.runtime.conversation_lock import check_conversation_id
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.speech.service import SpeechService
@@ -20,6 +30,9 @@ from antiphon.stores.base import MAX_CHAIN_BYTES, MissingAncestor, Store
 from antiphon.wire.codec.types import Unknown
 from antiphon.wire.responses import items
 from antiphon.wire.responses.request import CreateRequest
+
+MAX_ITEM_ID_LENGTH = 64
+"""The longest id of an item in a conversation, as in the original."""
 
 
 async def resolve_request(
@@ -31,6 +44,7 @@ async def resolve_request(
     omit_unsupported: bool = True,
     speech: SpeechService | None = None,
     size_bytes: int = 0,
+    response_id: str | None = None,
 ) -> ResolvedRequest:
     """
     Resolve a request to `model`.
@@ -39,6 +53,7 @@ async def resolve_request(
         omit_unsupported: whether tools that the engine can't use are left out rather than refused.
         speech: transcribes audio for an engine that takes none.
         size_bytes: of the request's JSON.
+        response_id: the id of the response, where it has one already.
 
     Raises:
         ApiError: it refers to a response or an item that does not exist, or has audio that can't be decoded; or the model
@@ -46,20 +61,23 @@ async def resolve_request(
     """
     model.require_worker()
     capabilities = model.engine.capabilities
-    input_items = await offload(size_bytes, _input_items, request)
+    input_items = await offload(size_bytes, check_item_ids, request.input_items, "input")
     if any(isinstance(item, items.ItemReference) for item in input_items):
-        input_items, reference_bytes = await _resolve_references(input_items, store, tenant)
+        input_items, reference_bytes = await resolve_references(input_items, store, tenant, "input")
         size_bytes += reference_bytes
     history = await _load_history(request, store, tenant)
+    if request.conversation_id is not None:
+        check_conversation_ids(input_items, "input", {record.id for record in history})
     history_bytes = sum(len(record.body) for record in history)
     previous_items = await offload(history_bytes, lambda: [items.decode_item(record.body) for record in history])
     if speech is not None and speech.missing_reason is None and not capabilities.audio_in:
         input_items = [await transcribe_item(item, f"input[{index}]", speech) for index, item in enumerate(input_items)]
-        previous_items = [await transcribe_item(item, "previous_response_id", speech) for item in previous_items]
+        previous_path = "previous_response_id" if request.conversation_id is None else "conversation"
+        previous_items = [await transcribe_item(item, previous_path, speech) for item in previous_items]
     if has_audio_output(request):
         capabilities = structs.replace(model.live_engine.capabilities, audio_in=capabilities.audio_in)
     return ResolvedRequest(
-        id=new_id("resp"),
+        id=response_id or new_id("resp"),
         tenant=tenant,
         created_at=int(time.time()),
         model=model.name,
@@ -72,34 +90,83 @@ async def resolve_request(
     )
 
 
-def _input_items(request: CreateRequest) -> Sequence[items.Item]:
-    input_items = request.input_items
+def check_item_ids(input_items: Sequence[items.Item], path: str) -> Sequence[items.Item]:
+    """
+    The items, whose ids a store takes.
+
+    Args:
+        path: of the items in the request.
+
+    Raises:
+        ClientError: an id has a NUL.
+    """
     for index, item in enumerate(input_items):
-        item_id = item.extra.get("id") if isinstance(item, Unknown) else getattr(item, "id", None)
-        if "\0" in str(item_id):
-            raise pattern_mismatch(f"input[{index}].id", r"^[^\x00]+$")  # PostgreSQL stores no NUL in text
+        if "\0" in str(_item_id(item)):
+            raise pattern_mismatch(f"{path}[{index}].id", r"^[^\x00]+$")  # PostgreSQL stores no NUL in text
     return input_items
 
 
-async def _resolve_references(input_items: Sequence[items.Item], store: Store, tenant: str) -> tuple[Sequence[items.Item], int]:
-    """The items with those that they refer to, and the size of the latter: each may be named any number of times."""
+def check_conversation_ids(input_items: Sequence[items.Item], path: str, known_ids: Container[str]) -> None:
+    """
+    Check that the ids of items are new to a conversation.
+
+    Args:
+        path: of the items in the request.
+        known_ids: the ids that the conversation has.
+
+    Raises:
+        ClientError: an id is there already, or is longer than `MAX_ITEM_ID_LENGTH`.
+    """
+    ids: set[str] = set()
+    for index, item in enumerate(input_items):
+        item_id = _item_id(item)
+        if not isinstance(item_id, str) or not item_id:
+            continue
+        if len(item_id) > MAX_ITEM_ID_LENGTH:
+            raise too_long(f"{path}[{index}].id", "string", MAX_ITEM_ID_LENGTH, len(item_id))
+        if item_id in ids or item_id in known_ids:
+            raise duplicate_item(item_id, path)
+        ids.add(item_id)
+
+
+def _item_id(item: items.Item) -> object:
+    return item.extra.get("id") if isinstance(item, Unknown) else getattr(item, "id", None)
+
+
+async def resolve_references(input_items: Sequence[items.Item], store: Store, tenant: str, path: str) -> tuple[Sequence[items.Item], int]:
+    """
+    The items with those that they refer to, and the size of the latter: each may be named any number of times.
+
+    Args:
+        path: of the items in the request.
+
+    Raises:
+        ClientError: a reference is to no stored item, or they are too large together.
+    """
     all_items: list[items.Item] = []
     size_bytes = 0
     for index, item in enumerate(input_items):
         if not isinstance(item, items.ItemReference):
             all_items.append(item)
             continue
-        record = await store.item(tenant, item.id)
+        record = await store.item(tenant, item.id) or await store.conversations.item(tenant, item.id)
         if record is None:
-            raise ClientError(f"Item with id '{item.id}' not found.", param="input", status=404)
+            raise ClientError(f"Item with id '{shorten(item.id)}' not found.", param=path, status=404)
         size_bytes += len(record.body)
         if size_bytes > MAX_CHAIN_BYTES:
-            raise references_too_large(f"input[{index}].id", MAX_CHAIN_BYTES)
+            raise references_too_large(f"{path}[{index}].id", MAX_CHAIN_BYTES)
         all_items.append(await offload(len(record.body), items.decode_item, record.body))
     return all_items, size_bytes
 
 
-async def _load_history(request: CreateRequest, store: Store, tenant: str) -> list[ItemRecord]:
+async def _load_history(request: CreateRequest, store: Store, tenant: str) -> Sequence[ItemRecord]:
+    conversation_id = request.conversation_id
+    if conversation_id is not None:
+        check_conversation_id(conversation_id, "conversation")
+        items_before = await store.conversations.items(tenant, conversation_id)
+        if items_before is None:
+            raise conversation_not_found(conversation_id)
+        return items_before
     previous_id = request.previous_response_id
     if not is_set(previous_id):
         return []

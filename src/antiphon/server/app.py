@@ -16,7 +16,7 @@ from antiphon.server.http.errors import on_api_error, on_client_disconnect, on_e
 from antiphon.server.minicpmo import presets
 from antiphon.server.openapi import document
 from antiphon.server.realtime import client_secrets
-from antiphon.server.responses import routes as responses
+from antiphon.server.responses import conversations, routes as responses
 from antiphon.server.webrtc import routes as realtime_calls
 from antiphon.server.workers import join
 
@@ -26,6 +26,7 @@ def routes(service: Service) -> list[GuardedRoute]:
     # Starlette tries routes in order, so those with the most requests come first.
     surfaces = (
         responses,
+        conversations,
         shared_address,
         client_secrets,
         realtime_calls,

@@ -5,8 +5,17 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from antiphon.errors import ClientError, history_too_large
-from antiphon.records import ClientSecretRecord, Direction, ItemRecord, KeyRecord, ResponseRecord, SessionRecord
+from antiphon.errors import ClientError, conversation_too_large, history_too_large
+from antiphon.records import (
+    ClientSecretRecord,
+    ConversationRecord,
+    ConversationTurn,
+    Direction,
+    ItemRecord,
+    KeyRecord,
+    ResponseRecord,
+    SessionRecord,
+)
 from antiphon.stores.availability import Availability
 
 SortOrder = Literal["asc", "desc"]
@@ -25,6 +34,10 @@ MAX_CHAIN_BYTES = 64 << 20
 The most that the responses and items of one conversation may come to: some 16 million tokens of text, and a bound on
 the memory that continuing it takes.
 """
+
+
+MAX_CONVERSATION_ITEMS = 50_000
+"""The most items of a conversation that a response reads; as with a chain, far beyond any context window."""
 
 
 class ItemPage(Struct, frozen=True):
@@ -57,6 +70,114 @@ def chain_too_long() -> ClientError:
 def chain_too_large() -> ClientError:
     """The conversation is larger than `MAX_CHAIN_BYTES`."""
     return history_too_large(f"it has more than {MAX_CHAIN_BYTES >> 20} MiB")
+
+
+def check_conversation_size(item_count: int, size_bytes: int) -> None:
+    """
+    Check that a response may read a conversation.
+
+    Raises:
+        ClientError: it has more than `MAX_CONVERSATION_ITEMS` items, or they come to more than `MAX_CHAIN_BYTES`.
+    """
+    if item_count > MAX_CONVERSATION_ITEMS:
+        raise conversation_too_large(f"it has more than {MAX_CONVERSATION_ITEMS:,} items")
+    if size_bytes > MAX_CHAIN_BYTES:
+        raise conversation_too_large(f"it has more than {MAX_CHAIN_BYTES >> 20} MiB")
+
+
+class UnknownConversation(LookupError):
+    """There is no such conversation."""
+
+
+class ConversationLocked(Exception):
+    """A response has the conversation."""
+
+
+class DuplicateItem(ValueError):
+    """An item's id is already in the conversation, or twice among those to add; `args[0]` is the id."""
+
+
+class ConversationStore(Protocol):
+    """
+    Conversations and their items, which belong to no response. An item's id is unique in its conversation.
+
+    A response has its conversation from `lock` until `unlock`, or until its `ConversationTurn` is stored. The lock of a
+    server that has died, or has opened the store anew, counts for nothing.
+    """
+
+    async def create(self, conversation: ConversationRecord, items: Sequence[ItemRecord]) -> None:
+        """
+        Store a new conversation.
+
+        Raises:
+            DuplicateItem: two of the items have the same id.
+        """
+
+    async def get(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
+        """The conversation with that id, or None."""
+
+    async def update(self, tenant: str, conversation_id: str, metadata: bytes) -> ConversationRecord | None:
+        """Replace the metadata; returns the conversation, or None where there is none."""
+
+    async def delete(self, tenant: str, conversation_id: str) -> bool:
+        """Delete a conversation with its items, locked or not; returns whether there was one."""
+
+    async def add_items(self, tenant: str, conversation_id: str, items: Sequence[ItemRecord]) -> None:
+        """
+        Add items at the end, all or none.
+
+        Raises:
+            UnknownConversation: there is no such conversation.
+            ConversationLocked: a response has it.
+            DuplicateItem: an item's id is there already.
+        """
+
+    async def delete_item(self, tenant: str, conversation_id: str, item_id: str) -> ConversationRecord | None:
+        """
+        Delete an item; returns its conversation, or None where there is no such item.
+
+        Raises:
+            ConversationLocked: a response has the conversation.
+        """
+
+    async def page(self, tenant: str, conversation_id: str, *, after: str | None, limit: int, order: SortOrder) -> ItemPage | None:
+        """
+        A page of a conversation's items, as `Store.list_items`.
+
+        Raises:
+            UnknownCursor: `after` is not among its items.
+        """
+
+    async def item(self, tenant: str, item_id: str, conversation_id: str | None = None) -> ItemRecord | None:
+        """One item by its id; without `conversation_id`, the newest of any conversation."""
+
+    async def items(self, tenant: str, conversation_id: str) -> Sequence[ItemRecord] | None:
+        """
+        All items in order; None where there is no such conversation.
+
+        Raises:
+            ClientError: they are too many or too large (`check_conversation_size`). They are counted before they are
+                read.
+        """
+
+    async def lock(self, tenant: str, conversation_id: str, response_id: str) -> bool:
+        """Give a conversation to a response; returns False where there is none, or another response has it."""
+
+    async def unlock(self, response_id: str) -> None:
+        """
+        Take back the conversation that a response of this server still has; does nothing where it has none.
+
+        Raises:
+            StoreError: not now; the store tries again at each `Store.check`.
+        """
+
+    async def end_turn(self, turn: ConversationTurn) -> None:
+        """
+        Add the items of a response that is not stored itself, and give back its conversation.
+
+        Raises:
+            ServerError: another response has it by now; nothing was added.
+        """
 
 
 class KeyStore(Protocol):
@@ -143,6 +264,10 @@ class Store(Protocol):
     def sessions(self) -> SessionStore:
         """The records of recorded sessions, in the same place."""
 
+    @property
+    def conversations(self) -> ConversationStore:
+        """The conversations, in the same place."""
+
     async def open(self) -> None:
         """
         Connect and bring the schema up to date; once, before anything else.
@@ -162,8 +287,16 @@ class Store(Protocol):
             StoreError: it can't.
         """
 
-    async def put(self, record: ResponseRecord) -> None:
-        """Store `record` with its items, replacing all of an earlier record with the same id."""
+    async def put(self, record: ResponseRecord, turn: ConversationTurn | None = None) -> None:
+        """
+        Store `record` with its items, replacing all of an earlier record with the same id.
+
+        Args:
+            turn: stored in the same transaction. Where its conversation was deleted, nothing is added to one.
+
+        Raises:
+            ServerError: another response has the conversation by now; nothing was stored.
+        """
 
     async def get(self, tenant: str, response_id: str) -> ResponseRecord | None:
         """The record with all its items, or None."""
@@ -203,13 +336,20 @@ class Store(Protocol):
             UnknownCursor: `after` is not among the response's items of that direction.
         """
 
-    async def finish(self, record: ResponseRecord) -> bool:
+    async def finish(self, record: ResponseRecord, turn: ConversationTurn | None = None) -> bool:
         """
         Give an unfinished response that this server has put the status and the body of `record`, and add those of its
         items that come after the stored ones.
 
+        Args:
+            turn: stored in the same transaction, also where the response is gone. Where it has ended or is another
+                server's, the turn adds nothing.
+
         Returns:
-            False, and changes nothing, where the stored one has ended, is gone, or is another server's.
+            False, and changes nothing else, where the stored one has ended, is gone, or is another server's.
+
+        Raises:
+            ServerError: another response has the conversation by now; nothing was stored.
         """
 
     async def orphans(self) -> Sequence[ResponseRecord]:

@@ -4,19 +4,33 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from antiphon.records import ClientSecretRecord, Direction, ItemRecord, KeyRecord, ResponseRecord, SessionRecord
+from antiphon.errors import conversation_lock_lost
+from antiphon.records import (
+    ClientSecretRecord,
+    ConversationRecord,
+    ConversationTurn,
+    Direction,
+    ItemRecord,
+    KeyRecord,
+    ResponseRecord,
+    SessionRecord,
+)
 from antiphon.stores.availability import Availability
 from antiphon.stores.base import (
     MAX_CHAIN_BYTES,
     MAX_CHAIN_LENGTH,
     UNFINISHED_STATUSES,
+    ConversationLocked,
+    DuplicateItem,
     ItemPage,
     MissingAncestor,
     SessionPage,
     SortOrder,
+    UnknownConversation,
     UnknownCursor,
     chain_too_large,
     chain_too_long,
+    check_conversation_size,
 )
 
 
@@ -28,10 +42,12 @@ class MemoryStore:
         self.keys = MemoryKeyStore()
         self.client_secrets = MemoryClientSecretStore()
         self.sessions = MemorySessionStore()
+        self.conversations = MemoryConversationStore()
         self._records: dict[str, ResponseRecord] = {}  # in the order they were put
         self._ids_since_open: set[str] = set()  # put since it was opened
 
     async def open(self) -> None:
+        self.conversations.unlock_all()
         self._ids_since_open.clear()  # what an earlier opening left unfinished has no owner any more
 
     async def close(self) -> None:
@@ -40,7 +56,9 @@ class MemoryStore:
     async def check(self) -> None:
         self.availability.mark_reached()
 
-    async def put(self, record: ResponseRecord) -> None:
+    async def put(self, record: ResponseRecord, turn: ConversationTurn | None = None) -> None:
+        if turn is not None:
+            await self.conversations.end_turn(turn)
         self._records.pop(record.id, None)
         self._records[record.id] = record
         self._ids_since_open.add(record.id)
@@ -88,18 +106,13 @@ class MemoryStore:
         if record is None:
             return None
         items = [item for item in record.items if item.direction == direction]
-        if order == "desc":
-            items.reverse()
-        if after is not None:
-            # Of several items with that id the last, so that following the cursors always ends.
-            positions = [position for position, item in enumerate(items) if item.id == after]
-            if not positions:
-                raise UnknownCursor(after)
-            items = items[positions[-1] + 1 :]
-        return ItemPage(tuple(items[:limit]), has_more=len(items) > limit)
+        return _page(items, after, limit, order)
 
-    async def finish(self, record: ResponseRecord) -> bool:
-        if record.id not in self._ids_since_open or not self._is_unfinished(record):
+    async def finish(self, record: ResponseRecord, turn: ConversationTurn | None = None) -> bool:
+        is_open = record.id in self._ids_since_open and self._is_unfinished(record)
+        if turn is not None:
+            await self.conversations.end_turn(turn if is_open or record.id not in self._records else replace(turn, items=()))
+        if not is_open:
             return False
         old = self._records[record.id]
         items = old.items + record.items[len(old.items) :]
@@ -126,6 +139,125 @@ class MemoryStore:
 
 def _size_bytes(record: ResponseRecord) -> int:
     return len(record.body) + sum(len(item.body) for item in record.items)
+
+
+def _page(items: list[ItemRecord], after: str | None, limit: int, order: SortOrder) -> ItemPage:
+    if order == "desc":
+        items.reverse()
+    if after is not None:
+        # Of several items with that id the last, so that following the cursors always ends.
+        positions = [position for position, item in enumerate(items) if item.id == after]
+        if not positions:
+            raise UnknownCursor(after)
+        items = items[positions[-1] + 1 :]
+    return ItemPage(tuple(items[:limit]), has_more=len(items) > limit)
+
+
+class _Conversation:
+    """A conversation, its items by id and in order, and the response that has it."""
+
+    def __init__(self, record: ConversationRecord) -> None:
+        self.record = record
+        self.items: dict[str, ItemRecord] = {}
+        self.response_id: str | None = None
+
+    def add(self, items: Sequence[ItemRecord]) -> None:
+        ids = {*self.items}
+        for item in items:
+            if item.id in ids:
+                raise DuplicateItem(item.id)
+            ids.add(item.id)
+        self.items.update({item.id: item for item in items})
+
+
+class MemoryConversationStore:
+    """Conversations, until the process ends."""
+
+    def __init__(self) -> None:
+        self._conversations: dict[str, _Conversation] = {}
+        self._by_response: dict[str, _Conversation] = {}  # by the response that has it
+
+    async def create(self, conversation: ConversationRecord, items: Sequence[ItemRecord]) -> None:
+        new = _Conversation(conversation)
+        new.add(items)
+        self._conversations[conversation.id] = new
+
+    async def get(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
+        current = self._find(tenant, conversation_id)
+        return current.record if current else None
+
+    async def update(self, tenant: str, conversation_id: str, metadata: bytes) -> ConversationRecord | None:
+        current = self._find(tenant, conversation_id)
+        if current is None:
+            return None
+        current.record = replace(current.record, metadata=metadata)
+        return current.record
+
+    async def delete(self, tenant: str, conversation_id: str) -> bool:
+        return self._find(tenant, conversation_id) is not None and self._conversations.pop(conversation_id) is not None
+
+    async def add_items(self, tenant: str, conversation_id: str, items: Sequence[ItemRecord]) -> None:
+        current = self._find(tenant, conversation_id)
+        if current is None:
+            raise UnknownConversation(conversation_id)
+        if current.response_id is not None:
+            raise ConversationLocked
+        current.add(items)
+
+    async def delete_item(self, tenant: str, conversation_id: str, item_id: str) -> ConversationRecord | None:
+        current = self._find(tenant, conversation_id)
+        if current is not None and current.response_id is not None:
+            raise ConversationLocked
+        return current.record if current is not None and current.items.pop(item_id, None) is not None else None
+
+    async def page(self, tenant: str, conversation_id: str, *, after: str | None, limit: int, order: SortOrder) -> ItemPage | None:
+        current = self._find(tenant, conversation_id)
+        return _page([*current.items.values()], after, limit, order) if current else None
+
+    async def item(self, tenant: str, item_id: str, conversation_id: str | None = None) -> ItemRecord | None:
+        # Without a conversation it reads all of them: a look-up by item alone is rare.
+        for each in reversed(self._conversations.values()):
+            if each.record.tenant == tenant and conversation_id in (None, each.record.id) and item_id in each.items:
+                return each.items[item_id]
+        return None
+
+    async def items(self, tenant: str, conversation_id: str) -> Sequence[ItemRecord] | None:
+        current = self._find(tenant, conversation_id)
+        if current is None:
+            return None
+        check_conversation_size(len(current.items), sum(len(item.body) for item in current.items.values()))
+        return [*current.items.values()]
+
+    async def lock(self, tenant: str, conversation_id: str, response_id: str) -> bool:
+        current = self._find(tenant, conversation_id)
+        if current is None or current.response_id is not None:
+            return False
+        current.response_id = response_id
+        self._by_response[response_id] = current
+        return True
+
+    async def unlock(self, response_id: str) -> None:
+        if (current := self._by_response.pop(response_id, None)) is not None:
+            current.response_id = None
+
+    def unlock_all(self) -> None:
+        """Take all conversations back: the responses that had them died with an earlier opening."""
+        for each in self._by_response.values():
+            each.response_id = None
+        self._by_response.clear()
+
+    async def end_turn(self, turn: ConversationTurn) -> None:
+        current = self._find(turn.tenant, turn.conversation_id)
+        if current is None:
+            return
+        if current.response_id != turn.response_id:
+            raise conversation_lock_lost()
+        current.add(turn.items)
+        await self.unlock(turn.response_id)
+
+    def _find(self, tenant: str, conversation_id: str) -> _Conversation | None:
+        current = self._conversations.get(conversation_id)
+        return current if current is not None and current.record.tenant == tenant else None
 
 
 class MemoryKeyStore:

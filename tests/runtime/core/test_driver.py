@@ -55,19 +55,19 @@ class Gated(MemoryStore):
         self.fails_at = fails_at
         self.asked = 0
 
-    async def put(self, record):
+    async def put(self, record, turn=None):
         self.asked += 1
         await self.gate.wait()
         if self.asked == self.fails_at:
             raise ServerError("The disk is full.")
-        await super().put(record)
+        await super().put(record, turn)
 
-    async def finish(self, record):
+    async def finish(self, record, turn=None):
         self.asked += 1
         await self.gate.wait()
         if self.asked == self.fails_at:
             raise ServerError("The disk is full.")
-        return await super().finish(record)
+        return await super().finish(record, turn)
 
 
 def session_for(text="Hi there", stream=True):
@@ -135,8 +135,8 @@ def test_a_beginning_that_cannot_be_kept_closes_with_the_fault_and_not_a_word():
 class Shared(MemoryStore):
     """A store in which another server has taken this one for dead, and written off all that it works on."""
 
-    async def put(self, record):
-        await super().put(record)
+    async def put(self, record, turn=None):
+        await super().put(record, turn)
         self._ids_since_open.clear()
         assert await self.write_off(fail_interrupted_record(record))
 

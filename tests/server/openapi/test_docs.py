@@ -28,7 +28,16 @@ def test_every_route_is_described(route):
     methods = sorted((route.methods or {"POST"}) - {"HEAD"})
     pages = [
         (REFERENCE / page).read_text()
-        for page in ("responses-api.md", "realtime-api.md", "audio-api.md", "workers.md", "recording.md", "minicpmo.md", "queue.md")
+        for page in (
+            "responses-api.md",
+            "conversations.md",
+            "realtime-api.md",
+            "audio-api.md",
+            "workers.md",
+            "recording.md",
+            "minicpmo.md",
+            "queue.md",
+        )
     ]
     assert all(any(f"`{method} {path}`" in page for page in pages) for method in methods)
 

@@ -24,7 +24,7 @@ class Ledger:
         self.gate = asyncio.Event()
         self.gate.set()
         self.begun = asyncio.Event()
-        self.writer = GroupCommit[str](self.commit, lambda error: isinstance(error, OSError))
+        self.writer = GroupCommit[str, bool](self.commit, lambda error: isinstance(error, OSError))
         self.writer.start()
 
     async def commit(self, writes: Sequence[str]) -> list[bool]:

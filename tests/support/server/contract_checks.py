@@ -14,6 +14,10 @@ REASONS = {
     ("context_length_exceeded", "input"),
     ("invalid_value", "after"),
     ("invalid_value", "audio_base"),  # which is no file of sound
+    ("invalid_value", "conversation"),
+    ("invalid_value", "items[].id"),
+    ("string_above_max_length", "input[].id"),  # in a conversation
+    ("string_above_max_length", "items[].id"),
     ("invalid_value", "input[].id"),  # with a NUL, which not every store could keep
     ("invalid_value", "modalities"),  # which no answer has together
     ("invalid_value", "session.output_modalities"),
@@ -24,6 +28,7 @@ REASONS = {
     ("previous_response_not_found", "previous_response_id"),
     ("unsupported_model", "model"),
     (None, "input"),  # calls and their outputs
+    (None, "items"),  # two with one id
     (None, "audio"),  # without `stream`
     (None, "modalities"),
     (None, "stream_options"),

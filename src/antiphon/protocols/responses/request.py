@@ -54,6 +54,16 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
     omit_unsupported: bool = True
 
     @property
+    def conversation_id(self) -> str | None:
+        """The conversation that the response belongs to."""
+        return self.request.conversation_id
+
+    @property
+    def previous_path(self) -> str:
+        """The field that brings `previous_items`."""
+        return "previous_response_id" if self.conversation_id is None else "conversation"
+
+    @property
     def is_stored(self) -> bool:
         """Whether the response is to be stored."""
         # Responses: a response is stored unless the client says no.
@@ -97,7 +107,7 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
     items_with_paths: list[ItemWithPath] = [
         *prelude,
         # Responses: `previous_response_id` brings the items of earlier responses, but not their instructions.
-        *(("previous_response_id", item) for item in resolved_request.previous_items),
+        *((resolved_request.previous_path, item) for item in resolved_request.previous_items),
         *((f"input[{index}]", item) for index, item in enumerate(resolved_request.input_items)),
     ]
     history = to_history(items_with_paths, context)
@@ -136,7 +146,7 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
 
 # Checks
 
-_UNSUPPORTED_FIELDS = ("conversation", "moderation", "prompt")
+_UNSUPPORTED_FIELDS = ("moderation", "prompt")
 """Fields whose features this server does not have, and without which the response would mean something else."""
 
 

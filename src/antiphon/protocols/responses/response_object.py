@@ -16,7 +16,7 @@ from antiphon.records import Direction, ItemRecord
 from antiphon.wire.codec.fields import is_set, value_or
 from antiphon.wire.codec.types import Extra, JsonDict, Unknown, encode
 from antiphon.wire.responses import items, parts, response as wire, tools
-from antiphon.wire.responses.request import TextOptions
+from antiphon.wire.responses.request import ConversationReference, TextOptions
 
 
 class ResponseBuilder:
@@ -30,8 +30,12 @@ class ResponseBuilder:
     def __init__(self, resolved_request: ResolvedRequest, new_id: NewId) -> None:
         self.output: list[items.Item] = []
         # Once, and before the session begins: many items take long to encode.
-        input_items = resolved_request.input_items if resolved_request.is_stored else ()
-        self._input_records = tuple(_item_records((complete_input_item(item, new_id) for item in input_items), "input"))
+        in_conversation = resolved_request.conversation_id is not None
+        input_items = resolved_request.input_items if resolved_request.is_stored or in_conversation else ()
+        self._input_records = input_records(input_items, new_id)
+        previous_items = resolved_request.previous_items if in_conversation else ()
+        self._previous_ids = {item_id for item in previous_items if (item_id := _item_id(item)) is not None}
+        self._new_id = new_id
         self._template = _response_template(resolved_request)
 
     def build(self, status: str) -> wire.Response:
@@ -53,6 +57,26 @@ class ResponseBuilder:
         """The items that this response adds to its conversation, for the store."""
         return (*self._input_records, *_item_records(self.output, "output"))
 
+    def conversation_records(self) -> tuple[ItemRecord, ...]:
+        """
+        The same items for a conversation, where an id is used once: an upstream that numbers its items afresh in each
+        response repeats them.
+        """
+        ids = {record.id for record in self._input_records}
+        output: list[items.Item] = []
+        for item in self.output:
+            item_id = _item_id(item)
+            if item_id in self._previous_ids or item_id in ids:
+                item = _with_new_id(item, self._new_id)
+            ids.add(_item_id(item) or "")
+            output.append(item)
+        return (*self._input_records, *_item_records(output, "output"))
+
+
+def input_records(input_items: Iterable[items.Item], new_id: NewId) -> tuple[ItemRecord, ...]:
+    """Items of a client for the store, each with an id."""
+    return tuple(_item_records((complete_input_item(item, new_id) for item in input_items), "input"))
+
 
 def _item_records(wire_items: Iterable[items.Item], direction: Direction) -> Iterable[ItemRecord]:
     for item in wire_items:
@@ -69,6 +93,7 @@ def _response_template(resolved_request: ResolvedRequest) -> wire.Response:
         completed_at=None,
         status="in_progress",
         background=False,
+        conversation=UNSET if resolved_request.conversation_id is None else ConversationReference(id=resolved_request.conversation_id),
         error=None,
         incomplete_details=None,
         instructions=None if request.instructions is UNSET else request.instructions,
@@ -254,11 +279,13 @@ def complete_input_item(item: items.Item, new_id: NewId) -> items.Item:
         complete = msgspec.structs.replace(item, content=_message_content(item), status=value_or(item.status, "completed"))
     elif "status" in getattr(item, "__struct_fields__", ()) and not is_set(item.status):  # type: ignore[union-attr]
         complete = msgspec.structs.replace(item, status="completed")
-    if _item_id(complete):
-        return complete
-    if isinstance(complete, Unknown):
-        return Unknown(extra=Extra({**complete.extra, "id": new_id("item")}))
-    with_id: items.Item = msgspec.structs.replace(complete, id=new_id(ID_PREFIXES.get(type(complete), "item")))
+    return complete if _item_id(complete) else _with_new_id(complete, new_id)
+
+
+def _with_new_id(item: items.Item, new_id: NewId) -> items.Item:
+    if isinstance(item, Unknown):
+        return Unknown(extra=Extra({**item.extra, "id": new_id("item")}))
+    with_id: items.Item = msgspec.structs.replace(item, id=new_id(ID_PREFIXES.get(type(item), "item")))
     return with_id
 
 

@@ -46,7 +46,7 @@ from antiphon.protocols.session import (
     Tick,
 )
 from antiphon.protocols.token_estimate import response_tokens
-from antiphon.records import ResponseRecord
+from antiphon.records import ConversationTurn, ResponseRecord
 from antiphon.wire.codec.types import Extra, Opt, Unknown, encode
 from antiphon.wire.responses import events, parts
 from antiphon.wire.responses.events import StreamEvent
@@ -179,8 +179,9 @@ class ResponsesSession:
             )
         self._builder.finish(step, self._output.usage, at)
         # Stored before the client is told: `completed` must be true after a crash as well (docs/decisions/0005).
-        if self._resolved_request.is_stored:
-            effects.append(Persist(self._record(step.outcome)))
+        if self._resolved_request.is_stored or self._resolved_request.conversation_id is not None:
+            record = self._record(step.outcome) if self._resolved_request.is_stored else None
+            effects.append(Persist(record, self._turn(step.outcome)))
         self._terminal_sequence_number = self._sequence_number
         error = None
         if step.failure is not None:
@@ -204,9 +205,9 @@ class ResponsesSession:
                 self._builder.output.append(wire_item(step.item))
         return effects
 
-    def _on_persist_failed(self, record: ResponseRecord, error: ApiError, at: float) -> list[Effect[StreamEvent]]:
+    def _on_persist_failed(self, record: ResponseRecord | None, error: ApiError, at: float) -> list[Effect[StreamEvent]]:
         """The store failed: don't promise the client a response that it can't retrieve."""
-        if record.status == "in_progress":  # the client has got nothing yet, whatever the engine has sent since
+        if record is not None and record.status == "in_progress":  # the client has got nothing yet, whatever the engine has sent since
             self._is_closed = True
             return [SendToEngine(commands.Cancel(self._resolved_request.id)), Close(error)]
         # The terminal event was never sent, so its number is still free.
@@ -232,6 +233,20 @@ class ResponsesSession:
             previous_response_id=self._resolved_request.request.previous_response_id or None,
             body=encode(self._builder.build(status)),
             items=self._builder.item_records(),
+        )
+
+    def _turn(self, status: str) -> ConversationTurn | None:
+        """The end of this response's turn in its conversation."""
+        conversation_id = self._resolved_request.conversation_id
+        if conversation_id is None:
+            return None
+        # Responses: items are added "after this response completes". One that failed or was cancelled adds nothing, so
+        # that it can be asked for again (docs/decisions/0025).
+        return ConversationTurn(
+            conversation_id=conversation_id,
+            tenant=self._resolved_request.tenant,
+            response_id=self._resolved_request.id,
+            items=self._builder.conversation_records() if status in ("completed", "incomplete") else (),
         )
 
     def _next_sequence_number(self) -> int:

@@ -39,7 +39,7 @@ from antiphon.protocols.session import (
     Tick,
     WakeAt,
 )
-from antiphon.records import ResponseRecord
+from antiphon.records import ConversationTurn, ResponseRecord
 from antiphon.runtime.core.metrics import Metrics
 from antiphon.stores.base import Store
 
@@ -285,10 +285,10 @@ class Driver(Generic[ClientEventT, ServerEventT]):
                 self._client.send(event)
             case SendToEngine(command):
                 self._send_to_engine(command)
-            case Persist(record):
+            case Persist():
                 assert self._tasks is not None
                 self._pending_persist = effect
-                self._tasks.create_task(self._persist(record))
+                self._tasks.create_task(self._persist(effect))
             case CountTokens(tokens):
                 self._count_tokens(tokens)
             case Observe(transcript):
@@ -320,9 +320,13 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         self._timer = None
         self.receive(Tick(self._clock()))
 
-    async def _persist(self, record: ResponseRecord) -> None:
+    async def _persist(self, persist: Persist) -> None:
+        record = persist.record
         try:
-            await self._put(record)
+            if record is not None:
+                await self._put(record, persist.turn)
+            elif persist.turn is not None:
+                await self._store.conversations.end_turn(persist.turn)
         except ApiError as error:
             self._persist_failed(record, error)
         except Exception as error:  # a defect of the store must not leave the client without an end
@@ -334,21 +338,21 @@ class Driver(Generic[ClientEventT, ServerEventT]):
             effects, self._pending_effects = self._pending_effects, deque()
             self._perform(effects)
 
-    async def _put(self, record: ResponseRecord) -> None:
+    async def _put(self, record: ResponseRecord, turn: ConversationTurn | None) -> None:
         """
-        Store a record; one that was deleted since the response was announced stays deleted.
+        Store a record and the turn that ends with it; one that was deleted since the response was announced stays deleted.
 
         Raises:
             ServerError: another server took this one for dead, and ended the response as failed. That is final: whoever
                 has read it must not find another end later.
         """
         if not self._is_stored:
-            await self._store.put(record)
+            await self._store.put(record, turn)
             self._is_stored = True
-        elif not await self._store.finish(record) and await self._store.get(record.tenant, record.id):
+        elif not await self._store.finish(record, turn) and await self._store.get(record.tenant, record.id):
             raise ServerError(INTERRUPTED_MESSAGE)
 
-    def _persist_failed(self, record: ResponseRecord, error: ApiError) -> None:
+    def _persist_failed(self, record: ResponseRecord | None, error: ApiError) -> None:
         self._metrics.store_writes["failed"] += 1
         self._pending_persist = None
         self._pending_effects.clear()

@@ -44,6 +44,17 @@ class ProcessSetup(_Message):
     numbers: tuple[int, ...]
 
 
+class ProcessNumbers(_Message):
+    """
+    To a process: another one was replaced.
+
+    Attributes:
+        numbers: as in `ProcessSetup`.
+    """
+
+    numbers: tuple[int, ...]
+
+
 class ProcessReady(_Message):
     """From a process: it accepts connections, from those who have `access`."""
 
@@ -149,6 +160,7 @@ class ServerTotals(_Message):
 
 SupervisorMessage: TypeAlias = (
     ProcessSetup
+    | ProcessNumbers
     | ProcessReady
     | ProcessFailed
     | OperatorNotice

@@ -27,12 +27,12 @@ class PeerProcesses:
     The other processes of this server.
 
     Attributes:
-        numbers: of all processes in the store, this one's first.
+        numbers: of all processes in the store, this one's first; the same list always, which changes when one is replaced.
         are_idle: whether, while the server stops, no other process has anything under way.
     """
 
     def __init__(self, link: SupervisorLink, numbers: Sequence[int]) -> None:
-        self.numbers = numbers
+        self.numbers = [*numbers]
         self._link = link
         self.are_idle = False
         self._is_idle = False

@@ -104,6 +104,11 @@ def document(all_routes: Iterable[GuardedRoute], profile: Profile, *, is_open: b
     }
 
 
+_ANY_ID: Schema = {"type": "string", "minLength": 1}
+_PATH_SCHEMAS: dict[str, Schema] = {"conversation_id": {"type": "string", "pattern": "^conv_"}}
+"""Of path parameters whose ids are checked."""
+
+
 class _DocumentWriter:
     """Writes operations."""
 
@@ -119,7 +124,7 @@ class _DocumentWriter:
         """The operation of a route."""
         operation = route.operation
         path_parameters = [
-            {"name": name, "in": "path", "required": True, "description": "Its id.", "schema": {"type": "string", "minLength": 1}}
+            {"name": name, "in": "path", "required": True, "description": "Its id.", "schema": _PATH_SCHEMAS.get(name, _ANY_ID)}
             for name in re.findall(r"{(\w+)}", path)
         ]
         result: Schema = {

@@ -17,6 +17,7 @@ from antiphon.runtime.multiprocess.link import (
     OperatorNotice,
     ProcessAlive,
     ProcessFailed,
+    ProcessNumbers,
     ProcessReady,
     ProcessSetup,
     ProcessSnapshot,
@@ -71,6 +72,8 @@ class ServerProcess:
                 # A supervisor that hangs is no reason to end what is served here, so none are expected from it.
                 self.link.send(ProcessAlive())
                 self.link.endpoint.start_heartbeat(expects_others=False)
+            case ProcessNumbers(numbers) if self._peers is not None:
+                self._peers.numbers[:] = numbers
             case GetSnapshot() if self._server is not None:
                 reply(ProcessSnapshot(self._server.service.metrics.snapshot()))
             case AllProcessesIdle() if self._peers is not None:

@@ -36,6 +36,7 @@ from antiphon.runtime.multiprocess.link import (
     ProcessAlive,
     ProcessFailed,
     ProcessIdle,
+    ProcessNumbers,
     ProcessReady,
     ProcessSetup,
     ProcessSnapshot,
@@ -213,6 +214,8 @@ class Supervisor:
         async with self._start_lock if self._is_serving else contextlib.nullcontext():
             if self._is_serving:
                 self._numbers[slot] = _new_process_number()
+                for other, running in self._children.items():
+                    running.link.send(ProcessNumbers(self._numbers_for(other)))
             child = await self._start(slot)
             await child.ready_event.wait()
         await child.lost_event.wait()
@@ -223,9 +226,13 @@ class Supervisor:
         self._release_idle()
         return child
 
+    def _numbers_for(self, slot: int) -> tuple[int, ...]:
+        """The numbers of all processes in the store, that of this slot first."""
+        return (*self._numbers[slot:], *self._numbers[:slot])
+
     async def _start(self, slot: int) -> ServerChild:
         listener = self._listeners[slot].fileno()
-        number, *others = self._numbers[slot:] + self._numbers[:slot]
+        number, *others = self._numbers_for(slot)
         child = ServerChild(number, self._receive)
         child.process = await spawn(
             (sys.executable, "-P", "-c", PROGRAM), lambda: StreamLinkTransport(child.link.endpoint), (listener, *self._locks)

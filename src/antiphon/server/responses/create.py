@@ -3,6 +3,7 @@
 import functools
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Self
 
 from msgspec import Struct
 from starlette.requests import Request
@@ -15,6 +16,7 @@ from antiphon.errors import ApiError, ServerError
 from antiphon.offload import offload
 from antiphon.protocols.responses.request import ResolvedRequest
 from antiphon.protocols.responses.session import ResponsesSession
+from antiphon.runtime.conversation_lock import lock_conversation, unlock_conversation
 from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.core.ids import new_id, padding
 from antiphon.runtime.registry import ServedModel
@@ -27,6 +29,7 @@ from antiphon.server.responses.event_stream import EventStream, run_stream
 from antiphon.server.responses.metrics import TERMINAL_EVENTS, measure_response
 from antiphon.server.responses.omitted import log_omissions, omission_headers
 from antiphon.server.transport import connection, logs
+from antiphon.stores.base import Store
 from antiphon.wire.codec.types import encode
 from antiphon.wire.responses.events import StreamEvent
 from antiphon.wire.responses.profiles import EventEncoder
@@ -36,6 +39,8 @@ from antiphon.wire.responses.request import CreateRequest, decode_request
 class PreparedResponse(Struct, frozen=True):
     """
     A response that is ready to be made.
+
+    Make it within `async with`, which gives its conversation back, however the making ends.
 
     Attributes:
         settings: of the engine's conversation.
@@ -48,6 +53,13 @@ class PreparedResponse(Struct, frozen=True):
     session: ResponsesSession
     settings: ConversationSettings
     omitted_headers: Mapping[str, str]
+    store: Store
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await unlock_conversation(self.store, self.resolved_request.id)
 
     @property
     def engine(self) -> Engine:
@@ -62,9 +74,24 @@ async def prepare_response(service: Service, scope: Scope, request: CreateReques
         size_bytes: of the request's JSON.
 
     Raises:
-        ApiError: as `resolve_request`, or the engine can't do what the request asks.
+        ApiError: as `resolve_request`, or the engine can't do what the request asks, or another response has the
+            conversation.
     """
     model = service.registry.find(request.model or None)
+    response_id = new_id("resp")
+    if request.conversation_id is None:
+        return await _prepare(service, scope, request, size_bytes, model, response_id)
+    await lock_conversation(service.store, request_caller(scope).tenant, request.conversation_id, response_id)
+    try:
+        return await _prepare(service, scope, request, size_bytes, model, response_id)
+    except BaseException:
+        await unlock_conversation(service.store, response_id)
+        raise
+
+
+async def _prepare(
+    service: Service, scope: Scope, request: CreateRequest, size_bytes: int, model: ServedModel, response_id: str
+) -> PreparedResponse:
     resolved_request = await resolve_request(
         request,
         model,
@@ -73,13 +100,14 @@ async def prepare_response(service: Service, scope: Scope, request: CreateReques
         omit_unsupported=service.config.responses.unavailable_tools == "carry",
         speech=service.speech,
         size_bytes=size_bytes,
+        response_id=response_id,
     )
     session = await offload(resolved_request.size_bytes, ResponsesSession, resolved_request, new_id, _paddings(service, request))
     omitted_headers = omission_headers(session.omissions)
     if omitted_headers:
         log_omissions(session.omissions, model.name)
     settings = conversation_settings(scope, model.name, "responses")
-    return PreparedResponse(request, resolved_request, model, session, settings, omitted_headers)
+    return PreparedResponse(request, resolved_request, model, session, settings, omitted_headers, service.store)
 
 
 def _paddings(service: Service, request: CreateRequest) -> Sequence[str] | None:
@@ -106,7 +134,7 @@ class CreateEndpoint:
         del body  # as large as the request that was made of it
         prepared_response = await prepare_response(self._service, scope, request, size_bytes)
         session, omitted_headers = prepared_response.session, prepared_response.omitted_headers
-        async with track_response(scope, lambda: session.tokens):
+        async with prepared_response, track_response(scope, lambda: session.tokens):
             heartbeat_s = self._service.config.server.heartbeat_s
             client = EventStream(self._encoder, scope, send, heartbeat_s, omitted_headers) if request.stream else ResponseCollector()
             on_retry = client.hold_head if isinstance(client, EventStream) else lambda: None

@@ -42,7 +42,6 @@ class DatabaseBackend(Protocol):
         driver: SQLAlchemy's name for it, with the asyncio driver.
         engine_options: options of SQLAlchemy's engine.
         write_options: execution options of a transaction that writes.
-        is_orphaned: the condition that no living server works on an unfinished response.
         live_servers: the numbers of living servers, where the database itself doesn't know them.
         migration_lock: a statement that waits until no other server migrates; None where `lock_start` is enough.
     """
@@ -50,7 +49,6 @@ class DatabaseBackend(Protocol):
     driver: str
     engine_options: Mapping[str, object]
     write_options: Mapping[str, object]
-    is_orphaned: ColumnElement[bool]
     live_servers: Sequence[int]
     migration_lock: Executable | None
 
@@ -67,6 +65,13 @@ class DatabaseBackend(Protocol):
 
     def prepare(self, engine: AsyncEngine) -> None:
         """Create the database if that is our task, and have every new connection set up."""
+
+    def is_dead(self, owner: ColumnElement[int]) -> ColumnElement[bool]:
+        """
+        The condition that `owner` is the number of no living server.
+
+        Its parameter `living` is `live_servers`, where the database itself doesn't know them.
+        """
 
     def lock_start(self) -> AbstractAsyncContextManager[None]:
         """

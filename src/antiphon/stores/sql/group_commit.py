@@ -15,9 +15,10 @@ from antiphon.errors import ServerError
 _MAX_BATCH_WRITES = 500
 
 WriteT = TypeVar("WriteT")
+ResultT = TypeVar("ResultT")
 
 
-class GroupCommit(Generic[WriteT]):
+class GroupCommit(Generic[WriteT, ResultT]):
     """
     The only writer of a store.
 
@@ -27,10 +28,12 @@ class GroupCommit(Generic[WriteT]):
             each is tried by itself.
     """
 
-    def __init__(self, commit: Callable[[Sequence[WriteT]], Awaitable[Sequence[bool]]], is_systemic: Callable[[Exception], bool]) -> None:
+    def __init__(
+        self, commit: Callable[[Sequence[WriteT]], Awaitable[Sequence[ResultT]]], is_systemic: Callable[[Exception], bool]
+    ) -> None:
         self._commit = commit
         self._is_systemic = is_systemic
-        self._pending_writes: deque[tuple[WriteT, asyncio.Future[bool]]] = deque()  # bounded by its callers, who all wait
+        self._pending_writes: deque[tuple[WriteT, asyncio.Future[ResultT]]] = deque()  # bounded by its callers, who all wait
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -46,7 +49,7 @@ class GroupCommit(Generic[WriteT]):
         if task:
             await task
 
-    async def write(self, write: WriteT) -> bool:
+    async def write(self, write: WriteT) -> ResultT:
         """
         The result of this write, once it is durable. Cancelling the caller doesn't cancel the write.
 
@@ -56,7 +59,7 @@ class GroupCommit(Generic[WriteT]):
         """
         if self._task is None:
             raise ServerError("The store is closed.", status=503)
-        result: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        result: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
         self._pending_writes.append((write, result))
         self._wake.set()
         return await result
@@ -68,7 +71,7 @@ class GroupCommit(Generic[WriteT]):
             while self._pending_writes:
                 await self._commit_batch([self._pending_writes.popleft() for _ in range(min(len(self._pending_writes), _MAX_BATCH_WRITES))])
 
-    async def _commit_batch(self, batch: Sequence[tuple[WriteT, "asyncio.Future[bool]"]]) -> None:
+    async def _commit_batch(self, batch: Sequence[tuple[WriteT, "asyncio.Future[ResultT]"]]) -> None:
         try:
             results = await self._commit([write for write, _ in batch])
         except Exception as error:  # it belongs to the callers; the writer goes on with the next batch

@@ -19,7 +19,6 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from antiphon.errors import ServerError, quote_list
 from antiphon.masking import mask_password
 from antiphon.stores.sql.connection import TimedConnection
-from antiphon.stores.sql.schema import responses
 
 _LOCK_CLASS_ID = 0x616E7469  # marks our advisory locks among those of other programs
 _MIGRATION_LOCK_ID = (_LOCK_CLASS_ID << 32) + 1  # a lock with one key, which is not among those with two
@@ -69,8 +68,6 @@ class PostgresBackend:
     }
     # A write waits for that of another server; in `REPEATABLE READ` it would fail after it. Same source.
     write_options: Mapping[str, object] = {"isolation_level": "READ COMMITTED"}
-    is_orphaned: ColumnElement[bool] = responses.c.owner.is_(None) | responses.c.owner.not_in(_LIVE_SERVERS)
-
     live_servers: Sequence[int] = ()  # the database knows
     migration_lock: Executable | None = select(func.pg_advisory_xact_lock(_MIGRATION_LOCK_ID))
 
@@ -93,6 +90,9 @@ class PostgresBackend:
 
     def prepare(self, engine: AsyncEngine) -> None:
         event.listen(engine.sync_engine, "checkout", _ping)  # the operator creates the database
+
+    def is_dead(self, owner: ColumnElement[int]) -> ColumnElement[bool]:
+        return owner.is_(None) | owner.not_in(_LIVE_SERVERS)
 
     def lock_start(self) -> AbstractAsyncContextManager[None]:
         return contextlib.nullcontext()

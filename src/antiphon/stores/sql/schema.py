@@ -21,6 +21,7 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    UniqueConstraint,
     delete,
     insert,
     inspect,
@@ -30,7 +31,7 @@ from sqlalchemy import (
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
-REVISION = "0005"
+REVISION = "0006"
 """The revision of the tables below, which is the latest of `migrations`."""
 
 metadata = MetaData(
@@ -76,6 +77,32 @@ items = Table(
     Column("body", LargeBinary, nullable=False),
     CheckConstraint("direction IN ('input', 'output')", name="direction"),
     Index("ix_items_tenant", "tenant", "id"),
+)
+
+conversations = Table(
+    "conversations",
+    metadata,
+    Column("number", _Number, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("tenant", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("metadata", LargeBinary, nullable=False),
+    Column("response_id", Text),  # the response that has it, and
+    Column("owner", BigInteger),  # the number of the server that makes that response
+)
+
+conversation_items = Table(
+    "conversation_items",
+    metadata,
+    Column("conversation_number", _Number, ForeignKey("conversations.number", ondelete="CASCADE"), primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("tenant", Text, nullable=False),
+    Column("id", Text, nullable=False),
+    Column("direction", Text, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    CheckConstraint("direction IN ('input', 'output')", name="direction"),
+    UniqueConstraint("conversation_number", "id"),
+    Index("ix_conversation_items_tenant", "tenant", "id"),
 )
 
 keys = Table(

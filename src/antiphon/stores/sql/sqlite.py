@@ -20,7 +20,6 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from antiphon.errors import ServerError
 from antiphon.masking import mask_password
 from antiphon.stores.sql.connection import TimedConnection
-from antiphon.stores.sql.schema import responses
 
 LOCK_TIMEOUT_S = 60.0
 """How long to wait for another process that is opening the same file."""
@@ -55,19 +54,18 @@ class SqliteBackend:
     A SQLite file of one server and all its processes. Short-lived programs may use it at the same time.
 
     Args:
-        server_numbers: those of the server's processes, this one's first; empty where it is the only one.
+        server_numbers: those of the server's processes, this one's first; empty where it is the only one. A list may
+            change when a process is replaced.
     """
 
     driver = "sqlite+aiosqlite"
     engine_options: Mapping[str, object] = {}
     write_options: Mapping[str, object] = {"writes": True}
-    is_orphaned: ColumnElement[bool] = responses.c.owner.is_(None) | responses.c.owner.not_in(bindparam("living", expanding=True))
-
     migration_lock: Executable | None = None  # a transaction that writes excludes all others
 
     def __init__(self, server_numbers: Sequence[int] = ()) -> None:
         self._path = Path()
-        self.live_servers: Sequence[int] = tuple(server_numbers) or (secrets.randbits(62),)  # differs from that of any earlier opening
+        self.live_servers: Sequence[int] = server_numbers or (secrets.randbits(62),)  # differs from that of any earlier opening
 
     def display_name(self, url: URL) -> str:
         return url.database or ""
@@ -81,6 +79,9 @@ class SqliteBackend:
         self._path = Path(engine.url.database or "")
         make_private_file(self._path)
         _prepare_connections(engine.sync_engine, self._path)
+
+    def is_dead(self, owner: ColumnElement[int]) -> ColumnElement[bool]:
+        return owner.is_(None) | owner.not_in(bindparam("living", expanding=True))
 
     @contextlib.asynccontextmanager
     async def lock_start(self) -> AsyncIterator[None]:

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import CTE, Row, Select, bindparam, func, literal, select
 
-from antiphon.errors import StoreError
-from antiphon.records import Direction, ItemRecord, ResponseRecord
+from antiphon.errors import ServerError
+from antiphon.records import ConversationTurn, Direction, ItemRecord, ResponseRecord
 from antiphon.stores.availability import Availability
 from antiphon.stores.base import (
     MAX_CHAIN_BYTES,
@@ -20,6 +20,8 @@ from antiphon.stores.base import (
     chain_too_long,
 )
 from antiphon.stores.sql.client_secrets import SqlClientSecretStore
+from antiphon.stores.sql.conversation_writes import WriteResult
+from antiphon.stores.sql.conversations import READ_ROWS, SqlConversationStore, raise_refusal
 from antiphon.stores.sql.database import TIMEOUT_S, Database
 from antiphon.stores.sql.group_commit import GroupCommit
 from antiphon.stores.sql.keys import SqlKeyStore
@@ -29,9 +31,6 @@ from antiphon.stores.sql.writes import WRITE_OFF, DeleteRecord, FinishRecord, Pu
 
 MAX_ABANDONED = 10_000
 """The most responses that this server remembers because it could not store their end, in an outage."""
-
-READ_ROWS = 1000
-"""Rows that become records between two turns of the event loop."""
 
 
 class SqlStore:
@@ -56,11 +55,12 @@ class SqlStore:
         self.keys = SqlKeyStore(self._database)
         self.client_secrets = SqlClientSecretStore(self._database)
         self.sessions = SqlSessionStore(self._database)
-        is_orphaned = self._database.backend.is_orphaned | responses.c.id.in_(bindparam("abandoned", expanding=True))
+        is_orphaned = self._database.backend.is_dead(responses.c.owner) | responses.c.id.in_(bindparam("abandoned", expanding=True))
         self._orphans_query = select(responses).where(is_unfinished, is_orphaned).order_by(responses.c.number)
         self._write_off = WRITE_OFF.where(is_orphaned)
         self._abandoned_ids: dict[str, None] = {}  # the oldest first
-        self._writer: GroupCommit[StoreWrite] = GroupCommit(self._commit, self._database.backend.is_systemic)
+        self._writer: GroupCommit[StoreWrite, WriteResult] = GroupCommit(self._commit, self._database.backend.is_systemic)
+        self.conversations = SqlConversationStore(self._database, self._writer.write)
 
     async def open(self) -> None:
         await self._database.open()
@@ -72,28 +72,32 @@ class SqlStore:
 
     async def check(self) -> None:
         await self._database.check()
+        await self.conversations.unlock_leftovers()
 
-    async def put(self, record: ResponseRecord) -> None:
-        await self._write_record(PutRecord(record))
+    async def put(self, record: ResponseRecord, turn: ConversationTurn | None = None) -> None:
+        await self._write_record(PutRecord(record, turn))
 
-    async def finish(self, record: ResponseRecord) -> bool:
-        return await self._write_record(FinishRecord(record))
+    async def finish(self, record: ResponseRecord, turn: ConversationTurn | None = None) -> bool:
+        return await self._write_record(FinishRecord(record, turn))
 
     async def _write_record(self, write: PutRecord | FinishRecord) -> bool:
         try:
             with self._database.judge_use(is_write=True):
-                return await self._writer.write(write)
-        except StoreError:  # what is stored has no end now, or none is known: a connection may fail after the commit
+                result = raise_refusal(await self._writer.write(write))
+        except ServerError:  # what is stored has no end now, or none is known: a connection may fail after the commit
             self._abandoned_ids[write.record.id] = None
             while len(self._abandoned_ids) > MAX_ABANDONED:
                 del self._abandoned_ids[next(iter(self._abandoned_ids))]
             raise
+        if write.turn is not None:
+            self.conversations.forget_lock(write.turn)
+        return result
 
     async def delete(self, tenant: str, response_id: str) -> bool:
         if is_impossible_id(response_id):
             return False
         with self._database.judge_use(is_write=True):
-            return await self._writer.write(DeleteRecord(tenant, response_id))
+            return raise_refusal(await self._writer.write(DeleteRecord(tenant, response_id)))
 
     async def get(self, tenant: str, response_id: str) -> ResponseRecord | None:
         records = await self._load_records(_ONE_QUERY, {"id": response_id, "tenant": tenant})
@@ -161,10 +165,10 @@ class SqlStore:
                 await asyncio.sleep(0)
         return [_record(row, items_by_response[row.number]) for row in rows]
 
-    async def _commit(self, writes: Sequence[StoreWrite]) -> Sequence[bool]:
+    async def _commit(self, writes: Sequence[StoreWrite]) -> Sequence[WriteResult]:
         """Write a batch in one transaction; returns the result of each write."""
         async with self._database.write_transaction() as connection:
-            return await write_batch(connection, writes, self._database.server_number)
+            return await write_batch(connection, writes, self._database.server_number, self.conversations.judge)
 
 
 class _Extent(NamedTuple):

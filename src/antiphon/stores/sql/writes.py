@@ -8,25 +8,33 @@ from msgspec import Struct
 from msgspec.structs import replace
 from sqlalchemy import Row, bindparam, delete, func, insert, null, select, update
 
-from antiphon.records import ResponseRecord
+from antiphon.errors import conversation_lock_lost
+from antiphon.records import ConversationTurn, ResponseRecord
 from antiphon.stores.base import UNFINISHED_STATUSES
 from antiphon.stores.sql.connection import TimedConnection
+from antiphon.stores.sql.conversation_writes import (
+    MAX_ROWS,
+    ConversationChanges,
+    ConversationWrite,
+    LockJudge,
+    WriteResult,
+    conversation_id_of,
+)
 from antiphon.stores.sql.schema import is_unfinished, items, responses
-
-MAX_ROWS = 300
-"""Rows in one statement: SQLAlchemy prepares them on the event loop, where 33,000 took half a second."""
 
 
 class PutRecord(Struct, frozen=True):
-    """Store a record."""
+    """Store a record, and the turn that ends with it."""
 
     record: ResponseRecord
+    turn: ConversationTurn | None = None
 
 
 class FinishRecord(Struct, frozen=True):
-    """Change an unfinished record of this server, and add items to it."""
+    """Change an unfinished record of this server, and add items to it; store the turn that ends with it."""
 
     record: ResponseRecord
+    turn: ConversationTurn | None = None
 
 
 class DeleteRecord(Struct, frozen=True):
@@ -36,7 +44,8 @@ class DeleteRecord(Struct, frozen=True):
     response_id: str
 
 
-StoreWrite = PutRecord | FinishRecord | DeleteRecord
+RecordWrite = PutRecord | FinishRecord | DeleteRecord
+StoreWrite = RecordWrite | ConversationWrite
 
 
 class StoredStatus(NamedTuple):
@@ -61,14 +70,14 @@ class Changes:
         results: of each write.
     """
 
-    def __init__(self, writes: Iterable[StoreWrite], existing: Mapping[str, StoredStatus]) -> None:
+    def __init__(self, writes: Iterable[RecordWrite], existing: Mapping[str, StoredStatus]) -> None:
         self._existing = existing
         self.deleted_ids: set[str] = set()
         self.updates: dict[str, ResponseRecord] = {}
         self.new_records: dict[str, ResponseRecord] = {}
         self.results = [self._add(write) for write in writes]
 
-    def _add(self, write: StoreWrite) -> bool:
+    def _add(self, write: RecordWrite) -> bool:
         match write:
             case PutRecord(record):
                 self._remove(record.id)
@@ -95,6 +104,10 @@ class Changes:
         target[record.id] = replace(old, status=record.status, body=record.body, items=old.items + record.items[len(old.items) :])
         return True
 
+    def is_gone(self, response_id: str) -> bool:
+        """Whether there is no such response after all writes."""
+        return self._current(response_id) is None
+
     def _current(self, response_id: str) -> ResponseRecord | StoredStatus | None:
         if (record := self.new_records.get(response_id) or self.updates.get(response_id)) is not None:
             return record
@@ -107,25 +120,60 @@ class Changes:
             self.deleted_ids.add(response_id)
 
 
-async def write_batch(connection: TimedConnection, writes: Sequence[StoreWrite], server_number: int) -> Sequence[bool]:
+async def write_batch(
+    connection: TimedConnection, writes: Sequence[StoreWrite], server_number: int, judge: LockJudge
+) -> Sequence[WriteResult]:
     """
     Perform writes within a transaction.
 
     Args:
         server_number: who owns the unfinished responses.
+        judge: knows whose locks count.
 
     Returns:
         The result of each write.
     """
-    ids = {write.response_id if isinstance(write, DeleteRecord) else write.record.id for write in writes}
-    rows: dict[str, Row[Any]] = {row.id: row for row in await connection.execute(_SELECT_STATUS, {"ids": [*ids]})}
-    changes = Changes(writes, {id: StoredStatus(row.tenant, row.status, row.owner == server_number) for id, row in rows.items()})
+    record_writes = [write for write in writes if isinstance(write, RecordWrite)]
+    rows = await _lock_responses(connection, record_writes)
+    conversations = ConversationChanges(connection, judge, server_number)
+    await conversations.lock_rows(conversation_id for write in writes if (conversation_id := _conversation_id(write)) is not None)
+    lost_turns = {turn.response_id for write in record_writes if (turn := _turn(write)) is not None and conversations.is_lost(turn)}
+    kept_writes = [write for write in record_writes if (turn := _turn(write)) is None or turn.response_id not in lost_turns]
+    changes = Changes(kept_writes, {id: StoredStatus(row.tenant, row.status, row.owner == server_number) for id, row in rows.items()})
     if changes.deleted_ids:
         await connection.execute(_DELETE, {"ids": [*changes.deleted_ids]})
     for record in changes.updates.values():
         await _update(connection, record, rows[record.id].number, server_number)
     await _insert_records(connection, [*changes.new_records.values()], server_number)
-    return changes.results
+    record_results = iter(changes.results)
+    results: list[WriteResult] = []
+    for write in writes:
+        if not isinstance(write, RecordWrite):
+            results.append(await conversations.perform(write))
+        elif (turn := _turn(write)) is not None and turn.response_id in lost_turns:
+            results.append(conversation_lock_lost())
+        else:
+            is_written = next(record_results)
+            if turn is not None and isinstance(write, PutRecord | FinishRecord):
+                await conversations.end_turn(turn if is_written or changes.is_gone(write.record.id) else replace(turn, items=()))
+            results.append(is_written)
+    return results
+
+
+async def _lock_responses(connection: TimedConnection, writes: Iterable[RecordWrite]) -> dict[str, Row[Any]]:
+    ids = {write.response_id if isinstance(write, DeleteRecord) else write.record.id for write in writes}
+    return {row.id: row for row in await connection.execute(_SELECT_STATUS, {"ids": [*ids]})} if ids else {}
+
+
+def _turn(write: RecordWrite) -> ConversationTurn | None:
+    return None if isinstance(write, DeleteRecord) else write.turn
+
+
+def _conversation_id(write: StoreWrite) -> str | None:
+    if not isinstance(write, RecordWrite):
+        return conversation_id_of(write)
+    turn = _turn(write)
+    return turn.conversation_id if turn is not None else None
 
 
 async def _update(connection: TimedConnection, record: ResponseRecord, number: int, server_number: int) -> None:

@@ -184,6 +184,13 @@ class CreateRequest(Wire, kw_only=True):
             return [Message(role="user", content=[InputText(text=self.input)])]
         return self.input or []
 
+    @property
+    def conversation_id(self) -> str | None:
+        """The conversation that the response belongs to, however it was given; None for none."""
+        if isinstance(self.conversation, ConversationReference):
+            return self.conversation.id
+        return self.conversation if isinstance(self.conversation, str) else None
+
 
 _reader: Reader[CreateRequest] = Reader(CreateRequest)
 

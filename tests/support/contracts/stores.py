@@ -1,0 +1,28 @@
+"""One store of each kind, for the contract suites."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from antiphon.stores.base import Store
+from antiphon.stores.memory import MemoryStore
+from antiphon.stores.sql.store import SqlStore
+
+
+def made(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    match kind:
+        case "sqlite":
+            return SqlStore(f"sqlite:///{tmp_path}/store.sqlite3")
+        case "postgresql":
+            return SqlStore(request.getfixturevalue("postgres").new_database())
+        case _:
+            return MemoryStore()
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    store = made(request.param, request, tmp_path)
+    await store.open()
+    yield store
+    await store.close()
