@@ -6,12 +6,11 @@ that takes none.
 import time
 from collections.abc import Sequence
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from antiphon.errors import ClientError, pattern_mismatch, previous_response_not_found, references_too_large
 from antiphon.offload import offload
 from antiphon.protocols.responses.request import ResolvedRequest, has_audio_output, is_set
-from antiphon.records import ItemRecord
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.speech.service import SpeechService
@@ -20,6 +19,18 @@ from antiphon.stores.base import MAX_CHAIN_BYTES, MissingAncestor, Store
 from antiphon.wire.codec.types import Unknown
 from antiphon.wire.responses import items
 from antiphon.wire.responses.request import CreateRequest
+
+
+class KnownHistory(Struct, frozen=True):
+    """
+    The items of the conversation up to a response.
+
+    Attributes:
+        size_bytes: of their JSON.
+    """
+
+    items: tuple[items.Item, ...]
+    size_bytes: int
 
 
 async def resolve_request(
@@ -31,6 +42,7 @@ async def resolve_request(
     omit_unsupported: bool = True,
     speech: SpeechService | None = None,
     size_bytes: int = 0,
+    history: KnownHistory | None = None,
 ) -> ResolvedRequest:
     """
     Resolve a request to `model`.
@@ -39,6 +51,7 @@ async def resolve_request(
         omit_unsupported: whether tools that the engine can't use are left out rather than refused.
         speech: transcribes audio for an engine that takes none.
         size_bytes: of the request's JSON.
+        history: that of the previous response; None to load it from the store.
 
     Raises:
         ApiError: it refers to a response or an item that does not exist, or has audio that can't be decoded; or the model
@@ -50,9 +63,8 @@ async def resolve_request(
     if any(isinstance(item, items.ItemReference) for item in input_items):
         input_items, reference_bytes = await _resolve_references(input_items, store, tenant)
         size_bytes += reference_bytes
-    history = await _load_history(request, store, tenant)
-    history_bytes = sum(len(record.body) for record in history)
-    previous_items = await offload(history_bytes, lambda: [items.decode_item(record.body) for record in history])
+    history = history or await _load_history(request, store, tenant)
+    previous_items: Sequence[items.Item] = history.items
     if speech is not None and speech.missing_reason is None and not capabilities.audio_in:
         input_items = [await transcribe_item(item, f"input[{index}]", speech) for index, item in enumerate(input_items)]
         previous_items = [await transcribe_item(item, "previous_response_id", speech) for item in previous_items]
@@ -67,7 +79,7 @@ async def resolve_request(
         capabilities=capabilities,
         input_items=tuple(input_items),
         previous_items=tuple(previous_items),
-        size_bytes=size_bytes + history_bytes,
+        size_bytes=size_bytes + history.size_bytes,
         omit_unsupported=omit_unsupported,
     )
 
@@ -99,10 +111,10 @@ async def _resolve_references(input_items: Sequence[items.Item], store: Store, t
     return all_items, size_bytes
 
 
-async def _load_history(request: CreateRequest, store: Store, tenant: str) -> list[ItemRecord]:
+async def _load_history(request: CreateRequest, store: Store, tenant: str) -> KnownHistory:
     previous_id = request.previous_response_id
     if not is_set(previous_id):
-        return []
+        return KnownHistory((), 0)
     assert isinstance(previous_id, str)
     try:
         chain = await store.chain(tenant, previous_id)
@@ -110,4 +122,6 @@ async def _load_history(request: CreateRequest, store: Store, tenant: str) -> li
         raise previous_response_not_found(str(error)) from None
     if not chain:
         raise previous_response_not_found(previous_id)
-    return [record for response in chain for record in response.items]
+    records = [record for response in chain for record in response.items]
+    size_bytes = sum(len(record.body) for record in records)
+    return KnownHistory(await offload(size_bytes, lambda: tuple(items.decode_item(record.body) for record in records)), size_bytes)

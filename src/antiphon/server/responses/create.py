@@ -18,7 +18,7 @@ from antiphon.protocols.responses.session import ResponsesSession
 from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.core.ids import new_id, padding
 from antiphon.runtime.registry import ServedModel
-from antiphon.runtime.resolve_request import resolve_request
+from antiphon.runtime.resolve_request import KnownHistory, resolve_request
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import conversation_settings, request_caller, track_response
 from antiphon.server.http.body import read_json_body
@@ -54,12 +54,15 @@ class PreparedResponse(Struct, frozen=True):
         return self.model.live_engine if self.resolved_request.is_spoken else self.model.engine
 
 
-async def prepare_response(service: Service, scope: Scope, request: CreateRequest, size_bytes: int) -> PreparedResponse:
+async def prepare_response(
+    service: Service, scope: Scope, request: CreateRequest, size_bytes: int, history: KnownHistory | None = None
+) -> PreparedResponse:
     """
     Load all that a request refers to, and make its session.
 
     Args:
         size_bytes: of the request's JSON.
+        history: that of the previous response; None to load it from the store.
 
     Raises:
         ApiError: as `resolve_request`, or the engine can't do what the request asks.
@@ -73,6 +76,7 @@ async def prepare_response(service: Service, scope: Scope, request: CreateReques
         omit_unsupported=service.config.responses.unavailable_tools == "carry",
         speech=service.speech,
         size_bytes=size_bytes,
+        history=history,
     )
     session = await offload(resolved_request.size_bytes, ResponsesSession, resolved_request, new_id, _paddings(service, request))
     omitted_headers = omission_headers(session.omissions)
