@@ -18,6 +18,7 @@ from antiphon.server.openapi import document
 from antiphon.server.realtime import client_secrets
 from antiphon.server.responses import routes as responses
 from antiphon.server.webrtc import routes as realtime_calls
+from antiphon.server.websocket_mode import routes as websocket_mode
 from antiphon.server.workers import join
 
 
@@ -26,6 +27,7 @@ def routes(service: Service) -> list[GuardedRoute]:
     # Starlette tries routes in order, so those with the most requests come first.
     surfaces = (
         responses,
+        websocket_mode,
         shared_address,
         client_secrets,
         realtime_calls,
