@@ -94,10 +94,11 @@ async def test_an_idle_connection_ends_when_the_server_is_about_to_stop_and_a_bu
         assert process.wait(10) == 0
 
 
-async def test_what_runs_when_the_time_to_drain_is_over_fails(tmp_path):
+@pytest.mark.parametrize("store", [False, True])
+async def test_what_runs_when_the_time_to_drain_is_over_fails(tmp_path, store):
     with serving(tmp_path, drain_s=1) as (process, url):
         async with connected(url) as peer:
-            await peer.create("x", model="endless")
+            await peer.create("x", model="endless", store=store)
             await peer.until("response.output_text.delta")
             process.send_signal(signal.SIGTERM)
             *_, error, failure = await peer.until("response.failed")

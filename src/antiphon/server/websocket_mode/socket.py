@@ -95,6 +95,8 @@ class ResponsesSocket:
         if self._end_error is not None or self._is_closing:
             return
         self._end_error = error
+        if self._websocket is not None:
+            self._websocket.has_more = True  # the ends of responses are stored before they are sent
         for _lane, turn in self._lanes.drop_waiting():
             turn.drop()
         for turn in tuple(self._running):
