@@ -5,7 +5,15 @@ import os
 
 import openai
 import pytest
-from agents import Agent, OpenAIConversationsSession, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
+from agents import (
+    Agent,
+    OpenAIConversationsSession,
+    OpenAIResponsesModel,
+    OpenAIResponsesWSModel,
+    Runner,
+    function_tool,
+    set_tracing_disabled,
+)
 from pydantic import BaseModel
 
 set_tracing_disabled(True)
@@ -101,3 +109,20 @@ def test_a_conversation_by_its_id():
     first, second, kinds = asyncio.run(scenario())
     assert (first, second) == ("The tool says sunny in Paris", "You said: Hello")
     assert kinds == ["message", "function_call", "function_call_output", "message", "message", "message"]
+
+
+def test_a_websocket_carries_runs_with_tools_and_conversations_by_id():
+    async def scenario():
+        client = openai.AsyncOpenAI(base_url=os.environ["ANTIPHON_URL"], api_key="none", max_retries=0)
+        model = OpenAIResponsesWSModel("parrot", client)
+        talker = Agent(name="a", instructions="Be brief.", model=model, tools=[get_weather])
+        first = await Runner.run(talker, "weather?")
+        again = await Runner.run(talker, "again", previous_response_id=first.last_response_id)
+        streamed = Runner.run_streamed(talker, "weather?", auto_previous_response_id=True)
+        kinds = {event.type async for event in streamed.stream_events()}
+        await model.close()
+        return first.final_output, again.final_output, streamed.final_output, kinds
+
+    *outputs, kinds = asyncio.run(scenario())
+    assert outputs == ["The tool says sunny in Paris", "You said: again", "The tool says sunny in Paris"]
+    assert "raw_response_event" in kinds

@@ -84,6 +84,7 @@ class ResponsesSettings(BaseModel, frozen=True, extra="forbid"):
         default="carry",
         description="What to do with tools that an engine doesn't support: list them but don't offer them to it, or refuse.",
     )
+    websocket_minutes: float = Field(default=60, gt=0, description="Minutes after which a WebSocket of the Responses API ends.")
 
 
 class CallsSettings(BaseModel, frozen=True, extra="forbid"):

@@ -6,7 +6,7 @@ that takes none.
 import time
 from collections.abc import Container, Sequence
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from antiphon.errors import (
     ClientError,
@@ -35,6 +35,20 @@ MAX_ITEM_ID_LENGTH = 64
 """The longest id of an item in a conversation, as in the original."""
 
 
+class KnownHistory(Struct, frozen=True):
+    """
+    The items of the conversation up to a response.
+
+    Attributes:
+        size_bytes: of their JSON.
+        item_ids: those of the stored items.
+    """
+
+    items: tuple[items.Item, ...]
+    size_bytes: int
+    item_ids: frozenset[str] = frozenset()
+
+
 async def resolve_request(
     request: CreateRequest,
     model: ServedModel,
@@ -45,6 +59,7 @@ async def resolve_request(
     speech: SpeechService | None = None,
     size_bytes: int = 0,
     response_id: str | None = None,
+    history: KnownHistory | None = None,
 ) -> ResolvedRequest:
     """
     Resolve a request to `model`.
@@ -54,6 +69,7 @@ async def resolve_request(
         speech: transcribes audio for an engine that takes none.
         size_bytes: of the request's JSON.
         response_id: the id of the response, where it has one already.
+        history: that of the previous response; None to load it from the store.
 
     Raises:
         ApiError: it refers to a response or an item that does not exist, or has audio that can't be decoded; or the model
@@ -65,11 +81,10 @@ async def resolve_request(
     if any(isinstance(item, items.ItemReference) for item in input_items):
         input_items, reference_bytes = await resolve_references(input_items, store, tenant, "input")
         size_bytes += reference_bytes
-    history = await _load_history(request, store, tenant)
+    history = history or await _load_history(request, store, tenant)
     if request.conversation_id is not None:
-        check_conversation_ids(input_items, "input", {record.id for record in history})
-    history_bytes = sum(len(record.body) for record in history)
-    previous_items = await offload(history_bytes, lambda: [items.decode_item(record.body) for record in history])
+        check_conversation_ids(input_items, "input", history.item_ids)
+    previous_items: Sequence[items.Item] = history.items
     if speech is not None and speech.missing_reason is None and not capabilities.audio_in:
         input_items = [await transcribe_item(item, f"input[{index}]", speech) for index, item in enumerate(input_items)]
         previous_path = "previous_response_id" if request.conversation_id is None else "conversation"
@@ -85,7 +100,7 @@ async def resolve_request(
         capabilities=capabilities,
         input_items=tuple(input_items),
         previous_items=tuple(previous_items),
-        size_bytes=size_bytes + history_bytes,
+        size_bytes=size_bytes + history.size_bytes,
         omit_unsupported=omit_unsupported,
     )
 
@@ -159,17 +174,17 @@ async def resolve_references(input_items: Sequence[items.Item], store: Store, te
     return all_items, size_bytes
 
 
-async def _load_history(request: CreateRequest, store: Store, tenant: str) -> Sequence[ItemRecord]:
+async def _load_history(request: CreateRequest, store: Store, tenant: str) -> KnownHistory:
     conversation_id = request.conversation_id
     if conversation_id is not None:
         check_conversation_id(conversation_id, "conversation")
         items_before = await store.conversations.items(tenant, conversation_id)
         if items_before is None:
             raise conversation_not_found(conversation_id)
-        return items_before
+        return await _decode_history(items_before)
     previous_id = request.previous_response_id
     if not is_set(previous_id):
-        return []
+        return KnownHistory((), 0)
     assert isinstance(previous_id, str)
     try:
         chain = await store.chain(tenant, previous_id)
@@ -177,4 +192,10 @@ async def _load_history(request: CreateRequest, store: Store, tenant: str) -> Se
         raise previous_response_not_found(str(error)) from None
     if not chain:
         raise previous_response_not_found(previous_id)
-    return [record for response in chain for record in response.items]
+    return await _decode_history([record for response in chain for record in response.items])
+
+
+async def _decode_history(records: Sequence[ItemRecord]) -> KnownHistory:
+    size_bytes = sum(len(record.body) for record in records)
+    decoded_items = await offload(size_bytes, lambda: tuple(items.decode_item(record.body) for record in records))
+    return KnownHistory(decoded_items, size_bytes, frozenset(record.id for record in records))

@@ -57,6 +57,7 @@ class Service:
         coordinator: leases the workers of models.
         is_ready: whether everything has started.
         live_sessions: the sessions under way.
+        memory_budget: what WebSockets of the Responses API remember; it has the limits of `body_budget`.
         metrics: of this process.
         peers: the other processes of the server; None for a single one.
         recorder: records sessions; None with a store in memory, as nobody would find the recordings after a restart.
@@ -76,6 +77,7 @@ class Service:
         self.calls = ActiveCalls()
         self.metrics = Metrics()
         self.body_budget = BodyBudget(config.server)
+        self.memory_budget = BodyBudget(config.server)
         self._exit_stack = ExitStack()
         self.started_at = int(time.time())
         self.store = _build_store(config, peers)

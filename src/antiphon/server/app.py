@@ -18,6 +18,7 @@ from antiphon.server.openapi import document
 from antiphon.server.realtime import client_secrets
 from antiphon.server.responses import conversations, routes as responses
 from antiphon.server.webrtc import routes as realtime_calls
+from antiphon.server.websocket_mode import routes as websocket_mode
 from antiphon.server.workers import join
 
 
@@ -27,6 +28,7 @@ def routes(service: Service) -> list[GuardedRoute]:
     surfaces = (
         responses,
         conversations,
+        websocket_mode,
         shared_address,
         client_secrets,
         realtime_calls,

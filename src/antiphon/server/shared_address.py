@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from antiphon.errors import ClientError
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import GuardedRoute
+from antiphon.server.live.handshake import check_handshake
 from antiphon.server.minicpmo import routes as minicpmo
 from antiphon.server.realtime import routes as realtime
 from antiphon.server.transport import connection
@@ -46,5 +47,5 @@ class _SharedAddress:
             raise ClientError(message, status=403, code="key_required")
         if not connection.is_handshake(scope):
             minicpmo.parse_session_request(query)
-        realtime.check_handshake(scope)
+        check_handshake(scope)
         await self._minicpmo_open(scope, send)

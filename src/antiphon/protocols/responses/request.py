@@ -18,6 +18,7 @@ from antiphon.protocols.responses.tools import Omissions, TranslationContext, bu
 from antiphon.wire.codec.fields import is_set as is_set, value_or
 from antiphon.wire.responses import items
 from antiphon.wire.responses.request import CreateRequest, VoiceReference
+from antiphon.wire.responses.websocket import ResponseCreate
 
 INCLUDE_LOGPROBS = "message.output_text.logprobs"
 INCLUDE_ENCRYPTED_REASONING = "reasoning.encrypted_content"
@@ -68,6 +69,11 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
         """Whether the response is to be stored."""
         # Responses: a response is stored unless the client says no.
         return self.request.store is not False
+
+    @property
+    def is_warm_up(self) -> bool:
+        """Whether the response is to have no output."""
+        return isinstance(self.request, ResponseCreate) and self.request.generate is False
 
     @property
     def is_spoken(self) -> bool:

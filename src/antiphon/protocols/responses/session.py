@@ -84,7 +84,7 @@ class ResponsesSession:
         self._respond = translated_request.respond
         self._resolved_request = resolved_request
         self._builder = ResponseBuilder(resolved_request, new_id)
-        self._output = steps.OutputMachine(new_id, is_spoken=resolved_request.is_spoken)
+        self._output = steps.OutputMachine(new_id, is_spoken=resolved_request.is_spoken, requires_item=not resolved_request.is_warm_up)
         self._wav_header = streaming_wav_header(AUDIO_RATE_HZ) if resolved_request.audio_format == "wav" else b""
         self._paddings = paddings
         self._is_streaming = resolved_request.request.stream is True

@@ -1,4 +1,4 @@
-"""How many bytes of request bodies the server keeps at once: in all, and for each key."""
+"""How many bytes of clients' JSON the server keeps at once: in all, and for each key."""
 
 from collections import Counter
 
@@ -73,15 +73,16 @@ class BodyLease:
     The bytes that one request's body takes of the budget.
 
     Attributes:
+        holder: whose they are.
         size_bytes: how many.
     """
 
-    __slots__ = ("_budget", "_holder", "size_bytes")
+    __slots__ = ("_budget", "holder", "size_bytes")
 
     def __init__(self, budget: BodyBudget, holder: str) -> None:
         self.size_bytes = 0
         self._budget = budget
-        self._holder = holder
+        self.holder = holder
 
     def extend(self, size_bytes: int) -> None:
         """
@@ -91,11 +92,11 @@ class BodyLease:
             ApiError: as `BodyBudget.take`.
         """
         if size_bytes > self.size_bytes:
-            self._budget.take(self._holder, size_bytes - self.size_bytes)
+            self._budget.take(self.holder, size_bytes - self.size_bytes)
             self.size_bytes = size_bytes
 
     def release(self) -> None:
         """Give everything back."""
         if self.size_bytes:
-            self._budget.give_back(self._holder, self.size_bytes)
+            self._budget.give_back(self.holder, self.size_bytes)
             self.size_bytes = 0

@@ -1,7 +1,7 @@
 """The sessions under way, which end in order when the server stops or when their key is revoked."""
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Protocol
 
 from antiphon.errors import ApiError, ClientError, shutting_down
@@ -26,6 +26,7 @@ class LiveSessions:
     def __init__(self) -> None:
         self.is_draining = False
         self._drivers: dict[Stoppable, str | None] = {}
+        self._drain_listeners: set[Callable[[], None]] = set()
 
     def __len__(self) -> int:
         return len(self._drivers)
@@ -53,6 +54,21 @@ class LiveSessions:
             yield
         finally:
             del self._drivers[driver]
+
+    @contextlib.contextmanager
+    def on_drain(self, listener: Callable[[], None]) -> Iterator[None]:
+        """Call `listener` when the server begins to drain, while this is entered."""
+        self._drain_listeners.add(listener)
+        try:
+            yield
+        finally:
+            self._drain_listeners.discard(listener)
+
+    def begin_drain(self) -> None:
+        """Admit no new sessions, and let those end that have nothing under way."""
+        self.is_draining = True
+        for listener in tuple(self._drain_listeners):
+            listener()
 
     @property
     def key_ids(self) -> frozenset[str]:

@@ -23,7 +23,7 @@ from antiphon.errors import ApiError, ClientError, shorten
 from antiphon.runtime.access import keys
 from antiphon.runtime.access.body_budget import BodyLease
 from antiphon.runtime.access.keys import Caller
-from antiphon.runtime.access.rate_limits import format_duration
+from antiphon.runtime.access.rate_limits import LimitKind, LimitState, format_duration
 from antiphon.runtime.service import Service
 from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY
 from antiphon.server.http.errors import on_api_error, on_exception_group, on_http_exception
@@ -129,10 +129,19 @@ class GuardedRoute(Route):
         caller = sender.caller = await self.identify(scope, headers)
         if caller.key is not None and not self.is_open_to(caller.key.scopes):
             raise _missing_scope_error(self.access)
-        if caller.allowance is not None:
-            await caller.allowance.begin_request()
+        await self.count_request(caller)
         scope[_CALLER_SCOPE_KEY] = caller
         return caller
+
+    async def count_request(self, caller: Caller) -> None:
+        """
+        Count the request against the limits of its key.
+
+        Raises:
+            ClientError: `rate_limit_exceeded`.
+        """
+        if caller.allowance is not None:
+            await caller.allowance.begin_request()
 
 
 def guarded_routes(service: Service, rows: Iterable[tuple[str, str, EndpointFunction | ASGIApp, Access, Operation]]) -> list[GuardedRoute]:
@@ -174,6 +183,16 @@ def track_response(scope: Scope, total_tokens: Callable[[], int]) -> AbstractAsy
     return contextlib.nullcontext() if allowance is None else allowance.track_response(total_tokens)
 
 
+def rate_limit_headers(states: Mapping[LimitKind, LimitState]) -> dict[str, str]:
+    """Headers that say what is left of a key's limits."""
+    headers: dict[str, str] = {}
+    for kind, state in states.items():
+        headers[f"x-ratelimit-limit-{kind}"] = str(state.limit)
+        headers[f"x-ratelimit-remaining-{kind}"] = str(state.remaining)
+        headers[f"x-ratelimit-reset-{kind}"] = format_duration(state.full_in_s)
+    return headers
+
+
 def token_counter(scope: Scope) -> Callable[[int], None]:
     """Takes the tokens of each of a session's responses off the limits of the key."""
     allowance = request_caller(scope).allowance
@@ -212,10 +231,7 @@ class _ResponseSender:
             if message["status"] == 401:
                 headers["www-authenticate"] = "Bearer"
             if self.caller is not None and self.caller.allowance is not None:
-                for kind, state in (await self.caller.allowance.states()).items():
-                    headers[f"x-ratelimit-limit-{kind}"] = str(state.limit)
-                    headers[f"x-ratelimit-remaining-{kind}"] = str(state.remaining)
-                    headers[f"x-ratelimit-reset-{kind}"] = format_duration(state.full_in_s)
+                headers.update(rate_limit_headers(await self.caller.allowance.states()))
             if self.origin is not None:
                 headers["access-control-allow-origin"] = self.origin
                 headers["access-control-expose-headers"] = _EXPOSED_HEADERS

@@ -17,12 +17,15 @@ def json_response(body: object, status: int = 200, headers: dict[str, str] | Non
 
 def error_response(error: ApiError) -> Response:
     """An error in the shape that OpenAI's SDKs read."""
-    headers = {}
-    if error.retry_after_s is not None:
-        headers["retry-after"] = str(max(1, round(error.retry_after_s)))
+    headers = retry_headers(error)
     if error.status == 426:  # RFC 9110 15.5.22: 426 must name the protocol; RFC 6455 4.4: and the version
         headers |= {"upgrade": "websocket", "connection": "upgrade", "sec-websocket-version": "13"}
     return json_response(error.body(), error.status, headers)
+
+
+def retry_headers(error: ApiError) -> dict[str, str]:
+    """The header that says when a retry may help."""
+    return {} if error.retry_after_s is None else {"retry-after": str(max(1, round(error.retry_after_s)))}
 
 
 async def on_api_error(_request: Request, error: Exception) -> Response:

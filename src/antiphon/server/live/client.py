@@ -2,11 +2,18 @@
 
 from typing import Protocol, TypeVar
 
-from antiphon.errors import ServerError
+from antiphon.errors import SHUTTING_DOWN_CODE, ApiError, ServerError
 
 REASON_LIMIT_BYTES = 123
 """RFC 6455 5.5: a control frame carries 125 bytes, and the code takes two."""
 
+
+_CLOSE_BY_ERROR_CODE = {
+    "session_expired": (1001, "expired"),
+    "websocket_connection_limit_reached": (1001, "expired"),
+    SHUTTING_DOWN_CODE: (1012, "stopped"),
+    "invalid_api_key": (3000, "revoked"),
+}
 
 MessageT_contra = TypeVar("MessageT_contra", contravariant=True)
 
@@ -25,6 +32,11 @@ class ClientListener(Protocol[MessageT_contra]):
 
     def resume(self) -> None:
         """The client reads again."""
+
+
+def close_code(error: ApiError | None) -> tuple[int, str]:
+    """The WebSocket close code for a session that ends with `error`, and the reason as a metrics label."""
+    return (1000, "left") if error is None else _CLOSE_BY_ERROR_CODE.get(error.code or "", (1011, "failed"))
 
 
 def close_reason(text: str) -> str:

@@ -102,7 +102,7 @@ class HttpServer(uvicorn.Server):
         Until then the server still accepts connections, to answer that it takes no new work, so that load balancers
         move on. Who waits in the queue is told at once, as the time that is left is for those being served.
         """
-        self.service.live_sessions.is_draining = True
+        self.service.live_sessions.begin_drain()
         self.service.coordinator.close_queue()
         await self._wait_until_idle()
         if not self.force_exit:

@@ -7,22 +7,15 @@ error. Events that the session sends meanwhile wait here.
 
 from collections.abc import Awaitable, Callable
 
-from antiphon.errors import SHUTTING_DOWN_CODE, ApiError, ClientError
+from antiphon.errors import ApiError, ClientError
 from antiphon.protocols.realtime.session import RealtimeMessage, UnreadableRealtimeEvent
 from antiphon.runtime.core.taps import Tap
-from antiphon.server.live.client import ClientListener, close_reason
+from antiphon.server.live.client import ClientListener, close_code, close_reason
 from antiphon.server.transport.websocket import ServerWebSocket
 from antiphon.wire.codec.structure import check_event_structure
 from antiphon.wire.realtime.client_events import ClientEvent, find_event_id
 from antiphon.wire.realtime.dialects import Dialect
 from antiphon.wire.realtime.server_events import ServerEvent
-
-CLOSE_BY_ERROR_CODE = {
-    "session_expired": (1001, "expired"),
-    SHUTTING_DOWN_CODE: (1012, "stopped"),
-    "invalid_api_key": (3000, "revoked"),
-}
-"""By error code: the WebSocket close code, and the end reason for metrics."""
 
 
 def deliver_event(text: bytes, decode: Callable[[bytes], ClientEvent], tap: Tap, driver: ClientListener[RealtimeMessage]) -> None:
@@ -93,7 +86,7 @@ class RealtimeClient:
             self._websocket.flush()
 
     def close(self, error: ApiError | None) -> None:
-        code, self.end_reason = (1000, "left") if error is None else CLOSE_BY_ERROR_CODE.get(error.code or "", (1011, "failed"))
+        code, self.end_reason = close_code(error)
         self._pending_close = code, close_reason(error.message if error else "")
         if self._websocket is not None:
             self._websocket.close(*self._pending_close)

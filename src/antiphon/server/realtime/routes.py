@@ -24,14 +24,13 @@ from antiphon.runtime.service import Service
 from antiphon.server.http.auth import GuardedRoute, conversation_settings, credential, request_caller, token_counter, track_response
 from antiphon.server.http.operation import MODEL_NOT_FOUND, UNAVAILABLE, UPGRADE_REQUIRED, Operation, Parameter
 from antiphon.server.live.client import close_reason, session_failed
+from antiphon.server.live.handshake import check_handshake, upgrade
 from antiphon.server.live.recording import observe_with, realtime_recording_taps
 from antiphon.server.live.session_log import log_realtime_session, realtime_taps
-from antiphon.server.live.subprotocols import select_subprotocol
 from antiphon.server.realtime.client import RealtimeClient
 from antiphon.server.realtime.negotiation import SESSION_PARAMETERS, build_session_config, negotiate_dialect, select_model
 from antiphon.server.realtime.sideband import SidebandListener, sideband_client
 from antiphon.server.transport import connection
-from antiphon.server.transport.websocket import ServerWebSocket, WebSocketListener, upgrade_required
 from antiphon.wire.realtime.dialects import DIALECTS, DialectName
 from antiphon.wire.realtime.server_events import ErrorEvent, RealtimeError
 from antiphon.wire.realtime.session import decode_session
@@ -88,7 +87,7 @@ class RealtimeRoute(GuardedRoute):
 
     async def _refuse_on_websocket(self, error: ClientError, scope: Scope, send: Send) -> None:
         body = RealtimeError(type=error.type, code=error.code or "invalid_api_key", message=error.message, param=error.param, event_id=None)
-        websocket = await _upgrade(scope, send, None)
+        websocket = await upgrade(scope, send, None)
         frame = DIALECTS["ga"].encode_server(ErrorEvent(event_id=new_id("event"), error=body))  # the same in both dialects
         assert frame is not None
         websocket.send(frame)
@@ -99,21 +98,6 @@ class RealtimeRoute(GuardedRoute):
 
 def _is_reportable(error: ClientError, scope: Scope) -> bool:
     return connection.is_handshake(scope) and error.code not in _CROSS_SITE_CODES
-
-
-async def _upgrade(scope: Scope, send: Send, listener: WebSocketListener | None) -> ServerWebSocket:
-    return await connection.from_scope(scope).upgrade(send, listener, subprotocol=select_subprotocol(Headers(scope=scope)))
-
-
-def check_handshake(scope: Scope) -> None:
-    """
-    Refuse a request that is not a WebSocket handshake.
-
-    Raises:
-        ClientError: it is not one.
-    """
-    if not connection.is_handshake(scope):
-        raise upgrade_required("This address is for WebSockets: the request must ask for an upgrade to one.")
 
 
 class RealtimeEndpoint:
@@ -153,7 +137,7 @@ class RealtimeEndpoint:
         )
         listener = SidebandListener(call, client)
         with call.attach(client), self._service.live_sessions.track(listener, caller.key):
-            await client.accept(listener, lambda listener: _upgrade(scope, send, listener))
+            await client.accept(listener, lambda listener: upgrade(scope, send, listener))
             await client.wait_closed()
 
     async def _run_session(
@@ -170,7 +154,7 @@ class RealtimeEndpoint:
         settings = conversation_settings(scope, model.name, "realtime")
 
         async def accept() -> None:
-            await client.accept(driver, lambda listener: _upgrade(scope, send, listener))
+            await client.accept(driver, lambda listener: upgrade(scope, send, listener))
 
         with self._service.live_sessions.track(driver, request_caller(scope).key):
             try:

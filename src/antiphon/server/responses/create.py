@@ -20,7 +20,7 @@ from antiphon.runtime.conversation_lock import lock_conversation, unlock_convers
 from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.core.ids import new_id, padding
 from antiphon.runtime.registry import ServedModel
-from antiphon.runtime.resolve_request import resolve_request
+from antiphon.runtime.resolve_request import KnownHistory, resolve_request
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import conversation_settings, request_caller, track_response
 from antiphon.server.http.body import read_json_body
@@ -66,12 +66,15 @@ class PreparedResponse(Struct, frozen=True):
         return self.model.live_engine if self.resolved_request.is_spoken else self.model.engine
 
 
-async def prepare_response(service: Service, scope: Scope, request: CreateRequest, size_bytes: int) -> PreparedResponse:
+async def prepare_response(
+    service: Service, scope: Scope, request: CreateRequest, size_bytes: int, history: KnownHistory | None = None
+) -> PreparedResponse:
     """
     Load all that a request refers to, and make its session.
 
     Args:
         size_bytes: of the request's JSON.
+        history: that of the previous response; None to load it from the store.
 
     Raises:
         ApiError: as `resolve_request`, or the engine can't do what the request asks, or another response has the
@@ -80,17 +83,23 @@ async def prepare_response(service: Service, scope: Scope, request: CreateReques
     model = service.registry.find(request.model or None)
     response_id = new_id("resp")
     if request.conversation_id is None:
-        return await _prepare(service, scope, request, size_bytes, model, response_id)
+        return await _prepare(service, scope, request, size_bytes, model, response_id, history)
     await lock_conversation(service.store, request_caller(scope).tenant, request.conversation_id, response_id)
     try:
-        return await _prepare(service, scope, request, size_bytes, model, response_id)
+        return await _prepare(service, scope, request, size_bytes, model, response_id, history)
     except BaseException:
         await unlock_conversation(service.store, response_id)
         raise
 
 
 async def _prepare(
-    service: Service, scope: Scope, request: CreateRequest, size_bytes: int, model: ServedModel, response_id: str
+    service: Service,
+    scope: Scope,
+    request: CreateRequest,
+    size_bytes: int,
+    model: ServedModel,
+    response_id: str,
+    history: KnownHistory | None,
 ) -> PreparedResponse:
     resolved_request = await resolve_request(
         request,
@@ -101,6 +110,7 @@ async def _prepare(
         speech=service.speech,
         size_bytes=size_bytes,
         response_id=response_id,
+        history=history,
     )
     session = await offload(resolved_request.size_bytes, ResponsesSession, resolved_request, new_id, _paddings(service, request))
     omitted_headers = omission_headers(session.omissions)

@@ -80,7 +80,7 @@ class ServerConnection(LimitedHttpProtocol):
     def shutdown(self) -> None:
         if self._websocket is None:
             super().shutdown()
-        else:
+        elif not self._websocket.has_more:
             self._websocket.close(SERVICE_RESTART, "The server is shutting down.")
 
     def on_message_begin(self) -> None:

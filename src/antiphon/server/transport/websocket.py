@@ -93,6 +93,7 @@ class ServerWebSocket:
     Attributes:
         close_code: of the first Close, from either side; `NO_STATUS` for one without a code; None before, and where the
             connection was lost without a Close.
+        has_more: whether its owner closes it when what is still to be sent was sent, also when the server stops.
     """
 
     __slots__ = (
@@ -120,6 +121,7 @@ class ServerWebSocket:
         "_throttle_timer",
         "_uncounted_bytes",
         "close_code",
+        "has_more",
     )
 
     def __init__(
@@ -132,6 +134,7 @@ class ServerWebSocket:
         limit_bytes: int = frames.MESSAGE_LIMIT_BYTES,
     ) -> None:
         self.close_code: int | None = None
+        self.has_more = False
         self._connection = connection
         self._listener = listener
         self._on_binary = on_binary

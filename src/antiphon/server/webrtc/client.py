@@ -11,7 +11,8 @@ from antiphon.errors import ApiError
 from antiphon.runtime.core.calls import RealtimeDriver
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.core.taps import Tap
-from antiphon.server.realtime.client import CLOSE_BY_ERROR_CODE, deliver_event
+from antiphon.server.live.client import close_code
+from antiphon.server.realtime.client import deliver_event
 from antiphon.server.transport.limits import BACKLOG_LIMIT_BYTES
 from antiphon.server.webrtc.playback import PlaybackQueue
 from antiphon.wire.realtime import server_events as events
@@ -95,7 +96,7 @@ class CallClient:
 
     def close(self, error: ApiError | None) -> None:
         """The session is over; `run_call` closes the connection."""
-        self.end_reason = "left" if error is None else CLOSE_BY_ERROR_CODE.get(error.code or "", (0, "failed"))[1]
+        self.end_reason = close_code(error)[1]
         self._has_left = True
 
     def _is_repeated(self, event: events.ErrorEvent) -> bool:

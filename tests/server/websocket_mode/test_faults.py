@@ -1,0 +1,157 @@
+"""Clients that do not read, that leave or flood, and a server that stops."""
+
+import asyncio
+import contextlib
+import json
+import signal
+
+import pytest
+
+from antiphon.engine_api import commands, events
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engine_api.options import ConversationSettings
+from antiphon.server.processes.run import background_server
+from antiphon.server.websocket_mode.warm_up import WarmUpEngine, can_prefill, prefill
+from support.server.key_server import MODELS, counted, numbers
+from support.server.own_process import serving
+from support.server.raw_http import connect, request, until
+from support.server.responses_peer import LAST, connected, said
+from support.server.scripted_server import configured
+
+pytestmark = pytest.mark.anyio
+
+HANDSHAKE = {
+    "connection": "Upgrade",
+    "upgrade": "websocket",
+    "sec-websocket-version": "13",
+    "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
+FLOOD = {"engine": "scripted", "answers": [{"lines": [{"text": "la " * 1000, "repeat": 1_000_000}]}]}
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    config = configured(
+        tmp_path_factory.mktemp("home"), {**MODELS, "flood": FLOOD}, **{"logging.level": "error", "server.slow_reader_s": 1}
+    )
+    with background_server(config) as address:
+        yield address
+
+
+def framed(**fields):
+    """A message of a client, masked with zeros."""
+    text = json.dumps({"type": "response.create", "store": False, "model": "parrot", **fields}).encode()
+    text = text.ljust(200)  # so that its length takes two bytes
+    return bytes([0x81, 0x80 | 126]) + len(text).to_bytes(2, "big") + bytes(4) + text
+
+
+async def test_a_client_that_does_not_read_is_dropped_and_others_go_on(url):
+    with connect(url) as connection:
+        connection.sendall(request(path="/v1/responses", **HANDSHAKE))
+        until(connection, b"\r\n\r\n")
+        connection.sendall(b"".join(framed(input="x", model="flood", stream_id=f"lane{number}") for number in range(16)))
+        async with connected(url) as peer:
+            assert said(await peer.ask("Hi")) == "You said: Hi"
+        while not any(numbers(url).get(("antiphon_dropped_connections_total", reason)) for reason in ("slow_reader", "backlog")):
+            pass
+
+
+async def test_messages_that_come_with_the_handshake_are_not_lost(url):
+    with connect(url) as connection:
+        connection.sendall(request(path="/v1/responses", **HANDSHAKE) + framed(input="Hi") + framed(input="again"))
+        got = until(connection, b"You said: again")
+    assert got.index(b"You said: Hi") < got.index(b"You said: again")
+
+
+async def test_a_client_that_asks_for_everything_at_once_and_leaves_harms_nobody(url):
+    for _ in range(5):
+        with connect(url) as connection:
+            connection.sendall(request(path="/v1/responses", **HANDSHAKE))
+            connection.sendall(b"".join(framed(input="x", model="endless", stream_id=f"lane{n % 40}") for n in range(200)))
+            until(connection, b"rate_limit_exceeded")
+    async with connected(url) as peer:
+        assert said(await peer.ask("Hi")) == "You said: Hi"
+    counted(url, ("http_server_active_requests",), 1.0)  # the one that asks
+
+
+async def test_an_idle_connection_ends_when_the_server_is_about_to_stop_and_a_busy_one_when_it_is_done(tmp_path):
+    with serving(tmp_path, drain_s=30) as (process, url):
+        async with connected(url) as idle, connected(url) as busy:
+            await busy.create("x", model="short")
+            await busy.until("response.output_text.delta")
+            process.send_signal(signal.SIGTERM)
+            assert (await idle.until("error"))[-1]["error"]["code"] == "server_shutting_down"
+            assert (await idle.end())[0] == 1012
+            assert (await busy.until(*LAST))[-1]["type"] == "response.completed"
+            assert (await busy.hear())["error"]["code"] == "server_shutting_down" and (await busy.end())[0] == 1012
+            await idle.socket.close()
+            await busy.socket.close()
+        assert process.wait(10) == 0
+
+
+@pytest.mark.parametrize("store", [False, True])
+async def test_what_runs_when_the_time_to_drain_is_over_fails(tmp_path, store):
+    with serving(tmp_path, drain_s=1) as (process, url):
+        async with connected(url) as peer:
+            await peer.create("x", model="endless", store=store)
+            await peer.until("response.output_text.delta")
+            process.send_signal(signal.SIGTERM)
+            *_, error, failure = await peer.until("response.failed")
+            assert (error["status"], error["error"]["code"]) == (503, "server_shutting_down")
+            assert failure["response"]["status"] == "failed" and (await peer.end())[0] == 1012
+            await peer.socket.close()
+        assert process.wait(10) == 0
+
+
+# Warm-ups
+
+
+class PreparingEngine:
+    """An engine that acts on `Prepare`, and notes its commands."""
+
+    capabilities = Capabilities(foresees=True)
+
+    def __init__(self):
+        self.sent = []
+        self.has_command = asyncio.Event()
+        self.is_open = False
+
+    @contextlib.asynccontextmanager
+    async def open(self, settings, deliver):
+        self.is_open = True
+        try:
+            yield self
+        finally:
+            self.is_open = False
+
+    def send(self, command):
+        self.sent.append(command)
+        self.has_command.set()
+
+
+async def test_a_warm_up_has_the_engine_prepare_until_the_next_request_begins():
+    engine, has_begun, ask = PreparingEngine(), asyncio.Event(), commands.Respond(id="resp_1", history=())
+    assert can_prefill(engine)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(prefill(engine, ConversationSettings(model="m"), ask, has_begun))
+        await engine.has_command.wait()
+        assert engine.is_open and engine.sent == [commands.Prepare(ask)]
+        has_begun.set()
+    assert not engine.is_open
+
+
+async def test_a_warm_up_answers_nothing_and_asks_nothing():
+    delivered = []
+    engine = WarmUpEngine(Capabilities())
+    async with engine.open(ConversationSettings(model="m"), delivered.extend) as conversation:
+        conversation.pause()
+        conversation.resume()
+        conversation.send(commands.Respond(id="resp_1", history=()))
+        conversation.send(commands.Cancel(id="resp_1"))
+    assert delivered == [events.Usage(id="resp_1", input_tokens=0, output_tokens=0), events.ResponseEnded("resp_1")]
+    assert engine.request == commands.Respond(id="resp_1", history=())
