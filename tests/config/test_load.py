@@ -182,10 +182,13 @@ def test_a_model_without_an_engine_is_refused(places: Places) -> None:
     [
         ("[server]\nprot = 1", "server.prot: there is no such setting; did you mean 'port'?"),
         ("[serve]\nport = 1", "serve: there is no such setting; did you mean 'server'?"),
-        ("[responses]\nx = 1", "responses.x: there is no such setting; there are 'profile', 'obfuscation', and 'unavailable_tools'"),
+        (
+            "[responses]\nx = 1",
+            "responses.x: there is no such setting; there are 'profile', 'obfuscation', 'unavailable_tools', and 'encryption_keys_env'",
+        ),
         (
             "[responses.tls]\nkey = 1",
-            "responses.tls: there is no such setting; there are 'profile', 'obfuscation', and 'unavailable_tools'",
+            "responses.tls: there is no such setting; there are 'profile', 'obfuscation', 'unavailable_tools', and 'encryption_keys_env'",
         ),
         ("[server]\nport = 'many'", "server.port: expected a valid integer, unable to parse string as an integer, got 'many'"),
         ("[server]\nport = 65536", "server.port: expected less than or equal to 65535, got 65536"),

@@ -83,6 +83,11 @@ class OutputItem:
         return self.kind in _REASONING_KINDS
 
     @property
+    def reasoning_text(self) -> str:
+        """The reasoning so far; its summary where there is no more of it."""
+        return "".join(part.text for part in self.parts or self.summaries) if self.is_reasoning else ""
+
+    @property
     def arguments(self) -> str:
         """A tool call's arguments so far."""
         return "".join(self.chunks)

@@ -12,6 +12,7 @@ from antiphon.errors import ClientError, pattern_mismatch, previous_response_not
 from antiphon.offload import offload
 from antiphon.protocols.responses.request import ResolvedRequest, has_audio_output, is_set
 from antiphon.records import ItemRecord
+from antiphon.runtime.access.encrypted_reasoning import GetCipher, decrypt_reasoning
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.speech.service import SpeechService
@@ -31,6 +32,7 @@ async def resolve_request(
     omit_unsupported: bool = True,
     speech: SpeechService | None = None,
     size_bytes: int = 0,
+    content_cipher: GetCipher | None = None,
 ) -> ResolvedRequest:
     """
     Resolve a request to `model`.
@@ -39,10 +41,11 @@ async def resolve_request(
         omit_unsupported: whether tools that the engine can't use are left out rather than refused.
         speech: transcribes audio for an engine that takes none.
         size_bytes: of the request's JSON.
+        content_cipher: decrypts reasoning; None to leave it all to the engine.
 
     Raises:
-        ApiError: it refers to a response or an item that does not exist, or has audio that can't be decoded; or the model
-            has no worker now.
+        ApiError: it refers to a response or an item that does not exist, or has audio or encrypted reasoning that can't
+            be decoded; or the model has no worker now.
     """
     model.require_worker()
     capabilities = model.engine.capabilities
@@ -53,6 +56,11 @@ async def resolve_request(
     history = await _load_history(request, store, tenant)
     history_bytes = sum(len(record.body) for record in history)
     previous_items = await offload(history_bytes, lambda: [items.decode_item(record.body) for record in history])
+    reasoning_texts = (
+        {}
+        if content_cipher is None
+        else await decrypt_reasoning(input_items, previous_items, content_cipher, tenant, engine_encrypts=capabilities.encrypts_reasoning)
+    )
     if speech is not None and speech.missing_reason is None and not capabilities.audio_in:
         input_items = [await transcribe_item(item, f"input[{index}]", speech) for index, item in enumerate(input_items)]
         previous_items = [await transcribe_item(item, "previous_response_id", speech) for item in previous_items]
@@ -67,6 +75,7 @@ async def resolve_request(
         capabilities=capabilities,
         input_items=tuple(input_items),
         previous_items=tuple(previous_items),
+        reasoning_texts=reasoning_texts,
         size_bytes=size_bytes + history_bytes,
         omit_unsupported=omit_unsupported,
     )

@@ -62,7 +62,13 @@ def build(model: str, options: Mapping[str, Any], build_context: BuildContext) -
 def _capabilities(options: ResponsesOptions, is_openai: bool, model: str) -> Capabilities:
     # OpenAI's Responses API has no penalties, and only it has grammars for custom tools.
     defaults = msgspec.structs.replace(
-        DEFAULT_CAPABILITIES, grammars=is_openai, truncation=True, penalties=not is_openai, summaries=True, hosted=options.tools
+        DEFAULT_CAPABILITIES,
+        grammars=is_openai,
+        truncation=True,
+        penalties=not is_openai,
+        summaries=True,
+        encrypts_reasoning=True,
+        hosted=options.tools,
     )
     return parse_capabilities(defaults, options.abilities, model)
 

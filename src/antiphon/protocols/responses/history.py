@@ -25,10 +25,12 @@ def to_history(items_with_paths: Sequence[ItemWithPath], context: TranslationCon
     """
     history = [history_item for path, item in items_with_paths for history_item in _history_items(item, path, context)]
     _match_results_to_calls(history, shell_call_ids(items_with_paths))
-    return tuple(history)
+    return tuple(_without_stray_reasoning(history))
 
 
 def _history_items(item: items.Item, path: str, context: TranslationContext) -> Iterable[engine_history.HistoryItem]:
+    if isinstance(item, items.Reasoning):
+        return (_reasoning(item, context.reasoning_texts),)
     convert = _ITEM_CONVERTERS.get(type(item))
     if convert is not None:
         return (convert(item, lambda content, field: _parts(content, f"{path}.{field}", context.capabilities, context.model)),)
@@ -51,11 +53,13 @@ def _message(item: items.Message, convert_parts: ConvertParts) -> engine_history
     return engine_history.Message(item.role, convert_parts(item.content, "content"), item.phase or None)
 
 
-def _reasoning(item: items.Reasoning, _convert_parts: ConvertParts) -> engine_history.HistoryItem:
+def _reasoning(item: items.Reasoning, reasoning_texts: Mapping[str, str]) -> engine_history.HistoryItem:
+    decrypted_text = reasoning_texts.get(item.encrypted_content or "")
     return engine_history.ReasoningItem(
-        text="".join(part.text for part in item.content or ()),
+        # What was decrypted is as the model wrote it; what stands beside it may have been changed.
+        text="".join(part.text for part in item.content or ()) if decrypted_text is None else decrypted_text,
         summary=tuple(part.text for part in item.summary),
-        encrypted_content=item.encrypted_content or None,
+        encrypted_content=(item.encrypted_content or None) if decrypted_text is None else None,
     )
 
 
@@ -73,7 +77,6 @@ def _tool_result(item: items.FunctionCallOutput | items.CustomToolCallOutput, co
 
 _ITEM_CONVERTERS = table(
     convert(items.Message, _message),
-    convert(items.Reasoning, _reasoning),
     convert(items.FunctionCall, _function_call),
     convert(items.FunctionCallOutput, _tool_result),
     convert(items.CustomToolCall, _custom_call),
@@ -134,6 +137,23 @@ _REQUIRED_CAPABILITIES = {
     parts.InputAudio: "audio_in",
 }
 """The capability that a content part needs."""
+
+
+def _without_stray_reasoning(history: Sequence[engine_history.HistoryItem]) -> Sequence[engine_history.HistoryItem]:
+    """
+    The history without reasoning that leads to nothing, as of a response that was cut off in it: models take it only
+    before the message or the call that it led to.
+    """
+    remaining: list[engine_history.HistoryItem] = []
+    is_led_to = False
+    for item in reversed(history):
+        if not isinstance(item, engine_history.ReasoningItem):
+            is_message = isinstance(item, engine_history.Message) and item.role == "assistant"
+            is_led_to = is_message or isinstance(item, engine_history.ToolCall | engine_history.HostedToolItem)
+        elif not is_led_to:
+            continue
+        remaining.append(item)
+    return remaining[::-1]
 
 
 def _match_results_to_calls(history: list[engine_history.HistoryItem], shell_calls: Mapping[str, str]) -> None:

@@ -5,7 +5,7 @@ A field that changes the meaning of the response, or what the client finds in it
 it. A hint is taken and echoed, and an engine that can't act on it never sees it (docs/decisions/0024).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
@@ -38,6 +38,7 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
         created_at: in Unix seconds.
         input_items: the items in this request.
         previous_items: the items of the conversation before it, oldest first.
+        reasoning_texts: decrypted reasoning of the conversation, by its `encrypted_content`.
         size_bytes: of the JSON of the request and of the items before it.
         omit_unsupported: whether unsupported tools and items are left out (see `Omissions`) rather than refused.
     """
@@ -50,6 +51,7 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
     capabilities: Capabilities
     input_items: tuple[items.Item, ...]
     previous_items: tuple[items.Item, ...] = ()
+    reasoning_texts: Mapping[str, str] = {}
     size_bytes: int = 0
     omit_unsupported: bool = True
 
@@ -58,6 +60,11 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
         """Whether the response is to be stored."""
         # Responses: a response is stored unless the client says no.
         return self.request.store is not False
+
+    @property
+    def encrypts_reasoning(self) -> bool:
+        """Whether the client wants reasoning in encrypted form, to give it back."""
+        return INCLUDE_ENCRYPTED_REASONING in (self.request.include or ())
 
     @property
     def is_spoken(self) -> bool:
@@ -92,7 +99,9 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
     request, capabilities = resolved_request.request, resolved_request.capabilities
     for check in _CHECKS:
         check(request, capabilities, resolved_request.model)
-    context = TranslationContext(capabilities, resolved_request.model, resolved_request.omit_unsupported, Omissions())
+    context = TranslationContext(
+        capabilities, resolved_request.model, resolved_request.omit_unsupported, Omissions(), resolved_request.reasoning_texts
+    )
     instructions, prelude = _instructions(request)
     items_with_paths: list[ItemWithPath] = [
         *prelude,
@@ -127,7 +136,7 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
         truncate=request.truncation == "auto" and capabilities.truncation,
         reasoning_effort=(reasoning.effort or None) if reasoning and capabilities.efforts else None,
         reasoning_summary=_requested_summary(request) if capabilities.summaries else None,
-        encrypt_reasoning=INCLUDE_ENCRYPTED_REASONING in (request.include or ()),
+        encrypt_reasoning=resolved_request.encrypts_reasoning,
         verbosity=(text.verbosity or None) if text and capabilities.verbosities else None,
         voice=Voice(_requested_voice(request), AUDIO_RATE_HZ) if resolved_request.is_spoken else None,
     )

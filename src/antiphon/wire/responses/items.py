@@ -47,6 +47,9 @@ from antiphon.wire.responses.parts import (
 )
 from antiphon.wire.responses.tools import Effort, TextFormat, Tool
 
+MAX_ENCRYPTED_CHARACTERS = 20_971_520
+"""The longest `encrypted_content` that the API takes."""
+
 Role = Literal["user", "assistant", "system", "developer"]
 AnyRole = Literal["unknown", "user", "assistant", "system", "critic", "discriminator", "developer", "tool"]
 ToolOutput = LongText | list[ToolOutputPart]
@@ -197,7 +200,7 @@ class Compaction(Tagged, kw_only=True, tag="compaction"):
     """The conversation before it, compacted and encrypted by the service that made it."""
 
     id: Maybe[str] = UNSET
-    encrypted_content: Annotated[str, Meta(max_length=20_971_520)]
+    encrypted_content: Annotated[str, Meta(max_length=MAX_ENCRYPTED_CHARACTERS)]
     created_by: Maybe[str] = UNSET
 
 
