@@ -86,7 +86,7 @@ def test_a_client_that_keeps_the_conversation_brings_the_reasoning_back_to_the_m
 
 
 def test_a_stored_conversation_brings_it_back_as_well(client, server):
-    asked = {"model": "chat", "tools": [FIND], "include": ENCRYPTED}
+    asked = {"model": "chat", "tools": [FIND], "include": ENCRYPTED, "reasoning": {"summary": "auto"}}
     first = client.responses.create(input="Where?", **asked)
     result = {"type": "function_call_output", "call_id": "call_1", "output": "page 7"}
     client.responses.create(input=[result], previous_response_id=first.id, **asked)
@@ -186,3 +186,38 @@ def test_reasoning_that_led_to_nothing_is_not_given_to_the_model(client, server)
     history = [{"role": "user", "content": "cut"}, as_codex_sends_it(cut.output[0]), {"role": "user", "content": "Go on."}]
     client.responses.create(model="chat", input=history, tools=[FIND], store=False)
     assert [message["role"] for message in server[2][-1]["messages"]] == ["user", "user"]
+
+
+SUMMARY = [
+    "response.output_item.added",
+    "response.reasoning_summary_part.added",
+    *["response.reasoning_summary_text.delta"] * 8,
+    "response.reasoning_summary_text.done",
+    "response.reasoning_summary_part.done",
+    "response.output_item.done",
+]
+
+
+@pytest.mark.parametrize("wish", [{"summary": "auto"}, {"summary": "concise"}, {"summary": "detailed"}, {"generate_summary": "auto"}])
+def test_raw_reasoning_is_streamed_as_the_summary_that_a_client_asked_for(client, wish):
+    with client.responses.stream(model="raw", input="Hi", reasoning=wish) as stream:
+        kinds = [event.type for event in stream]
+        response = stream.get_final_response()
+    assert kinds[2 : 2 + len(SUMMARY)] == SUMMARY and "response.reasoning_text.delta" not in kinds
+    assert [part.text for part in response.output[0].summary] == [THOUGHT] and not response.output[0].content
+
+
+def test_without_a_wish_raw_reasoning_stays_raw(client):
+    thought = client.responses.create(model="raw", input="Hi").output[0]
+    assert thought.summary == [] and [part.text for part in thought.content] == [THOUGHT]
+
+
+def test_an_engine_with_summaries_keeps_its_own_and_lacks_none(client):
+    asked = {"model": "summing", "reasoning": {"summary": "auto"}}
+    own, made = (client.responses.create(input=question, **asked).output[0] for question in ("both", "Hi"))
+    assert [part.text for part in own.summary] == ["It looks."] and own.content[0].text == THOUGHT
+    assert [part.text for part in made.summary] == [THOUGHT] and made.content[0].text == THOUGHT
+    with client.responses.stream(input="Hi", **asked) as stream:
+        kinds = [event.type for event in stream]
+    ending = [kind for kind in kinds if "summary" in kind or kind.endswith("content_part.done")]
+    assert ending[:5] == ["response.content_part.done", *dict.fromkeys(SUMMARY[1:-1])]

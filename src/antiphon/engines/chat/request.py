@@ -317,9 +317,11 @@ def assistant_texts(parts: Iterable[history.HistoryPart]) -> Iterator[str]:
 
 
 def _add_reasoning(item: history.ReasoningItem, messages: list[JsonDict], quirks: Quirks) -> None:
-    if quirks.reasoning_field is not None and item.text:
+    # Where only a summary is known, it stands for the reasoning: it may have been sent under that name.
+    text = item.text or "\n\n".join(item.summary)
+    if quirks.reasoning_field is not None and text:
         message = _open_assistant_message(messages, for_call=False)
-        message[quirks.reasoning_field] = message.get(quirks.reasoning_field, "") + item.text
+        message[quirks.reasoning_field] = message.get(quirks.reasoning_field, "") + text
 
 
 def _add_call(item: history.ToolCall, messages: list[JsonDict]) -> None:

@@ -6,6 +6,7 @@ it. A hint is taken and echoed, and an engine that can't act on it never sees it
 """
 
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 from msgspec import Struct
 
@@ -271,6 +272,16 @@ def _engine_format(text_format: items.AnswerFormat | None) -> JsonObject | JsonS
             return JsonSchema(text_format.name, text_format.schema, bool(text_format.strict), text_format.description or None)
         case _:
             return None
+
+
+def made_summary(request: CreateRequest, capabilities: Capabilities) -> Literal["instead", "after"] | None:
+    """
+    How a summary is made of the reasoning's text where the request wishes for one: at once, for an engine that makes
+    none itself; else only if it turns out to have made none.
+    """
+    if _requested_summary(request) is None:
+        return None
+    return "after" if capabilities.summaries else "instead"
 
 
 def _requested_summary(request: CreateRequest) -> str | None:

@@ -19,7 +19,7 @@ from antiphon.protocols import output as steps, output_table
 from antiphon.protocols.dispatch import on, table
 from antiphon.protocols.output import ContentPart, OutputItem
 from antiphon.protocols.output_table import OutputKind
-from antiphon.protocols.responses.request import AUDIO_RATE_HZ, ResolvedRequest, engine_request
+from antiphon.protocols.responses.request import AUDIO_RATE_HZ, ResolvedRequest, engine_request, made_summary
 from antiphon.protocols.responses.response_object import (
     ResponseBuilder,
     empty_wire_item,
@@ -92,7 +92,9 @@ class ResponsesSession:
         self._respond = translated_request.respond
         self._resolved_request = resolved_request
         self._builder = ResponseBuilder(resolved_request, new_id)
-        self._output = steps.OutputMachine(new_id, is_spoken=resolved_request.is_spoken)
+        self._output = steps.OutputMachine(
+            new_id, is_spoken=resolved_request.is_spoken, made_summary=made_summary(resolved_request.request, resolved_request.capabilities)
+        )
         self._wav_header = streaming_wav_header(AUDIO_RATE_HZ) if resolved_request.audio_format == "wav" else b""
         self._paddings = paddings
         self._encrypt = encrypt
