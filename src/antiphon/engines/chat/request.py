@@ -101,8 +101,13 @@ def passthrough_fields(extra: Mapping[str, Any], blocked_keys: frozenset[str] = 
 
 
 def encode_request(request: commands.Respond, model: str, quirks: Quirks) -> bytes:
+    """The body as JSON; raises as `chat_body`."""
+    return msgspec.json.encode(chat_body(request, model, quirks))
+
+
+def chat_body(request: commands.Respond, model: str, quirks: Quirks) -> JsonDict:
     """
-    The body as JSON.
+    The body of the request.
 
     Raises:
         ClientError: the history has something that this server can't be sent.
@@ -118,7 +123,7 @@ def encode_request(request: commands.Respond, model: str, quirks: Quirks) -> byt
         _effort(request, body, quirks),
     ):
         body |= part
-    return msgspec.json.encode(body)
+    return body
 
 
 # Sampling and format
