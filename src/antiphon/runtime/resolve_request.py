@@ -12,7 +12,7 @@ from antiphon.errors import ClientError, pattern_mismatch, previous_response_not
 from antiphon.offload import offload
 from antiphon.protocols.responses.request import ResolvedRequest, has_audio_output, is_set
 from antiphon.records import ItemRecord
-from antiphon.runtime.access.encrypted_reasoning import GetCipher, decrypt_reasoning
+from antiphon.runtime.access.encrypted_items import GetCipher, decrypt_items
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.speech.service import SpeechService
@@ -56,10 +56,10 @@ async def resolve_request(
     history = await _load_history(request, store, tenant)
     history_bytes = sum(len(record.body) for record in history)
     previous_items = await offload(history_bytes, lambda: [items.decode_item(record.body) for record in history])
-    reasoning_texts = (
+    decrypted_texts = (
         {}
         if content_cipher is None
-        else await decrypt_reasoning(input_items, previous_items, content_cipher, tenant, engine_encrypts=capabilities.encrypts_reasoning)
+        else await decrypt_items(input_items, previous_items, content_cipher, tenant, engine_encrypts=capabilities.encrypts_reasoning)
     )
     if speech is not None and speech.missing_reason is None and not capabilities.audio_in:
         input_items = [await transcribe_item(item, f"input[{index}]", speech) for index, item in enumerate(input_items)]
@@ -75,7 +75,7 @@ async def resolve_request(
         capabilities=capabilities,
         input_items=tuple(input_items),
         previous_items=tuple(previous_items),
-        reasoning_texts=reasoning_texts,
+        decrypted_texts=decrypted_texts,
         size_bytes=size_bytes + history_bytes,
         omit_unsupported=omit_unsupported,
     )

@@ -30,7 +30,9 @@ def to_history(items_with_paths: Sequence[ItemWithPath], context: TranslationCon
 
 def _history_items(item: items.Item, path: str, context: TranslationContext) -> Iterable[engine_history.HistoryItem]:
     if isinstance(item, items.Reasoning):
-        return (_reasoning(item, context.reasoning_texts),)
+        return (_reasoning(item, context.decrypted_texts),)
+    if isinstance(item, items.Compaction) and (summary := context.decrypted_texts.get(item.encrypted_content)) is not None:
+        return (engine_history.Message("user", (engine_history.TextPart(f"{COMPACTION_HEADING}\n\n{summary}"),)),)
     convert = _ITEM_CONVERTERS.get(type(item))
     if convert is not None:
         return (convert(item, lambda content, field: _parts(content, f"{path}.{field}", context.capabilities, context.model)),)
@@ -53,8 +55,8 @@ def _message(item: items.Message, convert_parts: ConvertParts) -> engine_history
     return engine_history.Message(item.role, convert_parts(item.content, "content"), item.phase or None)
 
 
-def _reasoning(item: items.Reasoning, reasoning_texts: Mapping[str, str]) -> engine_history.HistoryItem:
-    decrypted_text = reasoning_texts.get(item.encrypted_content or "")
+def _reasoning(item: items.Reasoning, decrypted_texts: Mapping[str, str]) -> engine_history.HistoryItem:
+    decrypted_text = decrypted_texts.get(item.encrypted_content or "")
     return engine_history.ReasoningItem(
         # What was decrypted is as the model wrote it; what stands beside it may have been changed.
         text="".join(part.text for part in item.content or ()) if decrypted_text is None else decrypted_text,
@@ -83,6 +85,12 @@ _ITEM_CONVERTERS = table(
     convert(items.CustomToolCallOutput, _tool_result),
 )
 """The items that every engine understands. Others belong to tools that this server doesn't run."""
+
+COMPACTION_HEADING = "Summary of our conversation so far, of which only this is left:"
+"""
+Before the summary that stands for a compacted conversation. It comes as the user's: it repeats what users and tools
+said, which must not have a developer's weight.
+"""
 
 _UNSUPPORTED_ITEMS = (items.Compaction, items.CompactionTrigger, items.ConfigurationUpdate)
 """Items that change the meaning of the conversation if they are left out, so they are always refused."""

@@ -39,7 +39,7 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
         created_at: in Unix seconds.
         input_items: the items in this request.
         previous_items: the items of the conversation before it, oldest first.
-        reasoning_texts: decrypted reasoning of the conversation, by its `encrypted_content`.
+        decrypted_texts: reasoning and compactions of the conversation, by their `encrypted_content`.
         size_bytes: of the JSON of the request and of the items before it.
         omit_unsupported: whether unsupported tools and items are left out (see `Omissions`) rather than refused.
     """
@@ -52,7 +52,7 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
     capabilities: Capabilities
     input_items: tuple[items.Item, ...]
     previous_items: tuple[items.Item, ...] = ()
-    reasoning_texts: Mapping[str, str] = {}
+    decrypted_texts: Mapping[str, str] = {}
     size_bytes: int = 0
     omit_unsupported: bool = True
 
@@ -101,15 +101,15 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
     for check in _CHECKS:
         check(request, capabilities, resolved_request.model)
     context = TranslationContext(
-        capabilities, resolved_request.model, resolved_request.omit_unsupported, Omissions(), resolved_request.reasoning_texts
+        capabilities, resolved_request.model, resolved_request.omit_unsupported, Omissions(), resolved_request.decrypted_texts
     )
     instructions, prelude = _instructions(request)
-    items_with_paths: list[ItemWithPath] = [
-        *prelude,
+    conversation: list[ItemWithPath] = [
         # Responses: `previous_response_id` brings the items of earlier responses, but not their instructions.
         *(("previous_response_id", item) for item in resolved_request.previous_items),
         *((f"input[{index}]", item) for index, item in enumerate(resolved_request.input_items)),
     ]
+    items_with_paths = [*prelude, *conversation[items.newest_compaction([item for _, item in conversation]) :]]
     history = to_history(items_with_paths, context)
     if not history and instructions is None:
         raise ClientError(

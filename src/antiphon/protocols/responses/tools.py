@@ -43,14 +43,14 @@ class TranslationContext(Struct, frozen=True):
     Attributes:
         omit_unsupported: whether unsupported tools and items are omitted rather than refused.
         omissions: collects what is omitted.
-        reasoning_texts: decrypted reasoning, by its `encrypted_content`.
+        decrypted_texts: reasoning and compactions, by their `encrypted_content`.
     """
 
     capabilities: Capabilities
     model: str
     omit_unsupported: bool
     omissions: Omissions
-    reasoning_texts: Mapping[str, str] = {}
+    decrypted_texts: Mapping[str, str] = {}
 
 
 class EngineTools(Struct):

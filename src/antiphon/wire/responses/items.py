@@ -1,6 +1,6 @@
 """The items of a conversation, from the client and from the model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, get_args
 
 from msgspec import UNSET, Meta, field
@@ -248,6 +248,11 @@ Item = (
 _reader: Reader[Item] = Reader(Item)
 
 _ALLOWED_PARTS: dict[bool, tuple[type[Tagged], ...]] = {True: get_args(OutputPart), False: get_args(InputPart)}
+
+
+def newest_compaction(conversation: Sequence[Item]) -> int:
+    """Where the newest compaction stands, before which nothing is read any more; 0 if there is none."""
+    return max((index for index, item in enumerate(conversation) if isinstance(item, Compaction)), default=0)
 
 
 def check_message(message: Message, path: str) -> None:
