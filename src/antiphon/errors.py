@@ -365,6 +365,15 @@ def previous_response_not_found(response_id: str) -> ClientError:
     )
 
 
+def invalid_encrypted_content(param: str) -> ClientError:
+    """Encrypted content was changed, is another tenant's, or was encrypted with a key that this server does not have."""
+    return ClientError(
+        f"The encrypted content of '{param}' could not be verified. Reason: Encrypted content could not be decrypted or parsed.",
+        code="invalid_encrypted_content",
+        param=param,
+    )
+
+
 def context_length_exceeded(window: int, input_tokens: int) -> ClientError:
     """
     The input does not fit the model's context window, and `truncation` forbids dropping any of it; both in tokens.

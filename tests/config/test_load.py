@@ -184,11 +184,13 @@ def test_a_model_without_an_engine_is_refused(places: Places) -> None:
         ("[serve]\nport = 1", "serve: there is no such setting; did you mean 'server'?"),
         (
             "[responses]\nx = 1",
-            "responses.x: there is no such setting; there are 'profile', 'obfuscation', 'unavailable_tools', and 'websocket_minutes'",
+            "responses.x: there is no such setting; there are 'profile', 'obfuscation', 'unavailable_tools', 'websocket_minutes', "
+            "and 'encryption_keys_env'",
         ),
         (
             "[responses.tls]\nkey = 1",
-            "responses.tls: there is no such setting; there are 'profile', 'obfuscation', 'unavailable_tools', and 'websocket_minutes'",
+            "responses.tls: there is no such setting; there are 'profile', 'obfuscation', 'unavailable_tools', 'websocket_minutes', "
+            "and 'encryption_keys_env'",
         ),
         ("[server]\nport = 'many'", "server.port: expected a valid integer, unable to parse string as an integer, got 'many'"),
         ("[server]\nport = 65536", "server.port: expected less than or equal to 65535, got 65536"),

@@ -206,7 +206,7 @@ def unpack(payload: bytes) -> Config:
 
 def _read_secrets(config: Config, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """
-    The variables named by engine options that end in `_env`, by the speech settings and by the worker settings, with
+    The variables named by engine options that end in `_env`, by the speech, worker and Responses settings, with
     their values.
 
     If a variable is not set, the one with `_FILE` appended may name a file with the value, as is common for secrets of
@@ -216,7 +216,13 @@ def _read_secrets(config: Config, environ: Mapping[str, str]) -> Iterator[tuple[
         ConfigError: that file can't be read.
     """
     option_variables = [variable for model in config.models for key, variable in model.options.items() if key.endswith("_env")]
-    for variable in (*option_variables, config.speech.ears_key_env, config.speech.voice_key_env, config.workers.key_env):
+    for variable in (
+        *option_variables,
+        config.speech.ears_key_env,
+        config.speech.voice_key_env,
+        config.workers.key_env,
+        config.responses.encryption_keys_env,
+    ):
         if isinstance(variable, str) and variable in environ:
             yield variable, environ[variable]
         elif isinstance(variable, str) and (path := environ.get(f"{variable}_FILE")):

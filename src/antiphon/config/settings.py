@@ -85,6 +85,11 @@ class ResponsesSettings(BaseModel, frozen=True, extra="forbid"):
         description="What to do with tools that an engine doesn't support: list them but don't offer them to it, or refuse.",
     )
     websocket_minutes: float = Field(default=60, gt=0, description="Minutes after which a WebSocket of the Responses API ends.")
+    encryption_keys_env: str = Field(
+        default="ANTIPHON_ENCRYPTION_KEYS",
+        min_length=1,
+        description="The environment variable with keys for encrypted content, the newest first; unset: a file in the home folder.",
+    )
 
 
 class CallsSettings(BaseModel, frozen=True, extra="forbid"):

@@ -12,6 +12,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
         efforts: the values of reasoning effort that it distinguishes; empty for a model that doesn't reason.
         verbosities: likewise for verbosity.
         max_top_logprobs: alternatives per token; None if it reports no log probabilities.
+        encrypts_reasoning: whether it can encrypt its reasoning itself (`EncryptedReasoning`), and reads it back so; what
+            it does not encrypt, the protocol may.
         counts_tokens: whether it is a `CountingEngine`.
         hosted: the types of tools that it takes as `HostedTool`; it then also takes their items, as `HostedToolItem`.
         audio_in: whether it takes audio in the history, as `AudioPart` and `SpeechPart`.
@@ -52,6 +54,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     max_top_logprobs: int | None = None
     efforts: tuple[str, ...] = ()
     summaries: bool = False
+    encrypts_reasoning: bool = False
     verbosities: tuple[str, ...] = ()
     context_window: int | None = None
     counts_tokens: bool = False

@@ -9,6 +9,7 @@ into their own events.
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 from msgspec import Struct
 
@@ -81,6 +82,11 @@ class OutputItem:
     def is_reasoning(self) -> bool:
         """Whether this is a reasoning item."""
         return self.kind in _REASONING_KINDS
+
+    @property
+    def reasoning_text(self) -> str:
+        """The reasoning so far; its summary where there is no more of it."""
+        return "".join(part.text for part in self.parts or self.summaries) if self.is_reasoning else ""
 
     @property
     def arguments(self) -> str:
@@ -192,6 +198,8 @@ class OutputMachine:
     Args:
         is_spoken: whether the client gets audio; if not, transcripts become text and audio is dropped.
         requires_item: whether a response without output still gets an empty message, for clients that read `output[0]`.
+        made_summary: how a summary is made of reasoning, for clients that read no more of it: `instead`, the text itself
+            is sent as the summary; `after`, it follows as the summary of an item that came without; None, not at all.
 
     Attributes:
         items: the closed items, in order of their index.
@@ -200,7 +208,14 @@ class OutputMachine:
         audio_bytes: how much audio the output has.
     """
 
-    def __init__(self, new_id: Callable[[str], str], *, is_spoken: bool = False, requires_item: bool = True) -> None:
+    def __init__(
+        self,
+        new_id: Callable[[str], str],
+        *,
+        is_spoken: bool = False,
+        requires_item: bool = True,
+        made_summary: Literal["instead", "after"] | None = None,
+    ) -> None:
         self.items: list[OutputItem] = []
         self.usage: events.Usage | None = None
         self.outcome: Outcome | None = None
@@ -208,6 +223,7 @@ class OutputMachine:
         self._new_id = new_id
         self._is_spoken = is_spoken
         self._requires_item = requires_item
+        self._made_summary = made_summary
         self._kind = OutputKind.NONE
         self._item: OutputItem | None = None
         self._part: ContentPart | None = None
@@ -276,7 +292,8 @@ class OutputMachine:
         return [*steps, AudioAppended(self._item, self._part, pcm)]
 
     def _add_reasoning(self, event: events.ReasoningDelta) -> list[OutputStep]:
-        return self._add_text(OutputKind.REASONING_SUMMARY if event.summary else OutputKind.REASONING_TEXT, event.text)
+        is_summary = event.summary or self._made_summary == "instead"
+        return self._add_text(OutputKind.REASONING_SUMMARY if is_summary else OutputKind.REASONING_TEXT, event.text)
 
     def _end_summary_part(self, _event: events.ReasoningBoundary) -> list[OutputStep]:
         return self._move_to(OutputKind.REASONING_ITEM) if self._kind is OutputKind.REASONING_SUMMARY else []
@@ -412,7 +429,7 @@ class OutputMachine:
                 case OutputAction.END_PART:
                     steps.append(self._end_part())
                 case OutputAction.END_ITEM:
-                    steps.append(self._end_item(status))
+                    steps += self._end_item(status)
                 case OutputAction.BEGIN_ITEM:
                     steps.append(self._open_item(kind, call, hosted_item))
                 case OutputAction.BEGIN_PART:
@@ -439,13 +456,23 @@ class OutputMachine:
         self._part = None
         return step
 
-    def _end_item(self, status: Status) -> OutputStep:
-        assert self._item is not None
-        self._item.status = status
-        self.items.append(self._item)
-        step = ItemDone(self._item)
+    def _end_item(self, status: Status) -> list[OutputStep]:
+        item = self._item
+        assert item is not None
+        steps = self._add_missing_summary(item) if self._made_summary == "after" else []
+        item.status = status
+        self.items.append(item)
         self._item = None
-        return step
+        return [*steps, ItemDone(item)]
+
+    def _add_missing_summary(self, item: OutputItem) -> list[OutputStep]:
+        text = "".join(part.text for part in item.parts) if item.is_reasoning and not item.summaries else ""
+        if not text:
+            return []
+        part = ContentPart(OutputKind.REASONING_SUMMARY, 0)
+        part.chunks.append(text)
+        item.summaries.append(part)
+        return [PartAdded(item, part), TextAppended(item, part, text, ()), PartDone(item, part)]
 
 
 def _id_prefix(kind: OutputKind, call: events.ToolCallStarted | None, hosted_item: JsonDict | None) -> str:

@@ -21,6 +21,7 @@ from antiphon.errors import (
 from antiphon.offload import offload
 from antiphon.protocols.responses.request import ResolvedRequest, has_audio_output, is_set
 from antiphon.records import ItemRecord
+from antiphon.runtime.access.encrypted_items import GetCipher, decrypt_items
 from antiphon.runtime.conversation_lock import check_conversation_id
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.registry import ServedModel
@@ -60,6 +61,7 @@ async def resolve_request(
     size_bytes: int = 0,
     response_id: str | None = None,
     history: KnownHistory | None = None,
+    content_cipher: GetCipher | None = None,
 ) -> ResolvedRequest:
     """
     Resolve a request to `model`.
@@ -70,10 +72,11 @@ async def resolve_request(
         size_bytes: of the request's JSON.
         response_id: the id of the response, where it has one already.
         history: that of the previous response; None to load it from the store.
+        content_cipher: decrypts reasoning; None to leave it all to the engine.
 
     Raises:
-        ApiError: it refers to a response or an item that does not exist, or has audio that can't be decoded; or the model
-            has no worker now.
+        ApiError: it refers to a response or an item that does not exist, or has audio or encrypted reasoning that can't
+            be decoded; or the model has no worker now.
     """
     model.require_worker()
     capabilities = model.engine.capabilities
@@ -85,6 +88,11 @@ async def resolve_request(
     if request.conversation_id is not None:
         check_conversation_ids(input_items, "input", history.item_ids)
     previous_items: Sequence[items.Item] = history.items
+    decrypted_texts = (
+        {}
+        if content_cipher is None
+        else await decrypt_items(input_items, previous_items, content_cipher, tenant, engine_encrypts=capabilities.encrypts_reasoning)
+    )
     if speech is not None and speech.missing_reason is None and not capabilities.audio_in:
         input_items = [await transcribe_item(item, f"input[{index}]", speech) for index, item in enumerate(input_items)]
         previous_path = "previous_response_id" if request.conversation_id is None else "conversation"
@@ -100,6 +108,7 @@ async def resolve_request(
         capabilities=capabilities,
         input_items=tuple(input_items),
         previous_items=tuple(previous_items),
+        decrypted_texts=decrypted_texts,
         size_bytes=size_bytes + history.size_bytes,
         omit_unsupported=omit_unsupported,
     )

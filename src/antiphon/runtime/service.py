@@ -102,6 +102,7 @@ class Service:
         self.keyring = Keyring(self.store.keys, requires_keys, new_allowance=peers.allowance if peers else None)
         self.client_secrets = ClientSecretIssuer(self.store.client_secrets, self.keyring)
         blobs = BlobStore(config.recordings_location, notice)
+        self._content_cipher: lazy.ContentCipher | None = None
         self.recordings = RecordingLibrary(self.store.sessions, blobs, config.recording)
         self.recorder: Recorder | None = None
         if config.database_url is not None:
@@ -120,6 +121,20 @@ class Service:
     def _is_exposed(self) -> bool:
         """Whether other machines can reach the server."""
         return not is_loopback(self.config.server.host)
+
+    async def content_cipher(self) -> "lazy.ContentCipher":
+        """
+        Encrypts what clients keep for this server. Its keys are read, or made, when it is first needed.
+
+        Raises:
+            ServerError: they can't be.
+        """
+        if self._content_cipher is None:
+            config = self.config
+            explicit_keys = config.secrets.get(config.responses.encryption_keys_env)
+            # In a thread: loading the library takes longer than the event loop may be held.
+            self._content_cipher = await asyncio.to_thread(lambda: lazy.ContentCipher(config.home, explicit_keys))
+        return self._content_cipher
 
     async def open(self) -> None:
         """

@@ -22,6 +22,16 @@ def test_a_key_is_all_that_is_printed_and_is_shown_only_once(antiphon):
     assert secret not in antiphon("keys", "list").out + antiphon("keys", "list", "--json").out
 
 
+def test_a_new_key_encrypts_what_clients_keep(antiphon):
+    assert antiphon("keys", "rotate-encryption").out == "the first key is made\n"
+    assert "the newest of 2 keys" in antiphon("keys", "rotate-encryption").out
+
+
+def test_keys_in_the_environment_are_rotated_there(antiphon):
+    refused = antiphon("keys", "rotate-encryption", ANTIPHON_ENCRYPTION_KEYS="x")
+    assert refused.code == 2 and "ANTIPHON_ENCRYPTION_KEYS" in refused.err
+
+
 def test_a_key_has_all_scopes_but_admin_and_no_limits_unless_asked(antiphon):
     key = antiphon("keys", "create", "--name", "laptop", "--json").json
     assert key["scopes"] == ["responses:write", "responses:read", "models:read", "realtime", "audio", "sessions"]

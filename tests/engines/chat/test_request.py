@@ -130,7 +130,7 @@ def test_a_column_changes_what_it_says_and_nothing_else(column):
 
 
 def test_every_column_has_its_test():
-    elsewhere = {"logprobs", "files", "image_urls"}
+    elsewhere = {"logprobs", "files", "image_urls", "tokenizer"}
     assert set(COLUMNS) | elsewhere == set(Quirks.__struct_fields__)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from antiphon.engine_api import commands, history as engine_history
 from antiphon.engine_api.options import FunctionTool, JsonSchema
-from antiphon.engines.local.prompt import PromptSegment, TemplatePlaceholders, chatml, drop_groups, droppable_groups, prompt_messages
+from antiphon.engines.local.prompt import PromptSegment, TemplatePlaceholders, chatml, prompt_messages
 from antiphon.engines.local.tool_grammar import callable_tools
 from antiphon.errors import ClientError
 
@@ -112,26 +112,3 @@ def test_sides_alternate_for_templates_that_insist_on_it():
         "assistant",
         "user",
     ]
-
-
-def test_the_oldest_goes_first_calls_with_their_results_and_never_the_question():
-    history = (
-        message("user", "a"),
-        engine_history.ReasoningItem("t"),
-        CALL,
-        RESULT,
-        message("system", "s"),
-        message("assistant", "b"),
-        message("user", "c"),
-    )
-    groups = droppable_groups(history)
-    assert groups == [range(0, 1), range(1, 4), range(5, 6)]
-    assert drop_groups(history, groups) == (history[4], history[6])
-
-
-def test_a_call_that_opens_the_history_stays_with_its_result():
-    assert droppable_groups((CALL, RESULT, message("user", "a"))) == [range(0, 2)]
-
-
-def test_of_a_result_that_is_to_be_answered_nothing_is_dropped():
-    assert droppable_groups((message("user", "a"), CALL, RESULT)) == [range(0, 1)]

@@ -207,7 +207,7 @@ def test_a_history_of_another_models_tools_is_told(base_url):
     action = {"type": "exec", "command": ["ls"], "env": {}}
     shell = {"type": "local_shell_call", "id": "lsh_1", "call_id": "call_s", "status": "completed", "action": action}
     ls = {"type": "function_call_output", "call_id": "call_s", "output": "a.txt"}
-    thought = {"type": "reasoning", "summary": [], "encrypted_content": "c2VhbA"}
+    thought = {"type": "reasoning", "summary": [], "encrypted_content": None}
     (answer,), headers = turn(base_url, "chat", said("user", "List."), thought, shell, ls)
     assert answer["content"][0]["text"] == "The tool says a.txt"
     assert "antiphon-items-not-told" not in headers

@@ -1,4 +1,4 @@
-"""`antiphon keys`: create, list, revoke."""
+"""`antiphon keys`: create, list, revoke, and the keys of encrypted content."""
 
 import asyncio
 import re
@@ -174,6 +174,26 @@ def revoke(*which: str, file: ConfigFlag = None, shell: ShellParameter) -> None:
 def _check_label(flag: str, label: str) -> None:
     if not label.strip() or len(label) > _MAX_LABEL_CHARS or not label.isprintable():
         raise UsageError(f"{flag} takes 1 to {_MAX_LABEL_CHARS} characters on one line; got {shorten(label)!r}.")
+
+
+@app.command
+def rotate_encryption(*, file: ConfigFlag = None, shell: ShellParameter) -> None:
+    """
+    Make a new key for encrypted content.
+
+    The server encrypts reasoning that clients keep with the newest of its
+    keys, and reads what it encrypted with any of them. A running server
+    uses the new key at once.
+
+    Try:
+        antiphon keys rotate-encryption
+    """
+    config = settings.load(shell, file).config
+    variable = config.responses.encryption_keys_env
+    if variable in config.secrets:
+        raise UsageError(f"The keys for encrypted content are in {variable}: put a new one in front of them there.")
+    count = lazy.encrypted_content.rotate_keys(config.home)
+    shell.say("the first key is made" if count == 1 else f"the newest of {count} keys encrypts from now on, and all of them decrypt")
 
 
 def _server_problem(config: Config, secret: str) -> str | None:

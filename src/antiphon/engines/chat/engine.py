@@ -17,6 +17,7 @@ from antiphon.engines.chat.media import inline_media
 from antiphon.engines.chat.quirks import PROBE_INTERVAL_S, QUIRKS, Quirks, detect_quirks
 from antiphon.engines.chat.request import encode_request, flat_name
 from antiphon.engines.chat.response import ChatResponseReader
+from antiphon.engines.chat.token_counter import TokenCounter
 from antiphon.engines.upstream.client import UpstreamClient, UpstreamOptions, parse_capabilities, parse_options
 from antiphon.engines.upstream.engine import UpstreamEngine, UpstreamResponseReader
 from antiphon.offload import offload
@@ -29,10 +30,12 @@ DEFAULT_CAPABILITIES = Capabilities(
     custom_tools=True,
     json_object=True,
     json_schema=True,
+    truncation=True,
     penalties=True,
     max_top_logprobs=20,  # the limit of OpenAI's `top_logprobs`
     efforts=("none", "minimal", "low", "medium", "high", "xhigh", "max"),
     verbosities=("low", "medium", "high"),
+    counts_tokens=True,
 )
 """What OpenAI's API has; what a certain model supports of it is not known here."""
 
@@ -71,8 +74,12 @@ def build(model: str, options: Mapping[str, Any], build_context: BuildContext) -
     # Only what is configured counts: a gateway in the operator's own network may say that it is OpenAI, and must not
     # fetch URLs there.
     pass_image_urls = chat_options.fetch_urls == "upstream" or (chat_options.fetch_urls is None and kind == "openai")
-    dialect = _ChatDialect(upstream, chat_options, quirks, build_context.fetch, pass_image_urls=pass_image_urls)
-    return UpstreamEngine(upstream, dialect, server_capabilities(quirks, chat_options.abilities, model))
+    capabilities = server_capabilities(quirks, chat_options.abilities, model)
+    counter = TokenCounter(upstream, capabilities.context_window)
+    # A name that stands for many is no model's; a server with one model needs no name to count.
+    counted_model = chat_options.model or (None if model.endswith("*") else model)
+    dialect = _ChatDialect(upstream, chat_options, quirks, build_context.fetch, counter, counted_model, pass_image_urls=pass_image_urls)
+    return UpstreamEngine(upstream, dialect, capabilities)
 
 
 def server_capabilities(quirks: Quirks | None, overrides: Mapping[str, Any], model: str) -> Capabilities:
@@ -95,19 +102,31 @@ class _ChatDialect:
     path = "/chat/completions"
 
     def __init__(
-        self, upstream: UpstreamClient, options: ChatOptions, quirks: Quirks | None, fetch: Fetch, *, pass_image_urls: bool
+        self,
+        upstream: UpstreamClient,
+        options: ChatOptions,
+        quirks: Quirks | None,
+        fetch: Fetch,
+        counter: TokenCounter,
+        counted_model: str | None,
+        *,
+        pass_image_urls: bool,
     ) -> None:
         self._upstream = upstream
         self._model = options.model
         self._always_stream = options.always_stream
         self._quirks = quirks
         self._fetch = fetch
+        self._counter = counter
+        self._counted_model = counted_model
         self._pass_image_urls = pass_image_urls
         self._probe_lock = asyncio.Lock()
         self._next_probe_at = 0.0
 
     async def prepare_request(self, request: commands.Respond, model: str) -> tuple[bytes, UpstreamResponseReader]:
         quirks = self._quirks or await self._resolve_quirks()
+        if request.truncate:
+            request = await self._counter.truncate(request, self._model or model, quirks)
         request = await inline_media(
             request, self._fetch, pass_image_urls=self._pass_image_urls and quirks.image_urls, supports_files=quirks.files
         )
@@ -116,6 +135,10 @@ class _ChatDialect:
         tools = {flat_name(tool.name, tool.namespace): tool for tool in request.tools}
         body = await offload(request.size_bytes, encode_request, request, self._model or model, quirks)
         return body, ChatResponseReader(request.id, tools)
+
+    async def count_tokens(self, request: commands.Respond) -> int:
+        quirks = self._quirks or await self._resolve_quirks()
+        return (await self._counter.count(request, self._counted_model, quirks)).tokens
 
     async def _resolve_quirks(self) -> Quirks:
         loop = asyncio.get_running_loop()

@@ -32,6 +32,7 @@ class Quirks(Struct, frozen=True, kw_only=True):
         logprobs: it reports log probabilities.
         image_urls: it can fetch images by URL; else they must be in the request.
         files: it takes documents.
+        tokenizer: whose endpoints it counts the tokens of a prompt with; None where it has none.
     """
 
     developer_role: bool = False
@@ -45,13 +46,16 @@ class Quirks(Struct, frozen=True, kw_only=True):
     logprobs: bool = True
     image_urls: bool = True
     files: bool = False
+    tokenizer: Literal["vllm", "llamacpp"] | None = None
 
 
 QUIRKS: dict[str, Quirks] = {
     "openai": Quirks(developer_role=True, system_anywhere=True, max_tokens_field="max_completion_tokens", tool_choice="openai", files=True),
-    "vllm": Quirks(max_tokens_field="max_completion_tokens", reasoning_field="reasoning", thinking_switch=True),
+    "vllm": Quirks(max_tokens_field="max_completion_tokens", reasoning_field="reasoning", thinking_switch=True, tokenizer="vllm"),
     "sglang": Quirks(max_tokens_field="max_completion_tokens", reasoning_field="reasoning_content", thinking_switch=True),
-    "llamacpp": Quirks(tool_choice="word", parallel_tool_calls=False, reasoning_field="reasoning_content", thinking_switch=True),
+    "llamacpp": Quirks(
+        tool_choice="word", parallel_tool_calls=False, reasoning_field="reasoning_content", thinking_switch=True, tokenizer="llamacpp"
+    ),
     "ollama": Quirks(tool_choice="none", parallel_tool_calls=None, reasoning_field="reasoning", image_urls=False),
     "lmstudio": Quirks(tool_choice="word", parallel_tool_calls=None, json_object=False, logprobs=False, image_urls=False),
     "generic": Quirks(),

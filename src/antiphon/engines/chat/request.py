@@ -101,8 +101,13 @@ def passthrough_fields(extra: Mapping[str, Any], blocked_keys: frozenset[str] = 
 
 
 def encode_request(request: commands.Respond, model: str, quirks: Quirks) -> bytes:
+    """The body as JSON; raises as `chat_body`."""
+    return msgspec.json.encode(chat_body(request, model, quirks))
+
+
+def chat_body(request: commands.Respond, model: str, quirks: Quirks) -> JsonDict:
     """
-    The body as JSON.
+    The body of the request.
 
     Raises:
         ClientError: the history has something that this server can't be sent.
@@ -118,7 +123,7 @@ def encode_request(request: commands.Respond, model: str, quirks: Quirks) -> byt
         _effort(request, body, quirks),
     ):
         body |= part
-    return msgspec.json.encode(body)
+    return body
 
 
 # Sampling and format
@@ -317,9 +322,11 @@ def assistant_texts(parts: Iterable[history.HistoryPart]) -> Iterator[str]:
 
 
 def _add_reasoning(item: history.ReasoningItem, messages: list[JsonDict], quirks: Quirks) -> None:
-    if quirks.reasoning_field is not None and item.text:
+    # Where only a summary is known, it stands for the reasoning: it may have been sent under that name.
+    text = item.text or "\n\n".join(item.summary)
+    if quirks.reasoning_field is not None and text:
         message = _open_assistant_message(messages, for_call=False)
-        message[quirks.reasoning_field] = message.get(quirks.reasoning_field, "") + item.text
+        message[quirks.reasoning_field] = message.get(quirks.reasoning_field, "") + text
 
 
 def _add_call(item: history.ToolCall, messages: list[JsonDict]) -> None:

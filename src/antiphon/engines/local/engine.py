@@ -20,6 +20,7 @@ from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import BuildContext, Deliver, EngineConversation, EngineOverrun
 from antiphon.engine_api.model_options import option_names
 from antiphon.engine_api.options import ConversationSettings
+from antiphon.engine_api.truncation import drop_oldest, output_room
 from antiphon.engines.local import prompt, sampling
 from antiphon.engines.local.conversation import LocalConversation
 from antiphon.engines.local.generation import CompletionReader, constrain_output, server_failed_error
@@ -37,9 +38,6 @@ MAX_WAITING_RESPONSES = 64
 
 SESSIONS_PER_SLOT = 2
 """Live conversations for each slot: most of the time a conversation generates nothing."""
-
-RESERVED_OUTPUT_TOKENS = 512
-"""Room that truncation leaves for the output if the client sets no limit."""
 
 _Positive = Annotated[int, Meta(ge=1)]
 
@@ -252,27 +250,23 @@ class LocalEngine:
         output.
         """
         tokens = await self._tokenize_prompt(llama, request, tools, request.history)
-        room = min(request.sampling.max_tokens or RESERVED_OUTPUT_TOKENS, llama.context // 4) if request.truncate else 1
+        room = output_room(request, llama.context) if request.truncate else 1
         limit = llama.context - room
         if request.retention is not None and request.retention.max_tokens is not None and request.truncate:
             limit = min(limit, len(await self._tokenize_prompt(llama, request, tools, ())) + request.retention.max_tokens)
         if len(tokens) <= limit:
             return tokens
-        groups = prompt.droppable_groups(request.history) if request.truncate else []
+        if not request.truncate:
+            raise context_length_exceeded(llama.context, len(tokens))
         # Dropping more than is needed now keeps the start of the prompt, and so its KV cache, for the next turns
         # (Realtime reference: `truncation.retention_ratio`).
         target = int(limit * request.retention.ratio) if request.retention is not None else limit
-        low, high, best = 1, len(groups), None
-        while low <= high:
-            drop_count = (low + high) // 2
-            shorter = await self._tokenize_prompt(llama, request, tools, prompt.drop_groups(request.history, groups[:drop_count]))
-            if len(shorter) <= (target if drop_count < len(groups) else limit):
-                best, high = shorter, drop_count - 1
-            else:
-                low = drop_count + 1
-        if best is None:
+        shorter = await drop_oldest(
+            request.history, lambda history: self._tokenize_prompt(llama, request, tools, history), len, limit, target
+        )
+        if shorter is None:
             raise context_length_exceeded(llama.context, len(tokens))
-        return best
+        return shorter[1]
 
     async def _tokenize_prompt(
         self, llama: LlamaServer, request: commands.Respond, tools: Sequence[GrammarTool], history: Sequence[engine_history.HistoryItem]

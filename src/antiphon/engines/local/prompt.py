@@ -194,29 +194,3 @@ class TemplatePlaceholders:
             elif piece:
                 segments.append(PromptSegment(piece, True))
         return (*segments, PromptSegment(assistant_prefix, True)) if assistant_prefix else tuple(segments)
-
-
-def droppable_groups(history: Sequence[engine_history.HistoryItem]) -> list[range]:
-    """
-    The parts of the history that truncation may drop, oldest first, each as a whole.
-
-    Never the last one, which is to be answered, nor system and developer messages. Calls go together with their
-    results.
-    """
-    groups: list[range] = []
-    start = 0
-    for _, run in groupby(range(len(history)), lambda number: number if isinstance(history[number], engine_history.Message) else None):
-        size = len(list(run))
-        groups.append(range(start, start + size))
-        start += size
-    return [group for group in groups[:-1] if not _is_developer_message(history[group[0]])]
-
-
-def drop_groups(history: Sequence[engine_history.HistoryItem], groups: Iterable[range]) -> tuple[engine_history.HistoryItem, ...]:
-    """The history without these."""
-    indexes = {index for group in groups for index in group}
-    return tuple(item for index, item in enumerate(history) if index not in indexes)
-
-
-def _is_developer_message(item: engine_history.HistoryItem) -> bool:
-    return isinstance(item, engine_history.Message) and item.role in ("system", "developer")

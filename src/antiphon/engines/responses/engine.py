@@ -12,12 +12,14 @@ import msgspec
 from antiphon.engine_api import commands
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import BuildContext, Fetch
+from antiphon.engine_api.token_estimate import estimate_input_tokens, media_tokens, separate_media
 from antiphon.engines.chat.engine import DEFAULT_CAPABILITIES
 from antiphon.engines.chat.media import inline_media
 from antiphon.engines.chat.request import flat_name
-from antiphon.engines.responses.request import ResponsesQuirks, encode_request
+from antiphon.engines.responses.request import ResponsesQuirks, encode_request, responses_body
 from antiphon.engines.responses.response import ResponsesResponseReader
 from antiphon.engines.upstream.client import UpstreamClient, UpstreamOptions, parse_capabilities, parse_options
+from antiphon.engines.upstream.counting import CountingEndpoints
 from antiphon.engines.upstream.engine import UpstreamEngine, UpstreamResponseReader
 from antiphon.offload import offload
 
@@ -56,27 +58,59 @@ def build(model: str, options: Mapping[str, Any], build_context: BuildContext) -
     settings = parse_options(ResponsesOptions, model, options)
     upstream = UpstreamClient(model, settings, build_context)
     is_openai = upstream.host == _OPENAI_HOST
-    return UpstreamEngine(upstream, _ResponsesDialect(settings, build_context.fetch, is_openai), _capabilities(settings, is_openai, model))
+    counted_model = settings.model or (None if model.endswith("*") else model)
+    dialect = _ResponsesDialect(upstream, settings, build_context.fetch, is_openai, counted_model)
+    return UpstreamEngine(upstream, dialect, _capabilities(settings, is_openai, model))
 
 
 def _capabilities(options: ResponsesOptions, is_openai: bool, model: str) -> Capabilities:
     # OpenAI's Responses API has no penalties, and only it has grammars for custom tools.
     defaults = msgspec.structs.replace(
-        DEFAULT_CAPABILITIES, grammars=is_openai, truncation=True, penalties=not is_openai, summaries=True, hosted=options.tools
+        DEFAULT_CAPABILITIES,
+        grammars=is_openai,
+        truncation=True,
+        penalties=not is_openai,
+        summaries=True,
+        encrypts_reasoning=True,
+        hosted=options.tools,
     )
     return parse_capabilities(defaults, options.abilities, model)
+
+
+_COUNTED_FIELDS = ("model", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "text", "reasoning")
+
+
+class _InputTokens(msgspec.Struct):
+    input_tokens: int
 
 
 class _ResponsesDialect:
     path = "/responses"
 
-    def __init__(self, options: ResponsesOptions, fetch: Fetch, is_openai: bool) -> None:
+    def __init__(
+        self, upstream: UpstreamClient, options: ResponsesOptions, fetch: Fetch, is_openai: bool, counted_model: str | None
+    ) -> None:
         self._model = options.model
+        self._endpoints = CountingEndpoints(upstream)
+        self._counted_model = counted_model
         self._keep_ids = options.ids == "theirs"
         has_namespaces = is_openai if options.namespaces is None else options.namespaces
         self._quirks = ResponsesQuirks(namespaces=has_namespaces, obfuscates=is_openai)
         self._fetch = fetch
         self._pass_image_urls = is_openai if options.fetch_urls is None else options.fetch_urls == "upstream"
+
+    async def count_tokens(self, request: commands.Respond) -> int:
+        text_history, media = separate_media(request.history)  # the upstream must not fetch a client's URLs
+        text_request = msgspec.structs.replace(request, history=text_history)
+        body = await offload(request.size_bytes, responses_body, text_request, self._counted_model or "", self._quirks)
+        fields = {name: body[name] for name in _COUNTED_FIELDS if name in body and (name != "model" or self._counted_model)}
+        endpoints = self._endpoints
+        answer = await endpoints.attempt(
+            lambda: endpoints.ask("/responses/input_tokens", _InputTokens, fields, size_bytes=request.size_bytes)
+        )
+        if answer is None:
+            return await offload(request.size_bytes, estimate_input_tokens, request)
+        return answer.input_tokens + media_tokens(media)
 
     async def prepare_request(self, request: commands.Respond, model: str) -> tuple[bytes, UpstreamResponseReader]:
         request = await inline_media(request, self._fetch, pass_image_urls=self._pass_image_urls, supports_files=True)

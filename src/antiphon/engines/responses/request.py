@@ -43,8 +43,13 @@ class ResponsesQuirks(Struct, frozen=True, kw_only=True):
 
 
 def encode_request(request: commands.Respond, model: str, quirks: ResponsesQuirks) -> bytes:
+    """The body as JSON; raises as `responses_body`."""
+    return msgspec.json.encode(responses_body(request, model, quirks))
+
+
+def responses_body(request: commands.Respond, model: str, quirks: ResponsesQuirks) -> JsonDict:
     """
-    The body as JSON.
+    The body of the request.
 
     Raises:
         ClientError: the history has something that can't be sent.
@@ -55,7 +60,7 @@ def encode_request(request: commands.Respond, model: str, quirks: ResponsesQuirk
         body["stream_options"] = {"include_obfuscation": False}
     for part in (_sampling(request), _tools(request, quirks), _text(request), _reasoning(request), _include(request)):
         body |= part
-    return msgspec.json.encode(body)
+    return body
 
 
 # Sampling and format

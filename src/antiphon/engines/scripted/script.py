@@ -35,6 +35,7 @@ ALL_CAPABILITIES = Capabilities(
     max_top_logprobs=20,
     efforts=("none", "minimal", "low", "medium", "high", "xhigh", "max"),
     summaries=True,
+    encrypts_reasoning=True,
     verbosities=("low", "medium", "high"),
     counts_tokens=True,
     audio_out=True,

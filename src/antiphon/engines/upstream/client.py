@@ -189,9 +189,14 @@ class UpstreamClient:
         base_path, base_query = self._target
         return f"{'wss' if self.tls else 'ws'}://{self._netloc}{base_path}{path}?{query}{base_query.replace('?', '&', 1)}"
 
-    def encode_request(self, method: str, path: str, body: bytes = b"") -> bytes:
-        """The bytes of an HTTP/1.1 request for `path` below `base_url`."""
+    def encode_request(self, method: str, path: str, body: bytes = b"", *, at_root: bool = False) -> bytes:
+        """
+        The bytes of an HTTP/1.1 request for `path` below `base_url`; with `at_root`, beside its version: servers have
+        what is no part of OpenAI's API there.
+        """
         base_path, query = self._target
+        if at_root:
+            base_path = re.sub(r"/v\d+$", "", base_path)
         return b"%b %b HTTP/1.1\r\n%bcontent-length: %d\r\n\r\n%b" % (
             method.encode(),
             f"{base_path}{path}{query}".encode(),
@@ -228,16 +233,20 @@ class UpstreamClient:
         """
         return await self._retry(dial)
 
-    async def fetch(self, path: str, timeout_s: float) -> bytes | UpstreamFailure:
+    async def fetch(self, path: str, timeout_s: float, body: bytes | None = None, *, at_root: bool = False) -> bytes | UpstreamFailure:
         """
         The body at `path`. Tried once, and a failure doesn't count for the circuit breaker.
 
         Nothing is sent while the circuit breaker is open.
+
+        Args:
+            body: JSON to send by POST.
+            at_root: as in `encode_request`.
         """
         if self._breaker.state is not CircuitState.CLOSED:
             return UpstreamFailure(_circuit_open_error(self._options.rest_s), "circuit_open")
         listener = _BodyListener()
-        request = self.encode_request("GET", path)
+        request = self.encode_request("GET" if body is None else "POST", path, body or b"", at_root=at_root)
         failure = await self._exchange_once(request, listener, lambda _exchange: None, timeout_s, ResponseLimits(), is_new=False)
         return failure or listener.body
 

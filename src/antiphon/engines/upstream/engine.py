@@ -52,6 +52,14 @@ class UpstreamDialect(Protocol):
             ApiError: the request has something that this server can't be sent.
         """
 
+    async def count_tokens(self, request: commands.Respond) -> int:
+        """
+        The input tokens of `request`, counted by the server or estimated.
+
+        Raises:
+            ApiError: likewise.
+        """
+
 
 class UpstreamEngine:
     """An engine in front of an upstream server."""
@@ -68,6 +76,9 @@ class UpstreamEngine:
 
     async def list_models(self) -> Sequence[str]:
         return await self._models.get()
+
+    async def count(self, request: commands.Respond) -> int:
+        return await self._dialect.count_tokens(request)
 
     async def stop(self) -> None:
         for conversation in tuple(self._conversations):

@@ -25,10 +25,14 @@ def to_history(items_with_paths: Sequence[ItemWithPath], context: TranslationCon
     """
     history = [history_item for path, item in items_with_paths for history_item in _history_items(item, path, context)]
     _match_results_to_calls(history, shell_call_ids(items_with_paths))
-    return tuple(history)
+    return tuple(_without_stray_reasoning(history))
 
 
 def _history_items(item: items.Item, path: str, context: TranslationContext) -> Iterable[engine_history.HistoryItem]:
+    if isinstance(item, items.Reasoning):
+        return (_reasoning(item, context.decrypted_texts),)
+    if isinstance(item, items.Compaction) and (summary := context.decrypted_texts.get(item.encrypted_content)) is not None:
+        return (engine_history.Message("user", (engine_history.TextPart(f"{COMPACTION_HEADING}\n\n{summary}"),)),)
     convert = _ITEM_CONVERTERS.get(type(item))
     if convert is not None:
         return (convert(item, lambda content, field: _parts(content, f"{path}.{field}", context.capabilities, context.model)),)
@@ -51,11 +55,13 @@ def _message(item: items.Message, convert_parts: ConvertParts) -> engine_history
     return engine_history.Message(item.role, convert_parts(item.content, "content"), item.phase or None)
 
 
-def _reasoning(item: items.Reasoning, _convert_parts: ConvertParts) -> engine_history.HistoryItem:
+def _reasoning(item: items.Reasoning, decrypted_texts: Mapping[str, str]) -> engine_history.HistoryItem:
+    decrypted_text = decrypted_texts.get(item.encrypted_content or "")
     return engine_history.ReasoningItem(
-        text="".join(part.text for part in item.content or ()),
+        # What was decrypted is as the model wrote it; what stands beside it may have been changed.
+        text="".join(part.text for part in item.content or ()) if decrypted_text is None else decrypted_text,
         summary=tuple(part.text for part in item.summary),
-        encrypted_content=item.encrypted_content or None,
+        encrypted_content=(item.encrypted_content or None) if decrypted_text is None else None,
     )
 
 
@@ -73,13 +79,18 @@ def _tool_result(item: items.FunctionCallOutput | items.CustomToolCallOutput, co
 
 _ITEM_CONVERTERS = table(
     convert(items.Message, _message),
-    convert(items.Reasoning, _reasoning),
     convert(items.FunctionCall, _function_call),
     convert(items.FunctionCallOutput, _tool_result),
     convert(items.CustomToolCall, _custom_call),
     convert(items.CustomToolCallOutput, _tool_result),
 )
 """The items that every engine understands. Others belong to tools that this server doesn't run."""
+
+COMPACTION_HEADING = "Summary of our conversation so far, of which only this is left:"
+"""
+Before the summary that stands for a compacted conversation. It comes as the user's: it repeats what users and tools
+said, which must not have a developer's weight.
+"""
 
 _UNSUPPORTED_ITEMS = (items.Compaction, items.CompactionTrigger, items.ConfigurationUpdate)
 """Items that change the meaning of the conversation if they are left out, so they are always refused."""
@@ -134,6 +145,23 @@ _REQUIRED_CAPABILITIES = {
     parts.InputAudio: "audio_in",
 }
 """The capability that a content part needs."""
+
+
+def _without_stray_reasoning(history: Sequence[engine_history.HistoryItem]) -> Sequence[engine_history.HistoryItem]:
+    """
+    The history without reasoning that leads to nothing, as of a response that was cut off in it: models take it only
+    before the message or the call that it led to.
+    """
+    remaining: list[engine_history.HistoryItem] = []
+    is_led_to = False
+    for item in reversed(history):
+        if not isinstance(item, engine_history.ReasoningItem):
+            is_message = isinstance(item, engine_history.Message) and item.role == "assistant"
+            is_led_to = is_message or isinstance(item, engine_history.ToolCall | engine_history.HostedToolItem)
+        elif not is_led_to:
+            continue
+        remaining.append(item)
+    return remaining[::-1]
 
 
 def _match_results_to_calls(history: list[engine_history.HistoryItem], shell_calls: Mapping[str, str]) -> None:

@@ -5,7 +5,8 @@ A field that changes the meaning of the response, or what the client finds in it
 it. A hint is taken and echoed, and an engine that can't act on it never sees it (docs/decisions/0024).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Literal
 
 from msgspec import Struct
 
@@ -39,6 +40,7 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
         created_at: in Unix seconds.
         input_items: the items in this request.
         previous_items: the items of the conversation before it, oldest first.
+        decrypted_texts: reasoning and compactions of the conversation, by their `encrypted_content`.
         size_bytes: of the JSON of the request and of the items before it.
         omit_unsupported: whether unsupported tools and items are left out (see `Omissions`) rather than refused.
     """
@@ -51,6 +53,7 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
     capabilities: Capabilities
     input_items: tuple[items.Item, ...]
     previous_items: tuple[items.Item, ...] = ()
+    decrypted_texts: Mapping[str, str] = {}
     size_bytes: int = 0
     omit_unsupported: bool = True
 
@@ -74,6 +77,11 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
     def is_warm_up(self) -> bool:
         """Whether the response is to have no output."""
         return isinstance(self.request, ResponseCreate) and self.request.generate is False
+
+    @property
+    def encrypts_reasoning(self) -> bool:
+        """Whether the client wants reasoning in encrypted form, to give it back."""
+        return INCLUDE_ENCRYPTED_REASONING in (self.request.include or ())
 
     @property
     def is_spoken(self) -> bool:
@@ -108,14 +116,16 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
     request, capabilities = resolved_request.request, resolved_request.capabilities
     for check in _CHECKS:
         check(request, capabilities, resolved_request.model)
-    context = TranslationContext(capabilities, resolved_request.model, resolved_request.omit_unsupported, Omissions())
+    context = TranslationContext(
+        capabilities, resolved_request.model, resolved_request.omit_unsupported, Omissions(), resolved_request.decrypted_texts
+    )
     instructions, prelude = _instructions(request)
-    items_with_paths: list[ItemWithPath] = [
-        *prelude,
+    conversation: list[ItemWithPath] = [
         # Responses: `previous_response_id` brings the items of earlier responses, but not their instructions.
         *((resolved_request.previous_path, item) for item in resolved_request.previous_items),
         *((f"input[{index}]", item) for index, item in enumerate(resolved_request.input_items)),
     ]
+    items_with_paths = [*prelude, *conversation[items.newest_compaction([item for _, item in conversation]) :]]
     history = to_history(items_with_paths, context)
     if not history and instructions is None:
         raise ClientError(
@@ -143,7 +153,7 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
         truncate=request.truncation == "auto" and capabilities.truncation,
         reasoning_effort=(reasoning.effort or None) if reasoning and capabilities.efforts else None,
         reasoning_summary=_requested_summary(request) if capabilities.summaries else None,
-        encrypt_reasoning=INCLUDE_ENCRYPTED_REASONING in (request.include or ()),
+        encrypt_reasoning=resolved_request.encrypts_reasoning,
         verbosity=(text.verbosity or None) if text and capabilities.verbosities else None,
         voice=Voice(_requested_voice(request), AUDIO_RATE_HZ) if resolved_request.is_spoken else None,
     )
@@ -278,6 +288,16 @@ def _engine_format(text_format: items.AnswerFormat | None) -> JsonObject | JsonS
             return JsonSchema(text_format.name, text_format.schema, bool(text_format.strict), text_format.description or None)
         case _:
             return None
+
+
+def made_summary(request: CreateRequest, capabilities: Capabilities) -> Literal["instead", "after"] | None:
+    """
+    How a summary is made of the reasoning's text where the request wishes for one: at once, for an engine that makes
+    none itself; else only if it turns out to have made none.
+    """
+    if _requested_summary(request) is None:
+        return None
+    return "after" if capabilities.summaries else "instead"
 
 
 def _requested_summary(request: CreateRequest) -> str | None:

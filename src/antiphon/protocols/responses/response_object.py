@@ -310,6 +310,7 @@ def _message_content(message: items.Message) -> list[parts.MessagePart]:
 ID_PREFIXES: dict[type, str] = {
     items.Message: "msg",
     items.Reasoning: "rs",
+    items.Compaction: "cmp",
     items.FunctionCall: "fc",
     items.FunctionCallOutput: "fco",
     items.CustomToolCall: "ctc",

@@ -19,7 +19,7 @@ from antiphon.protocols import output as steps, output_table
 from antiphon.protocols.dispatch import on, table
 from antiphon.protocols.output import ContentPart, OutputItem
 from antiphon.protocols.output_table import OutputKind
-from antiphon.protocols.responses.request import AUDIO_RATE_HZ, ResolvedRequest, engine_request
+from antiphon.protocols.responses.request import AUDIO_RATE_HZ, ResolvedRequest, engine_request, made_summary
 from antiphon.protocols.responses.response_object import (
     ResponseBuilder,
     empty_wire_item,
@@ -48,7 +48,7 @@ from antiphon.protocols.session import (
 from antiphon.protocols.token_estimate import response_tokens
 from antiphon.records import ConversationTurn, ResponseRecord
 from antiphon.wire.codec.types import Extra, Opt, Unknown, encode
-from antiphon.wire.responses import events, parts
+from antiphon.wire.responses import events, items, parts
 from antiphon.wire.responses.events import StreamEvent
 from antiphon.wire.responses.response import decode_response
 
@@ -70,6 +70,8 @@ class ResponsesSession:
 
     Args:
         paddings: the values of `obfuscation`; None for none.
+        encrypt: encrypts reasoning for a client that will give it back; None where no client asked for it. Returns None
+            for text that is too long.
 
     Attributes:
         omissions: what of the request the model does not get.
@@ -78,15 +80,27 @@ class ResponsesSession:
         ClientError: from the constructor only: the engine can't do what the request asks.
     """
 
-    def __init__(self, resolved_request: ResolvedRequest, new_id: NewId, paddings: Paddings | None = None) -> None:
+    def __init__(
+        self,
+        resolved_request: ResolvedRequest,
+        new_id: NewId,
+        paddings: Paddings | None = None,
+        encrypt: Callable[[str], str | None] | None = None,
+    ) -> None:
         translated_request = engine_request(resolved_request)
         self.omissions = translated_request.omissions
         self._respond = translated_request.respond
         self._resolved_request = resolved_request
         self._builder = ResponseBuilder(resolved_request, new_id)
-        self._output = steps.OutputMachine(new_id, is_spoken=resolved_request.is_spoken, requires_item=not resolved_request.is_warm_up)
+        self._output = steps.OutputMachine(
+            new_id,
+            is_spoken=resolved_request.is_spoken,
+            requires_item=not resolved_request.is_warm_up,
+            made_summary=made_summary(resolved_request.request, resolved_request.capabilities),
+        )
         self._wav_header = streaming_wav_header(AUDIO_RATE_HZ) if resolved_request.audio_format == "wav" else b""
         self._paddings = paddings
+        self._encrypt = encrypt
         self._is_streaming = resolved_request.request.stream is True
         self._sequence_number = 0
         self._terminal_sequence_number = 0
@@ -202,7 +216,7 @@ class ResponsesSession:
             if isinstance(step, steps.OutputFinished):
                 self._on_output_finished(step, at, effects)
             elif isinstance(step, steps.ItemDone):
-                self._builder.output.append(wire_item(step.item))
+                self._builder.output.append(self._wire_item(step.item))
         return effects
 
     def _on_persist_failed(self, record: ResponseRecord | None, error: ApiError, at: float) -> list[Effect[StreamEvent]]:
@@ -248,6 +262,12 @@ class ResponsesSession:
             response_id=self._resolved_request.id,
             items=self._builder.conversation_records() if status in ("completed", "incomplete") else (),
         )
+
+    def _wire_item(self, item: OutputItem) -> items.Item:
+        """The complete item, with its reasoning in encrypted form where the client wants it and the engine did not do it."""
+        if self._encrypt is not None and item.encrypted_content is None and (text := item.reasoning_text):
+            item.encrypted_content = self._encrypt(text)
+        return wire_item(item)
 
     def _next_sequence_number(self) -> int:
         number = self._sequence_number
@@ -365,7 +385,7 @@ class ResponsesSession:
             effects.append(Send(_tool_call_done_event(self._next_sequence_number(), item)))
         # Responses: `output[i]` of the response is the item of `output_index` i, with the id that it was added with;
         # stream helpers check both.
-        done_item = wire_item(item)
+        done_item = self._wire_item(item)
         self._builder.output.append(done_item)
         effects.append(Send(events.OutputItemDone(sequence_number=self._next_sequence_number(), output_index=item.index, item=done_item)))
 

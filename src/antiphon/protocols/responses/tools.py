@@ -43,12 +43,14 @@ class TranslationContext(Struct, frozen=True):
     Attributes:
         omit_unsupported: whether unsupported tools and items are omitted rather than refused.
         omissions: collects what is omitted.
+        decrypted_texts: reasoning and compactions, by their `encrypted_content`.
     """
 
     capabilities: Capabilities
     model: str
     omit_unsupported: bool
     omissions: Omissions
+    decrypted_texts: Mapping[str, str] = {}
 
 
 class EngineTools(Struct):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from antiphon.engines.cascade.engine import Cascade as Cascade, CountSpeculation as CountSpeculation
     from antiphon.engines.cascade.parts import SpeechStack as SpeechStack
     from antiphon.engines.duplex.engine import DuplexAdapter as DuplexAdapter
+    from antiphon.runtime.core.encrypted_content import ContentCipher as ContentCipher
     from antiphon.runtime.core.url_fetch import fetcher as fetcher
     from antiphon.speech.audio_files.decode import AudioFiles as AudioFiles
     from antiphon.speech.dsp.noise import available_kinds as available_kinds
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "AudioFiles": "antiphon.speech.audio_files.decode",
     "Cascade": "antiphon.engines.cascade.engine",
+    "ContentCipher": "antiphon.runtime.core.encrypted_content",
     "CountSpeculation": "antiphon.engines.cascade.engine",
     "DuplexAdapter": "antiphon.engines.duplex.engine",
     "MoonshineTranscriber": "antiphon.speech.stt.moonshine",

@@ -111,13 +111,22 @@ async def _prepare(
         size_bytes=size_bytes,
         response_id=response_id,
         history=history,
+        content_cipher=service.content_cipher,
     )
-    session = await offload(resolved_request.size_bytes, ResponsesSession, resolved_request, new_id, _paddings(service, request))
+    encrypt = await _encryption(service, resolved_request)
+    session = await offload(resolved_request.size_bytes, ResponsesSession, resolved_request, new_id, _paddings(service, request), encrypt)
     omitted_headers = omission_headers(session.omissions)
     if omitted_headers:
         log_omissions(session.omissions, model.name)
     settings = conversation_settings(scope, model.name, "responses")
     return PreparedResponse(request, resolved_request, model, session, settings, omitted_headers, service.store)
+
+
+async def _encryption(service: Service, resolved_request: ResolvedRequest) -> Callable[[str], str | None] | None:
+    if not resolved_request.encrypts_reasoning:
+        return None
+    cipher = await service.content_cipher()
+    return lambda text: cipher.encrypt(text.encode(), resolved_request.tenant, "reasoning")
 
 
 def _paddings(service: Service, request: CreateRequest) -> Sequence[str] | None:

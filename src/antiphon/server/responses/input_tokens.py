@@ -41,7 +41,14 @@ def count_input_tokens(service: Service) -> EndpointFunction:
         omit_unsupported = service.config.responses.unavailable_tools == "carry"
         tenant = request_caller(request.scope).tenant
         resolved_request = await resolve_request(
-            create_request, model, service.store, tenant, omit_unsupported=omit_unsupported, speech=service.speech, size_bytes=len(body)
+            create_request,
+            model,
+            service.store,
+            tenant,
+            omit_unsupported=omit_unsupported,
+            speech=service.speech,
+            size_bytes=len(body),
+            content_cipher=service.content_cipher,
         )
         counted_request = await offload(resolved_request.size_bytes, engine_request, resolved_request)
         count = await cast(CountingEngine, model.engine).count(counted_request.respond)

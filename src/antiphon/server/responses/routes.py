@@ -16,11 +16,21 @@ from antiphon.server.http.auth import (
 from antiphon.server.http.errors import json_response
 from antiphon.server.http.operation import BODY_ERRORS, INVALID_REQUEST, UNAVAILABLE, Header, Operation
 from antiphon.server.http.paging import page_limit, page_order, page_parameters
+from antiphon.server.responses.compact import compact_conversation
 from antiphon.server.responses.create import CreateEndpoint
 from antiphon.server.responses.input_tokens import count_input_tokens
 from antiphon.stores.base import UnknownCursor
 from antiphon.wire.codec.reading import read_query
-from antiphon.wire.responses.endpoints import IncludeQuery, InputTokens, InputTokensRequest, ItemList, ResponseDeleted, RetrieveQuery
+from antiphon.wire.responses.endpoints import (
+    CompactedResponse,
+    CompactRequest,
+    IncludeQuery,
+    InputTokens,
+    InputTokensRequest,
+    ItemList,
+    ResponseDeleted,
+    RetrieveQuery,
+)
 from antiphon.wire.responses.events import StreamEvent
 from antiphon.wire.responses.profiles import PROFILES, EventEncoder
 from antiphon.wire.responses.request import CreateRequest
@@ -63,6 +73,16 @@ _COUNT_TOKENS = Operation(
     errors=_REQUEST_ERRORS,
     description="The engine that would read them counts them. No response is made, and nothing is stored.",
 )
+_COMPACT = Operation(
+    "compactResponse",
+    "Responses",
+    "Compact a conversation",
+    CompactedResponse,
+    CompactRequest,
+    errors=_REQUEST_ERRORS,
+    description="Returns all user messages of the conversation, and one item that stands for the rest: a summary by the model, "
+    "encrypted. The output is the input of the next request. Nothing is stored.",
+)
 _RETRIEVE = Operation("getResponse", "Responses", "Retrieve a response", ResponseObject, errors=_NOT_FOUND | {400: INVALID_REQUEST})
 _DELETE = Operation(
     "deleteResponse",
@@ -99,6 +119,7 @@ def routes(service: Service) -> list[GuardedRoute]:
             ("POST", "/v1/responses", create, "responses:write", _CREATE),
             # before `{id}`, which matches it too
             ("POST", "/v1/responses/input_tokens", count_input_tokens(service), "responses:write", _COUNT_TOKENS),
+            ("POST", "/v1/responses/compact", compact_conversation(service), "responses:write", _COMPACT),
             ("GET", "/v1/responses/{id}", _retrieve(service), "responses:read", _RETRIEVE),
             ("DELETE", "/v1/responses/{id}", _delete(service), "responses:write", _DELETE),
             ("POST", "/v1/responses/{id}/cancel", _cancel(service), "responses:write", _CANCEL),

@@ -6,7 +6,19 @@ from msgspec import UNSET
 
 from antiphon.wire.codec.types import Maybe, Opt, Wire
 from antiphon.wire.responses.items import Item
-from antiphon.wire.responses.request import ConversationReference, Includable, Items, ReasoningOptions, TextOptions
+from antiphon.wire.responses.parts import LongText
+from antiphon.wire.responses.request import (
+    ConversationReference,
+    ImageOptions,
+    Includable,
+    Items,
+    PromptCacheOptions,
+    ReasoningOptions,
+    ServiceTier,
+    ShortKey,
+    TextOptions,
+)
+from antiphon.wire.responses.response import ResponseUsage
 from antiphon.wire.responses.tools import Tool, ToolChoice
 
 
@@ -58,6 +70,32 @@ class InputTokensRequest(Wire, kw_only=True):
     tool_choice: Maybe[ToolChoice] = UNSET
     tools: Maybe[list[Tool]] = UNSET
     truncation: Opt[Literal["auto", "disabled"]] = UNSET
+
+
+class CompactRequest(Wire, kw_only=True):
+    """A conversation that is to be made shorter, and the model that summarises it."""
+
+    null_is_absent = True
+
+    model: str
+    input: Maybe[LongText | Items] = UNSET
+    previous_response_id: Maybe[str] = UNSET
+    instructions: Maybe[str] = UNSET
+    prompt_cache_key: Maybe[ShortKey] = UNSET
+    prompt_cache_options: Opt[PromptCacheOptions] = UNSET
+    prompt_cache_retention: Maybe[Literal["in_memory", "24h"]] = UNSET
+    service_tier: Maybe[ServiceTier] = UNSET
+    image: Opt[ImageOptions] = UNSET
+
+
+class CompactedResponse(Wire, kw_only=True):
+    """The shorter conversation: its user messages, and an item that stands for the rest."""
+
+    id: str
+    created_at: int
+    object: Literal["response.compaction"] = "response.compaction"
+    output: list[Item]
+    usage: ResponseUsage
 
 
 class InputTokens(Wire, kw_only=True):

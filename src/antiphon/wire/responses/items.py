@@ -1,6 +1,6 @@
 """The items of a conversation, from the client and from the model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, get_args
 
 from msgspec import UNSET, Meta, field
@@ -46,6 +46,9 @@ from antiphon.wire.responses.parts import (
     ToolOutputPart,
 )
 from antiphon.wire.responses.tools import Effort, TextFormat, Tool
+
+MAX_ENCRYPTED_CHARACTERS = 20_971_520
+"""The longest `encrypted_content` that the API takes."""
 
 Role = Literal["user", "assistant", "system", "developer"]
 AnyRole = Literal["unknown", "user", "assistant", "system", "critic", "discriminator", "developer", "tool"]
@@ -197,7 +200,7 @@ class Compaction(Tagged, kw_only=True, tag="compaction"):
     """The conversation before it, compacted and encrypted by the service that made it."""
 
     id: Maybe[str] = UNSET
-    encrypted_content: Annotated[str, Meta(max_length=20_971_520)]
+    encrypted_content: Annotated[str, Meta(max_length=MAX_ENCRYPTED_CHARACTERS)]
     created_by: Maybe[str] = UNSET
 
 
@@ -245,6 +248,11 @@ Item = (
 _reader: Reader[Item] = Reader(Item)
 
 _ALLOWED_PARTS: dict[bool, tuple[type[Tagged], ...]] = {True: get_args(OutputPart), False: get_args(InputPart)}
+
+
+def newest_compaction(conversation: Sequence[Item]) -> int:
+    """Where the newest compaction stands, before which nothing is read any more; 0 if there is none."""
+    return max((index for index, item in enumerate(conversation) if isinstance(item, Compaction)), default=0)
 
 
 def check_message(message: Message, path: str) -> None:
