@@ -280,7 +280,6 @@ def test_a_failure_after_the_first_word_is_an_error_and_then_a_failed_response(b
         ({"max_output_tokens": 15}, (400, "integer_below_min_value", "max_output_tokens")),
         ({"temperature": 3}, (400, "decimal_above_max_value", "temperature")),
         ({"background": True}, (400, "unsupported_parameter", "background")),
-        ({"conversation": "conv_1"}, (400, "unsupported_parameter", "conversation")),
         ({"tool_choice": "required"}, (400, "invalid_value", "tool_choice")),
         ({"tool_choice": {"type": "function", "name": "nope"}}, (400, "invalid_value", "tool_choice")),
         ({"tool_choice": {"type": "file_search"}}, (400, "invalid_value", "tool_choice")),

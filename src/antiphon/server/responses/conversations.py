@@ -39,7 +39,7 @@ from antiphon.wire.responses.conversations import (
 from antiphon.wire.responses.endpoints import IncludeQuery
 from antiphon.wire.responses.hosted_calls import ToolSearchOutput
 from antiphon.wire.responses.request import Includable
-from antiphon.wire.responses.tools import Tool
+from antiphon.wire.responses.tools import NamespaceTool, Tool
 
 _BAD_ID = "The id does not begin with `conv_`."
 _NOT_FOUND = {404: "There is no such conversation."}
@@ -317,9 +317,15 @@ def _check_items(new_items: Sequence[items.Item]) -> None:
         elif isinstance(item, Unknown):
             raise invalid_value(f"{path}.type", item.type, _ITEM_TYPES)
         elif isinstance(item, items.AdditionalTools | ToolSearchOutput):
-            for tool_index, tool in enumerate(item.tools):
-                if isinstance(tool, Unknown):
-                    raise invalid_value(f"{path}.tools[{tool_index}].type", tool.type, _TOOL_TYPES)
+            _check_tools(item.tools, f"{path}.tools")
+
+
+def _check_tools(tools: Sequence[object], path: str) -> None:
+    for index, tool in enumerate(tools):
+        if isinstance(tool, Unknown):
+            raise invalid_value(f"{path}[{index}].type", tool.type, _TOOL_TYPES)
+        if isinstance(tool, NamespaceTool):
+            _check_tools(tool.tools, f"{path}[{index}].tools")
 
 
 def _known_types(union: UnionType) -> list[str]:
