@@ -17,6 +17,9 @@ REASONS = {
     ("invalid_value", "audio_base"),  # which is no file of sound
     ("invalid_value", "conversation"),
     ("invalid_value", "items[].id"),
+    ("invalid_value", "items[].type"),  # which nobody would read
+    ("invalid_value", "items[].tools[].type"),
+    ("invalid_value", "items[].tools[].tools[].type"),
     ("string_above_max_length", "input[].id"),  # in a conversation
     ("string_above_max_length", "items[].id"),
     ("invalid_value", "input[].id"),  # with a NUL, which not every store could keep

@@ -295,7 +295,7 @@ class AutoContainer(Tagged, kw_only=True, tag="auto"):
 class CodeInterpreterTool(Tagged, kw_only=True, tag="code_interpreter"):
     """Runs Python in a container: one that exists, by id, or one made for it."""
 
-    container: str | AutoContainer
+    container: str | Typed[AutoContainer]
     allowed_callers: Callers = UNSET
 
 
