@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from antiphon.records import ClientSecretRecord, Direction, ItemRecord, KeyRecord, ResponseRecord, SessionRecord
 from antiphon.stores.availability import Availability
+from antiphon.stores.background import MemoryBackgroundStore
 from antiphon.stores.base import (
     MAX_CHAIN_BYTES,
     MAX_CHAIN_LENGTH,
@@ -30,6 +31,7 @@ class MemoryStore:
         self.sessions = MemorySessionStore()
         self._records: dict[str, ResponseRecord] = {}  # in the order they were put
         self._ids_since_open: set[str] = set()  # put since it was opened
+        self.background = MemoryBackgroundStore(self, self._records, self._ids_since_open)
 
     async def open(self) -> None:
         self._ids_since_open.clear()  # what an earlier opening left unfinished has no owner any more
@@ -42,6 +44,7 @@ class MemoryStore:
 
     async def put(self, record: ResponseRecord) -> None:
         self._records.pop(record.id, None)
+        self.background.forget(record.id)
         self._records[record.id] = record
         self._ids_since_open.add(record.id)
 
@@ -53,6 +56,7 @@ class MemoryStore:
         if await self.get(tenant, response_id) is None:
             return False
         del self._records[response_id]
+        self.background.forget(response_id)
         return True
 
     async def chain(self, tenant: str, response_id: str) -> Sequence[ResponseRecord]:

@@ -11,6 +11,7 @@ from alembic.runtime.migration import MigrationContext, MigrationStep, RevisionS
 from alembic.script import Script, ScriptDirectory
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     Connection,
@@ -30,7 +31,7 @@ from sqlalchemy import (
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
-REVISION = "0005"
+REVISION = "0007"
 """The revision of the tables below, which is the latest of `migrations`."""
 
 metadata = MetaData(
@@ -76,6 +77,27 @@ items = Table(
     Column("body", LargeBinary, nullable=False),
     CheckConstraint("direction IN ('input', 'output')", name="direction"),
     Index("ix_items_tenant", "tenant", "id"),
+)
+
+background_responses = Table(
+    "background_responses",
+    metadata,
+    Column("response_number", _Number, ForeignKey("responses.number", ondelete="CASCADE"), primary_key=True),
+    Column("key_id", Text),
+    Column("request", LargeBinary),
+    Column("is_streamed", Boolean, nullable=False),
+    Column("is_expired", Boolean, nullable=False),  # whether its events were deleted
+    Column("event_bytes", BigInteger, nullable=False),  # of all its events, once it has ended
+    Column("ended_at", BigInteger, index=True),
+)
+
+response_events = Table(
+    "response_events",
+    metadata,
+    Column("response_number", _Number, ForeignKey("responses.number", ondelete="CASCADE"), primary_key=True),
+    Column("first", Integer, primary_key=True),  # the sequence number of the first event in the body
+    Column("event_count", Integer, nullable=False),
+    Column("body", LargeBinary, nullable=False),
 )
 
 keys = Table(

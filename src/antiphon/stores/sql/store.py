@@ -19,13 +19,14 @@ from antiphon.stores.base import (
     chain_too_large,
     chain_too_long,
 )
+from antiphon.stores.sql.background import SqlBackgroundStore
 from antiphon.stores.sql.client_secrets import SqlClientSecretStore
 from antiphon.stores.sql.database import TIMEOUT_S, Database
 from antiphon.stores.sql.group_commit import GroupCommit
 from antiphon.stores.sql.keys import SqlKeyStore
 from antiphon.stores.sql.recordings import SqlSessionStore
 from antiphon.stores.sql.schema import is_impossible_id, is_unfinished, items, responses
-from antiphon.stores.sql.writes import WRITE_OFF, DeleteRecord, FinishRecord, PutRecord, StoreWrite, write_batch
+from antiphon.stores.sql.writes import WRITE_OFF, AppendEvents, DeleteRecord, FinishRecord, PutRecord, StoreWrite, write_batch
 
 MAX_ABANDONED = 10_000
 """The most responses that this server remembers because it could not store their end, in an outage."""
@@ -61,6 +62,7 @@ class SqlStore:
         self._write_off = WRITE_OFF.where(is_orphaned)
         self._abandoned_ids: dict[str, None] = {}  # the oldest first
         self._writer: GroupCommit[StoreWrite] = GroupCommit(self._commit, self._database.backend.is_systemic)
+        self.background = SqlBackgroundStore(self._database, self._write_record, is_orphaned, lambda: self._orphan_values)
 
     async def open(self) -> None:
         await self._database.open()
@@ -79,11 +81,13 @@ class SqlStore:
     async def finish(self, record: ResponseRecord) -> bool:
         return await self._write_record(FinishRecord(record))
 
-    async def _write_record(self, write: PutRecord | FinishRecord) -> bool:
+    async def _write_record(self, write: PutRecord | FinishRecord | AppendEvents) -> bool:
         try:
             with self._database.judge_use(is_write=True):
                 return await self._writer.write(write)
         except StoreError:  # what is stored has no end now, or none is known: a connection may fail after the commit
+            if isinstance(write, AppendEvents):  # these are written again
+                raise
             self._abandoned_ids[write.record.id] = None
             while len(self._abandoned_ids) > MAX_ABANDONED:
                 del self._abandoned_ids[next(iter(self._abandoned_ids))]

@@ -8,9 +8,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 from sqlalchemy import Row, bindparam, delete, func, insert, null, select, update
 
-from antiphon.records import ResponseRecord
+from antiphon.records import BackgroundRecord, EventRun, ResponseRecord
 from antiphon.stores.base import UNFINISHED_STATUSES
 from antiphon.stores.sql.connection import TimedConnection
+from antiphon.stores.sql.event_rows import BackgroundRows
 from antiphon.stores.sql.schema import is_unfinished, items, responses
 
 MAX_ROWS = 300
@@ -18,15 +19,27 @@ MAX_ROWS = 300
 
 
 class PutRecord(Struct, frozen=True):
-    """Store a record."""
+    """Store a record; that of a background response with what else is stored of it."""
 
     record: ResponseRecord
+    background: BackgroundRecord | None = None
+    events: EventRun | None = None
 
 
 class FinishRecord(Struct, frozen=True):
-    """Change an unfinished record of this server, and add items to it."""
+    """Change an unfinished record of this server, and add items and events to it."""
 
     record: ResponseRecord
+    is_background: bool = False
+    events: EventRun | None = None
+
+
+class AppendEvents(Struct, frozen=True):
+    """Add events to an unfinished record of this server; `is_repeated` where they may be stored already."""
+
+    record: ResponseRecord
+    events: EventRun
+    is_repeated: bool = False
 
 
 class DeleteRecord(Struct, frozen=True):
@@ -36,7 +49,7 @@ class DeleteRecord(Struct, frozen=True):
     response_id: str
 
 
-StoreWrite = PutRecord | FinishRecord | DeleteRecord
+StoreWrite = PutRecord | FinishRecord | AppendEvents | DeleteRecord
 
 
 class StoredStatus(NamedTuple):
@@ -76,6 +89,10 @@ class Changes:
                 return True
             case FinishRecord(record):
                 return self._finish(record)
+            case AppendEvents(record):
+                old = self._current(record.id)
+                is_ours = old is not None and (isinstance(old, ResponseRecord) or old.is_ours)
+                return is_ours and old is not None and old.tenant == record.tenant and old.status in UNFINISHED_STATUSES
             case DeleteRecord(tenant, response_id):
                 old = self._current(response_id)
                 if old is None or old.tenant != tenant:
@@ -124,8 +141,30 @@ async def write_batch(connection: TimedConnection, writes: Sequence[StoreWrite],
         await connection.execute(_DELETE, {"ids": [*changes.deleted_ids]})
     for record in changes.updates.values():
         await _update(connection, record, rows[record.id].number, server_number)
-    await _insert_records(connection, [*changes.new_records.values()], server_number)
+    new_numbers = await _insert_records(connection, [*changes.new_records.values()], server_number)
+    numbers = {id: row.number for id, row in rows.items() if id not in changes.deleted_ids} | new_numbers
+    await _background_rows(writes, changes.results, numbers).write(connection)
     return changes.results
+
+
+def _background_rows(writes: Sequence[StoreWrite], results: Sequence[bool], numbers: Mapping[str, int]) -> BackgroundRows:
+    rows = BackgroundRows()
+    for write, is_done in zip(writes, results, strict=True):
+        if isinstance(write, DeleteRecord) or not is_done or write.record.id not in numbers:  # put and deleted in one batch
+            continue
+        number = numbers[write.record.id]
+        match write:
+            case PutRecord(background=BackgroundRecord() as background):
+                rows.new.append((number, background))
+            case FinishRecord(is_background=True):
+                rows.statuses.append((number, write.record.status))
+            case AppendEvents(is_repeated=True):
+                rows.repeated.append((number, write.events.first))
+            case _:
+                pass
+        if write.events is not None:
+            rows.events.append((number, write.events))
+    return rows
 
 
 async def _update(connection: TimedConnection, record: ResponseRecord, number: int, server_number: int) -> None:
@@ -138,8 +177,9 @@ async def _update(connection: TimedConnection, record: ResponseRecord, number: i
     await _insert_items(connection, [(number, record)], skip=count)
 
 
-async def _insert_records(connection: TimedConnection, records: Sequence[ResponseRecord], server_number: int) -> None:
-    """Add new records with their items."""
+async def _insert_records(connection: TimedConnection, records: Sequence[ResponseRecord], server_number: int) -> dict[str, int]:
+    """Add new records with their items; returns the number of each."""
+    all_numbers: dict[str, int] = {}
     columns = [name for name in responses.c.keys() if name not in ("number", "owner")]
     for start in range(0, len(records), MAX_ROWS):
         chunk = records[start : start + MAX_ROWS]
@@ -149,6 +189,8 @@ async def _insert_records(connection: TimedConnection, records: Sequence[Respons
         ]
         numbers = {row.id: row.number for row in await connection.execute(_INSERT, rows)}
         await _insert_items(connection, [(numbers[record.id], record) for record in chunk])
+        all_numbers |= numbers
+    return all_numbers
 
 
 async def _insert_items(connection: TimedConnection, records: Iterable[tuple[int, ResponseRecord]], skip: int = 0) -> None:
