@@ -11,7 +11,7 @@ from msgspec import structs
 from antiphon.errors import ClientError, pattern_mismatch, previous_response_not_found, references_too_large
 from antiphon.offload import offload
 from antiphon.protocols.responses.request import ResolvedRequest, has_audio_output, is_set
-from antiphon.records import ItemRecord
+from antiphon.records import ItemRecord, ResponseRecord
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.speech.service import SpeechService
@@ -31,6 +31,7 @@ async def resolve_request(
     omit_unsupported: bool = True,
     speech: SpeechService | None = None,
     size_bytes: int = 0,
+    record: ResponseRecord | None = None,
 ) -> ResolvedRequest:
     """
     Resolve a request to `model`.
@@ -39,6 +40,7 @@ async def resolve_request(
         omit_unsupported: whether tools that the engine can't use are left out rather than refused.
         speech: transcribes audio for an engine that takes none.
         size_bytes: of the request's JSON.
+        record: of the response, if it is stored already.
 
     Raises:
         ApiError: it refers to a response or an item that does not exist, or has audio that can't be decoded; or the model
@@ -59,9 +61,9 @@ async def resolve_request(
     if has_audio_output(request):
         capabilities = structs.replace(model.live_engine.capabilities, audio_in=capabilities.audio_in)
     return ResolvedRequest(
-        id=new_id("resp"),
+        id=new_id("resp") if record is None else record.id,
         tenant=tenant,
-        created_at=int(time.time()),
+        created_at=int(time.time()) if record is None else record.created_at,
         model=model.name,
         request=request,
         capabilities=capabilities,

@@ -120,7 +120,6 @@ def test_what_changes_the_meaning_of_the_response_is_refused(fields, code, param
 @pytest.mark.parametrize(
     ("fields", "code", "param"),
     [
-        ({"background": True}, "unsupported_parameter", "background"),
         ({"conversation": "conv_1"}, "unsupported_parameter", "conversation"),
         ({"prompt": {"id": "p"}}, "unsupported_parameter", "prompt"),
         ({"moderation": {"model": "m"}}, "unsupported_parameter", "moderation"),

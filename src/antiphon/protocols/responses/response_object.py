@@ -68,7 +68,7 @@ def _response_template(resolved_request: ResolvedRequest) -> wire.Response:
         created_at=resolved_request.created_at,
         completed_at=None,
         status="in_progress",
-        background=False,
+        background=resolved_request.is_background,
         error=None,
         incomplete_details=None,
         instructions=None if request.instructions is UNSET else request.instructions,

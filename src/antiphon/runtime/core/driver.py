@@ -41,7 +41,7 @@ from antiphon.protocols.session import (
 )
 from antiphon.records import ResponseRecord
 from antiphon.runtime.core.metrics import Metrics
-from antiphon.stores.base import Store
+from antiphon.stores.availability import Availability
 
 BATCH_SIZE = 256
 """Events handled, and written, at once: that a client is behind is only noticed between two writes."""
@@ -56,6 +56,19 @@ _UNORDERED_EFFECTS = frozenset({SendToEngine, ReportRetry})
 """Effects that wait for no `Persist`."""
 
 ServerEventT_contra = TypeVar("ServerEventT_contra", contravariant=True)
+
+
+class RecordStore(Protocol):
+    """What a driver needs of a `Store`."""
+
+    @property
+    def availability(self) -> Availability: ...
+
+    async def put(self, record: ResponseRecord) -> None: ...
+
+    async def finish(self, record: ResponseRecord) -> bool: ...
+
+    async def get(self, tenant: str, response_id: str) -> ResponseRecord | None: ...
 
 
 class SessionClient(Protocol[ServerEventT_contra]):
@@ -85,7 +98,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         self,
         session: Session[ClientEventT, ServerEventT],
         client: SessionClient[ServerEventT],
-        store: Store,
+        store: RecordStore,
         clock: Callable[[], float] = time.time,
         metrics: Metrics | None = None,
         count_tokens: Callable[[int], None] = lambda _tokens: None,

@@ -21,6 +21,7 @@ from antiphon.runtime.multiprocess.link import (
     ProcessSetup,
     ProcessSnapshot,
     SendReply,
+    StopResponse,
     SupervisorLink,
     SupervisorMessage,
 )
@@ -73,6 +74,8 @@ class ServerProcess:
                 self.link.endpoint.start_heartbeat(expects_others=False)
             case GetSnapshot() if self._server is not None:
                 reply(ProcessSnapshot(self._server.service.metrics.snapshot()))
+            case StopResponse(response_id) if self._server is not None:
+                self._server.service.background.stop(response_id)
             case AllProcessesIdle() if self._peers is not None:
                 self._peers.are_idle = True
             case _:
