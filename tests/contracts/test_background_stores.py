@@ -111,12 +111,12 @@ async def test_an_end_from_outside_is_final(store: Store) -> None:
     record = await store.get("ada", "resp_1")
     assert record is not None and (record.status, record.body) == ("cancelled", b"end")
     assert await numbers(store) == [0, 1, 2, 3, 4, 5]
-    assert await store.background.lost(["resp_1"]) == {"resp_1"}
+    assert await store.background.find_lost(["resp_1"]) == {"resp_1"}
 
 
 async def test_what_is_worked_on_is_not_lost_and_no_orphan(store: Store) -> None:
     await add(store)
-    assert await store.background.lost(["resp_1", "resp_2"]) == {"resp_2"}
+    assert await store.background.find_lost(["resp_1", "resp_2"]) == {"resp_2"}
     assert not await store.background.end(as_("failed"), run, is_orphan=True)
     assert not await store.background.take_over(QUEUED)
 
@@ -127,7 +127,7 @@ async def test_a_deleted_response_takes_its_events_along(store: Store) -> None:
     assert await store.background.events("ada", "resp_1", -1, 10) is None
     assert not await store.background.append(QUEUED, run(2))
     assert not await store.background.end(as_("failed"), run)
-    assert await store.background.lost(["resp_1"]) == {"resp_1"}
+    assert await store.background.find_lost(["resp_1"]) == {"resp_1"}
 
 
 async def test_old_events_are_deleted_and_the_response_stays(store: Store) -> None:

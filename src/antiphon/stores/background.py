@@ -114,15 +114,15 @@ class MemoryBackgroundStore:
         runs = [run for run in entry.runs if run.first + run.count > after + 1]
         return EventPage(self._records[response_id].status, entry.is_expired, tuple(runs[:limit]))
 
-    async def lost(self, response_ids: Collection[str]) -> Collection[str]:
+    async def find_lost(self, response_ids: Collection[str]) -> Collection[str]:
         return {id for id in response_ids if id not in self._records or self._records[id].status not in UNFINISHED_STATUSES} | (
             {*response_ids} - self._owned_ids
         )
 
     async def expire(self, ended_before: int, limit_bytes: int) -> int:
-        ended = [entry for entry in self._backgrounds.values() if entry.ended_at is not None and entry.runs]
-        total_bytes, count = sum(entry.event_bytes for entry in ended), 0
-        for entry in sorted(ended, key=lambda entry: entry.ended_at or 0)[:_MAX_EXPIRED]:
+        finished_entries = [entry for entry in self._backgrounds.values() if entry.ended_at is not None and entry.runs]
+        total_bytes, count = sum(entry.event_bytes for entry in finished_entries), 0
+        for entry in sorted(finished_entries, key=lambda entry: entry.ended_at or 0)[:_MAX_EXPIRED]:
             if (entry.ended_at or 0) >= ended_before and total_bytes <= limit_bytes:
                 break
             total_bytes -= entry.event_bytes

@@ -202,7 +202,7 @@ class BackgroundStore(Protocol):
             None where there is no such background response, or its events were never stored.
         """
 
-    async def lost(self, response_ids: Collection[str]) -> Collection[str]:
+    async def find_lost(self, response_ids: Collection[str]) -> Collection[str]:
         """Those of the responses that are not unfinished any more, or that this server does not work on."""
 
     async def expire(self, ended_before: int, limit_bytes: int) -> int:

@@ -11,10 +11,10 @@ import openai
 import pytest
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
-from support.server.own_process import serving
-from support.server.scripted_server import configured
 
 from antiphon.server.processes.run import background_server
+from support.server.own_process import serving
+from support.server.scripted_server import configured
 
 EVENT: TypeAdapter = TypeAdapter(ResponseStreamEvent)
 PATIENCE_S = 20

@@ -158,8 +158,11 @@ class ResponsesSession:
     def queue(self) -> tuple[ResponseRecord, Sequence[StreamEvent]]:
         """The record and the first events of a background response that waits; call it once, before any event."""
         response = self._builder.build("queued")
-        created = events.ResponseCreated(sequence_number=self._next_sequence_number(), response=response)
-        return self._record("queued"), (created, events.ResponseQueued(sequence_number=self._next_sequence_number(), response=response))
+        created_event = events.ResponseCreated(sequence_number=self._next_sequence_number(), response=response)
+        return self._record("queued"), (
+            created_event,
+            events.ResponseQueued(sequence_number=self._next_sequence_number(), response=response),
+        )
 
     def _begin(self) -> list[Effect[StreamEvent]]:
         if self._has_begun:
@@ -525,8 +528,8 @@ def closing_events(record: ResponseRecord, first: int, error: ApiError | None = 
         first: the sequence number of the first of them.
         error: why it failed; None for a response that was cancelled.
     """
-    failed = events.ResponseFailed(sequence_number=first + (error is not None), response=decode_response(record.body))
+    terminal_event = events.ResponseFailed(sequence_number=first + (error is not None), response=decode_response(record.body))
     if error is None:
-        return [failed]
+        return [terminal_event]
     code = error.code or "server_error"
-    return [events.error_event(first, message=error.message, type=error.type, code=code, param=error.param), failed]
+    return [events.error_event(first, message=error.message, type=error.type, code=code, param=error.param), terminal_event]

@@ -15,8 +15,8 @@ from antiphon.wire.responses.profiles import EventEncoder
 
 async def cancel_response(store: Store, encoder: EventEncoder, record: ResponseRecord) -> None:
     """End a response as `cancelled`; one that has ended stays as it is."""
-    cancelled = cancel_record(record)
-    await store.background.end(cancelled, lambda first: encode_run(encoder, first, closing_events(cancelled, first)))
+    cancelled_record = cancel_record(record)
+    await store.background.end(cancelled_record, lambda first: encode_run(encoder, first, closing_events(cancelled_record, first)))
 
 
 async def fail_response(store: Store, encoder: EventEncoder, record: ResponseRecord, error: ApiError, *, is_orphan: bool = False) -> None:
@@ -26,6 +26,6 @@ async def fail_response(store: Store, encoder: EventEncoder, record: ResponseRec
     Args:
         is_orphan: whether it is only ended if no living server works on it.
     """
-    failed = fail_record(record, error)
-    events = lambda first: encode_run(encoder, first, closing_events(failed, first, error))  # noqa: E731
-    await store.background.end(failed, events, is_orphan=is_orphan)
+    failed_record = fail_record(record, error)
+    events = lambda first: encode_run(encoder, first, closing_events(failed_record, first, error))  # noqa: E731
+    await store.background.end(failed_record, events, is_orphan=is_orphan)

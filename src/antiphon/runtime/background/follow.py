@@ -55,14 +55,14 @@ class Follower:
         self._after = after
         self._heartbeat_s = heartbeat_s
         self._obfuscation = obfuscation
-        self._changed = asyncio.Event()
+        self._wake = asyncio.Event()
         self._is_stopped = False
         self._poll_s = MIN_POLL_S
 
     def stop(self) -> None:
         """End `pages`: the reader is gone, or the server stops."""
         self._is_stopped = True
-        self._changed.set()
+        self._wake.set()
 
     async def pages(self) -> AsyncIterator[bytes]:
         """Server-sent events, until the response has ended or is deleted."""
@@ -70,7 +70,7 @@ class Follower:
         sent_at = loop.time()
         while not self._is_stopped:
             journal = self._journals.get(self._response_id)
-            self._changed.clear()
+            self._wake.clear()
             runs, is_over = await self._read(journal)
             if runs:
                 self._poll_s = MIN_POLL_S
@@ -100,20 +100,20 @@ class Follower:
         wait_s = patience_s if is_local else min(patience_s, self._poll_s)
         self._poll_s = min(1.5 * self._poll_s, MAX_POLL_S)
         if journal is not None and is_local:
-            journal.follow(self._changed)
+            journal.follow(self._wake)
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, wait_s)):
-                    await self._changed.wait()
+                    await self._wake.wait()
         finally:
             if journal is not None:
-                journal.unfollow(self._changed)
+                journal.unfollow(self._wake)
 
     def _page(self, runs: Sequence[EventRun]) -> bytes:
         body = b"".join(run.body for run in runs)
-        skipped = self._after + 1 - runs[0].first
+        skip_count = self._after + 1 - runs[0].first
         start = 0
-        for _ in range(skipped):
+        for _ in range(skip_count):
             start = body.index(b"\n\n", start) + 2
         self._after = runs[-1].first + runs[-1].count - 1
         page = body[start:] if start else body

@@ -217,12 +217,12 @@ class Journal:
             return None
         return [run for run in self._tail if run.first + run.count > after + 1]
 
-    def follow(self, changed: asyncio.Event) -> None:
-        """Set `changed` whenever more is stored, and at the end."""
-        self._followers.add(changed)
+    def follow(self, wake: asyncio.Event) -> None:
+        """Set `wake` whenever more is stored, and at the end."""
+        self._followers.add(wake)
 
-    def unfollow(self, changed: asyncio.Event) -> None:
-        self._followers.discard(changed)
+    def unfollow(self, wake: asyncio.Event) -> None:
+        self._followers.discard(wake)
 
     def _publish(self, run: EventRun) -> None:
         self._tail.append(run)
@@ -238,20 +238,20 @@ class Journal:
         self._wake_followers()
 
     def _wake_followers(self) -> None:
-        for changed in self._followers:
-            changed.set()
+        for wake in self._followers:
+            wake.set()
 
 
 class EventWriter:
     """Stores the events of all journals of a process, together."""
 
     def __init__(self) -> None:
-        self._marked: dict[Journal, None] = {}
+        self._dirty_journals: dict[Journal, None] = {}
         self._wake = asyncio.Event()
 
     def mark(self, journal: Journal) -> None:
         """A journal has something to write."""
-        self._marked[journal] = None
+        self._dirty_journals[journal] = None
         self._wake.set()
 
     async def run(self) -> None:
@@ -260,9 +260,9 @@ class EventWriter:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            marked, self._marked = self._marked, {}
+            journals, self._dirty_journals = self._dirty_journals, {}
             async with asyncio.TaskGroup() as tasks:
-                writes = [(journal, tasks.create_task(journal.write())) for journal in marked]
+                writes = [(journal, tasks.create_task(journal.write())) for journal in journals]
             for journal, write in writes:
                 if (retry_s := write.result()) is not None:
                     loop.call_later(retry_s, self.mark, journal)

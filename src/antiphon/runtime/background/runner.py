@@ -101,7 +101,7 @@ class BackgroundRunner:
         self._counts: Counter[str] = Counter()  # admitted, by key
         self._tasks: set[asyncio.Task[None]] = set()
         self._restart: Restart | None = None
-        self._unattended: list[ResponseRecord] = []
+        self._early_orphans: list[ResponseRecord] = []
         self._is_closed = False
 
     def start(self) -> None:
@@ -112,7 +112,7 @@ class BackgroundRunner:
     def attach(self, restart: Restart) -> None:
         """Set how responses are restarted that other servers left queued."""
         self._restart = restart
-        orphans, self._unattended = self._unattended, []
+        orphans, self._early_orphans = self._early_orphans, []
         for record in orphans:
             self._spawn(self._settle(record), "restart")
 
@@ -220,7 +220,7 @@ class BackgroundRunner:
             await asyncio.sleep(WATCH_S)
             if self.journals:
                 with contextlib.suppress(StoreError):
-                    for response_id in await self._store.background.lost([*self.journals]):
+                    for response_id in await self._store.background.find_lost([*self.journals]):
                         self.stop(response_id)
 
     # Those that another server left
@@ -238,7 +238,7 @@ class BackgroundRunner:
         elif record.status != "queued" or background.request is None or not self._settings.restart_queued or self._is_closed:
             await fail_response(self._store, self.encoder, record, interrupted_error(), is_orphan=True)
         elif self._restart is None:
-            self._unattended.append(record)
+            self._early_orphans.append(record)
         elif await self._store.background.take_over(record):
             self._counts[background.key_id or ""] += 1
             self._spawn(self._begin_again(self._restart, record, background, background.request), "restart")

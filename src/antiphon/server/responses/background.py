@@ -31,7 +31,9 @@ from antiphon.wire.responses.request import CreateRequest, decode_request
 _WINDOW_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-async def create_background(service: Service, scope: Scope, prepared: PreparedResponse, body: bytes, started_at: float) -> Response:
+async def create_background(
+    service: Service, scope: Scope, prepared_response: PreparedResponse, body: bytes, started_at: float
+) -> Response:
     """
     Store a background response and have it made.
 
@@ -45,37 +47,39 @@ async def create_background(service: Service, scope: Scope, prepared: PreparedRe
         ApiError: too many background responses are waiting, or the store failed.
     """
     runner, caller = service.background, request_caller(scope)
-    key_id = prepared.settings.key_id
+    key_id = prepared_response.settings.key_id
     runner.admit(key_id)
     try:
-        response = await _store_queued(service, caller, prepared, body, started_at)
+        response = await _store_queued(service, caller, prepared_response, body, started_at)
     except BaseException:
         runner.release(key_id)
         raise
     runner.submit(response)
-    if not prepared.request.stream:
-        return json_response(response.record.body, headers=dict(prepared.omitted_headers))
-    return _event_replay(service, response.record, after=-1, headers=prepared.omitted_headers)
+    if not prepared_response.request.stream:
+        return json_response(response.record.body, headers=dict(prepared_response.omitted_headers))
+    return _event_replay(service, response.record, after=-1, headers=prepared_response.omitted_headers)
 
 
-async def _store_queued(service: Service, caller: Caller, prepared: PreparedResponse, body: bytes, started_at: float) -> BackgroundResponse:
-    record, events = prepared.session.queue()
-    run = encode_run(service.background.encoder, 0, events) if prepared.request.stream else None
-    limits = await _hold_limits(caller, prepared)
+async def _store_queued(
+    service: Service, caller: Caller, prepared_response: PreparedResponse, body: bytes, started_at: float
+) -> BackgroundResponse:
+    record, events = prepared_response.session.queue()
+    run = encode_run(service.background.encoder, 0, events) if prepared_response.request.stream else None
+    limits = await _hold_limits(caller, prepared_response)
     try:
         request = body if service.background.restarts_queued else None
-        background = BackgroundRecord(key_id=prepared.settings.key_id or None, request=request, is_streamed=run is not None)
+        background = BackgroundRecord(key_id=prepared_response.settings.key_id or None, request=request, is_streamed=run is not None)
         await service.store.background.add(record, background, run)
     except BaseException:
         await limits.aclose()
         raise
-    return _background_response(service, caller, prepared, record, run, limits, started_at)
+    return _background_response(service, caller, prepared_response, record, run, limits, started_at)
 
 
 def _background_response(
     service: Service,
     caller: Caller,
-    prepared: PreparedResponse,
+    prepared_response: PreparedResponse,
     record: ResponseRecord,
     run: EventRun | None,
     limits: AsyncExitStack,
@@ -85,20 +89,20 @@ def _background_response(
     return BackgroundResponse(
         record=record,
         key=caller.key,
-        rank=record.created_at + completion_window_s(prepared.request),
+        rank=record.created_at + completion_window_s(prepared_response.request),
         journal=journal,
-        session=prepared.session,
-        engine=prepared.engine,
-        settings=prepared.settings,
-        opening=prepared.resolved_request,
+        session=prepared_response.session,
+        engine=prepared_response.engine,
+        settings=prepared_response.settings,
+        opening=prepared_response.resolved_request,
         limits=limits,
-        measure=lambda: measure_response(service, prepared.model, journal, started_at),
+        measure=lambda: measure_response(service, prepared_response.model, journal, started_at),
     )
 
 
-async def _hold_limits(caller: Caller, prepared: PreparedResponse) -> AsyncExitStack:
+async def _hold_limits(caller: Caller, prepared_response: PreparedResponse) -> AsyncExitStack:
     limits = AsyncExitStack()
-    session = prepared.session
+    session = prepared_response.session
     await limits.enter_async_context(nullcontext() if caller.allowance is None else caller.allowance.track_response(lambda: session.tokens))
     return limits
 
@@ -124,14 +128,14 @@ async def restart(service: Service, caller: Caller, record: ResponseRecord, body
         ApiError: the request can't be met any more.
     """
     request = await offload(len(body), decode_request, body)
-    prepared = await prepare_for_caller(service, caller, request, len(body), record)
-    _, events = prepared.session.queue()  # they are stored; the session goes on after them
+    prepared_response = await prepare_for_caller(service, caller, request, len(body), record)
+    _, events = prepared_response.session.queue()  # they are stored; the session goes on after them
     run = encode_run(service.background.encoder, 0, events) if request.stream else None
     try:
-        limits = await _hold_limits(caller, prepared)
+        limits = await _hold_limits(caller, prepared_response)
     except ApiError:  # it was admitted before its server died
         limits = AsyncExitStack()
-    return _background_response(service, caller, prepared, record, run, limits, time.perf_counter())
+    return _background_response(service, caller, prepared_response, record, run, limits, time.perf_counter())
 
 
 # Streaming again

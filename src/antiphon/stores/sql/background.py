@@ -125,7 +125,7 @@ class SqlBackgroundStore:
             rows = await connection.execute(_EVENTS, {"number": row.number, "after": min(after, 2**31 - 2), "limit": limit})
             return EventPage(row.status, row.is_expired, tuple(EventRun(each.first, each.event_count, each.body) for each in rows))
 
-    async def lost(self, response_ids: Collection[str]) -> Collection[str]:
+    async def find_lost(self, response_ids: Collection[str]) -> Collection[str]:
         values = {"ids": [*response_ids], "owner": self._database.server_number}
         async with self._database.read_connection() as connection:
             ours = {row.id for row in await connection.execute(_OURS, values)}

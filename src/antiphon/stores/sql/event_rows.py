@@ -18,21 +18,21 @@ class BackgroundRows:
     Attributes:
         new: background responses.
         events: to add.
-        repeated: the first events of those that may be stored already.
+        repeats: the first events of those that may be stored already.
         statuses: of responses that have begun or ended.
     """
 
     def __init__(self) -> None:
         self.new: list[tuple[int, BackgroundRecord]] = []
         self.events: list[tuple[int, EventRun]] = []
-        self.repeated: list[tuple[int, int]] = []
+        self.repeats: list[tuple[int, int]] = []
         self.statuses: list[tuple[int, str]] = []
 
     async def write(self, connection: TimedConnection) -> None:
         """Write them, within a transaction."""
         if self.new:
             await connection.execute(_INSERT, [_row(number, background) for number, background in self.new])
-        for number, first in self.repeated:
+        for number, first in self.repeats:
             await connection.execute(_DELETE_FROM, {"of_number": number, "of_first": first})
         if self.events:
             await connection.execute(_INSERT_EVENTS, [event_row(number, events) for number, events in self.events])

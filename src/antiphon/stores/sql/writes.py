@@ -159,7 +159,7 @@ def _background_rows(writes: Sequence[StoreWrite], results: Sequence[bool], numb
             case FinishRecord(is_background=True):
                 rows.statuses.append((number, write.record.status))
             case AppendEvents(is_repeated=True):
-                rows.repeated.append((number, write.events.first))
+                rows.repeats.append((number, write.events.first))
             case _:
                 pass
         if write.events is not None:
