@@ -25,7 +25,9 @@ REASONS = {
     ("unsupported_model", "model"),
     (None, "input"),  # calls and their outputs
     (None, "audio"),  # without `stream`
+    (None, "background"),  # with `store: false`
     (None, "modalities"),
+    (None, "stream"),  # of what was not streamed from the background
     (None, "stream_options"),
 }
 """Codes, and what they are about."""
