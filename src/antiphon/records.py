@@ -79,6 +79,36 @@ class ConversationTurn(Struct, frozen=True, kw_only=True):
     items: tuple[ItemRecord, ...] = ()
 
 
+class EventRun(Struct, frozen=True):
+    """
+    Consecutive events of a response, as they are sent.
+
+    Attributes:
+        first: the sequence number of the first; the others follow without a gap.
+        count: how many they are.
+        body: the server-sent events, one after another.
+    """
+
+    first: int
+    count: int
+    body: bytes
+
+
+class BackgroundRecord(Struct, frozen=True, kw_only=True):
+    """
+    What is stored of a background response beside its `ResponseRecord`.
+
+    Attributes:
+        key_id: the key that it was created with; None where no key was needed.
+        request: the request as JSON, with which it can be begun again; None once it has begun.
+        is_streamed: whether its events are stored.
+    """
+
+    key_id: str | None
+    request: bytes | None
+    is_streamed: bool
+
+
 class KeyRecord(Struct, frozen=True, kw_only=True):
     """
     One API key. Only its hash is stored, never the key itself.

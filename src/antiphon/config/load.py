@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field, PrivateAttr, ValidationError, field_valid
 from pydantic_core import ErrorDetails
 
 from antiphon.config.settings import (
+    BackgroundSettings,
     CallsSettings,
     LoggingSettings,
     MinicpmoSettings,
@@ -87,6 +88,7 @@ class Config(BaseModel, frozen=True, extra="forbid"):
     models_dir: Path = Field(description="Folder of model weights.")
     server: ServerSettings = ServerSettings()
     responses: ResponsesSettings = ResponsesSettings()
+    background: BackgroundSettings = BackgroundSettings()
     realtime: RealtimeSettings = RealtimeSettings()
     calls: CallsSettings = CallsSettings()
     minicpmo: MinicpmoSettings = MinicpmoSettings()

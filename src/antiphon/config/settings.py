@@ -92,6 +92,17 @@ class ResponsesSettings(BaseModel, frozen=True, extra="forbid"):
     )
 
 
+class BackgroundSettings(BaseModel, frozen=True, extra="forbid"):
+    """Background responses, and how long their events are stored."""
+
+    running: int = Field(default=256, ge=1, description="The most background responses that a process makes at once.")
+    waiting: int = Field(default=1000, ge=0, description="The most that wait in a process.")
+    per_key: int = Field(default=0, ge=0, description="The most with the same key that a process makes or that wait; 0 for no limit.")
+    restart_queued: bool = Field(default=True, description="Whether a response that waits is taken over when its server stops or dies.")
+    events_hours: float = Field(default=24, ge=0, description="Hours after the end of a response when its events are deleted; 0: never.")
+    events_gb: float = Field(default=1, ge=0, description="Gigabytes of events after which the oldest are deleted; 0: never.")
+
+
 class CallsSettings(BaseModel, frozen=True, extra="forbid"):
     """The addresses of WebRTC calls."""
 

@@ -20,7 +20,7 @@ from antiphon.errors import (
 )
 from antiphon.offload import offload
 from antiphon.protocols.responses.request import ResolvedRequest, has_audio_output, is_set
-from antiphon.records import ItemRecord
+from antiphon.records import ItemRecord, ResponseRecord
 from antiphon.runtime.access.encrypted_items import GetCipher, decrypt_items
 from antiphon.runtime.conversation_lock import check_conversation_id
 from antiphon.runtime.core.ids import new_id
@@ -60,6 +60,7 @@ async def resolve_request(
     speech: SpeechService | None = None,
     size_bytes: int = 0,
     response_id: str | None = None,
+    record: ResponseRecord | None = None,
     history: KnownHistory | None = None,
     content_cipher: GetCipher | None = None,
 ) -> ResolvedRequest:
@@ -71,6 +72,7 @@ async def resolve_request(
         speech: transcribes audio for an engine that takes none.
         size_bytes: of the request's JSON.
         response_id: the id of the response, where it has one already.
+        record: of the response, if it is stored already.
         history: that of the previous response; None to load it from the store.
         content_cipher: decrypts reasoning; None to leave it all to the engine.
 
@@ -100,9 +102,9 @@ async def resolve_request(
     if has_audio_output(request):
         capabilities = structs.replace(model.live_engine.capabilities, audio_in=capabilities.audio_in)
     return ResolvedRequest(
-        id=response_id or new_id("resp"),
+        id=response_id or new_id("resp") if record is None else record.id,
         tenant=tenant,
-        created_at=int(time.time()),
+        created_at=int(time.time()) if record is None else record.created_at,
         model=model.name,
         request=request,
         capabilities=capabilities,

@@ -13,10 +13,10 @@ from antiphon.config.load import Config
 from antiphon.engine_api.engine import Fetch
 from antiphon.engine_api.options import ConversationKind
 from antiphon.errors import ApiError, ServerError
-from antiphon.protocols.responses.session import fail_interrupted_record
 from antiphon.runtime.access.body_budget import BodyBudget
 from antiphon.runtime.access.client_secrets import ClientSecretIssuer
 from antiphon.runtime.access.keys import LAST_USED_INTERVAL_S, REFRESH_S, Keyring
+from antiphon.runtime.background.runner import BackgroundRunner
 from antiphon.runtime.core import lazy
 from antiphon.runtime.core.calls import ActiveCalls
 from antiphon.runtime.core.home_lock import home_lock
@@ -34,6 +34,7 @@ from antiphon.stores.base import Store
 from antiphon.stores.blobs import BlobStore
 from antiphon.stores.memory import MemoryStore
 from antiphon.stores.sql.store import SqlStore
+from antiphon.wire.responses.profiles import PROFILES, EventEncoder
 
 HEARTBEAT_S = 2.0
 """How often the store is told that this server lives, and looked at whether it does."""
@@ -48,11 +49,18 @@ so again before the second look.
 """
 
 
+EXPIRY_S = 60.0
+"""How often events of background responses are deleted that are old, or too many."""
+
+MAX_INTEGER = 2**63 - 1
+
+
 class Service:
     """
     The parts of a running server, as all routes use them.
 
     Attributes:
+        background: makes background responses.
         calls: the calls under way.
         coordinator: leases the workers of models.
         is_ready: whether everything has started.
@@ -110,6 +118,16 @@ class Service:
             limits = SpoolLimits(-(-recording.spool_bytes // config.server.processes), recording.free_bytes, recording.days * DAY_S)
             folder = config.home / "recording"
             self.recorder = Recorder(folder, blobs, self.store.sessions, self.metrics, self.recordings.expire, limits, notice)
+        self.background = BackgroundRunner(
+            config.background,
+            self.store,
+            EventEncoder(PROFILES[config.responses.profile]),
+            self.keyring,
+            self.live_sessions,
+            self.metrics,
+            peers,
+            can_restart=config.database_url is not None,
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -153,12 +171,14 @@ class Service:
             await self.recorder.open()
         await self.registry.start()
         await self.coordinator.start()
+        self.background.start()
         # They live from `open` to `close`, longer than any one request's task group.
         for name, work in (
             ("heartbeat", self._watch_store()),
             ("keys", self._watch_keys()),
             ("key uses", self._write_key_uses()),
             ("sweeper", self._sweep(suspects)),
+            ("event sweeper", self._expire_events()),
         ):
             self._tasks.append(asyncio.create_task(work, name=name))  # noqa: TID251
         if self.config.speech.warm_up and self.speech.missing_reason is None:
@@ -174,6 +194,7 @@ class Service:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        await self.background.close()
         await self.calls.close()
         await self.coordinator.close()
         await self.registry.stop()
@@ -198,7 +219,7 @@ class Service:
         orphans = await self.store.orphans()
         for record in orphans:
             if record.id in suspects:
-                await self.store.write_off(fail_interrupted_record(record))
+                await self.background.settle_orphan(record)
         return {record.id for record in orphans}
 
     async def _look_for_orphans(self) -> Collection[str]:
@@ -223,6 +244,16 @@ class Service:
             await asyncio.sleep(SWEEP_S)
             with contextlib.suppress(ApiError):  # likewise
                 suspects = await self.fail_orphans(suspects)
+
+    async def _expire_events(self) -> None:
+        settings = self.config.background
+        limit_bytes = int(settings.events_gb * 1e9) or MAX_INTEGER
+        while True:
+            ended_before = int(time.time() - 3600 * settings.events_hours) if settings.events_hours else 0
+            with contextlib.suppress(ApiError):  # likewise
+                if await self.store.background.expire(ended_before, limit_bytes):
+                    continue  # there may be more
+            await asyncio.sleep(EXPIRY_S)
 
     async def _write_key_uses(self) -> None:
         while True:

@@ -1,16 +1,18 @@
 """The contract of a store. `tests/contracts/test_stores.py` holds every store to it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal, Protocol
 
 from msgspec import Struct
 
 from antiphon.errors import ClientError, conversation_too_large, history_too_large
 from antiphon.records import (
+    BackgroundRecord,
     ClientSecretRecord,
     ConversationRecord,
     ConversationTurn,
     Direction,
+    EventRun,
     ItemRecord,
     KeyRecord,
     ResponseRecord,
@@ -52,6 +54,26 @@ class SessionPage(Struct, frozen=True):
 
     sessions: tuple[SessionRecord, ...]
     has_more: bool
+
+
+class EventPage(Struct, frozen=True):
+    """
+    Some events of a background response, and the state of the response at that moment.
+
+    Attributes:
+        status: of the response.
+        is_expired: whether its events were stored once, and were deleted since.
+        runs: in order; the first may begin before the event asked for.
+    """
+
+    status: str
+    is_expired: bool
+    runs: tuple[EventRun, ...]
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether more events may come."""
+        return self.status in UNFINISHED_STATUSES
 
 
 class UnknownCursor(LookupError):
@@ -241,6 +263,69 @@ class SessionStore(Protocol):
         """The bytes of all recordings together."""
 
 
+class BackgroundStore(Protocol):
+    """
+    Background responses and their events. A response's record is also that of `Store.get`, and goes with `Store.delete`.
+    """
+
+    async def add(self, record: ResponseRecord, background: BackgroundRecord, events: EventRun | None) -> None:
+        """Store a new response with its first events, all or nothing. This server works on it."""
+
+    async def append(self, record: ResponseRecord, events: EventRun, *, is_repeated: bool = False) -> bool:
+        """
+        Store more events of an unfinished response that this server works on.
+
+        Args:
+            is_repeated: whether they may be stored already, as the answer to an earlier attempt was lost.
+
+        Returns:
+            False, and changes nothing, where the response has ended, is gone, or is another server's.
+        """
+
+    async def finish(self, record: ResponseRecord, events: EventRun | None, turn: ConversationTurn | None = None) -> bool:
+        """As `Store.finish`, together with more events, all or nothing."""
+
+    async def end(self, record: ResponseRecord, closing_events: Callable[[int], EventRun], *, is_orphan: bool = False) -> bool:
+        """
+        Give an unfinished response the status and the body of `record`, whichever server works on it.
+
+        Args:
+            closing_events: the last events, if events are stored; is given the first free sequence number.
+            is_orphan: whether only a response may be ended on which no living server works.
+
+        Returns:
+            False, and changes nothing, where it has ended or is gone, or is not an orphan.
+        """
+
+    async def take_over(self, record: ResponseRecord) -> bool:
+        """
+        Let this server work on a queued response on which no living server does.
+
+        Returns:
+            False, and changes nothing, where it is no such response.
+        """
+
+    async def get(self, tenant: str, response_id: str) -> BackgroundRecord | None:
+        """What is stored of a background response; None for any other."""
+
+    async def events(self, tenant: str, response_id: str, after: int, limit: int) -> EventPage | None:
+        """
+        A page of the events after a sequence number, at most `limit` runs of them.
+
+        Returns:
+            None where there is no such background response, or its events were never stored.
+        """
+
+    async def find_lost(self, response_ids: Collection[str]) -> Collection[str]:
+        """Those of the responses that are not unfinished any more, or that this server does not work on."""
+
+    async def expire(self, ended_before: int, limit_bytes: int) -> int:
+        """
+        Delete events of responses that ended before a time, and the oldest as long as all take more than `limit_bytes`;
+        at most a hundred responses' at once. Returns how many responses they were of.
+        """
+
+
 class Store(Protocol):
     """
     Responses and their items. Every look-up names the tenant; another tenant's id finds nothing.
@@ -267,6 +352,10 @@ class Store(Protocol):
     @property
     def conversations(self) -> ConversationStore:
         """The conversations, in the same place."""
+
+    @property
+    def background(self) -> BackgroundStore:
+        """The background responses, in the same place."""
 
     async def open(self) -> None:
         """

@@ -16,6 +16,7 @@ from antiphon.records import (
     SessionRecord,
 )
 from antiphon.stores.availability import Availability
+from antiphon.stores.background import MemoryBackgroundStore
 from antiphon.stores.base import (
     MAX_CHAIN_BYTES,
     MAX_CHAIN_LENGTH,
@@ -45,6 +46,7 @@ class MemoryStore:
         self.conversations = MemoryConversationStore()
         self._records: dict[str, ResponseRecord] = {}  # in the order they were put
         self._ids_since_open: set[str] = set()  # put since it was opened
+        self.background = MemoryBackgroundStore(self, self._records, self._ids_since_open)
 
     async def open(self) -> None:
         self.conversations.unlock_all()
@@ -60,6 +62,7 @@ class MemoryStore:
         if turn is not None:
             await self.conversations.end_turn(turn)
         self._records.pop(record.id, None)
+        self.background.forget(record.id)
         self._records[record.id] = record
         self._ids_since_open.add(record.id)
 
@@ -71,6 +74,7 @@ class MemoryStore:
         if await self.get(tenant, response_id) is None:
             return False
         del self._records[response_id]
+        self.background.forget(response_id)
         return True
 
     async def chain(self, tenant: str, response_id: str) -> Sequence[ResponseRecord]:

@@ -34,7 +34,9 @@ REASONS = {
     (None, "input"),  # calls and their outputs
     (None, "items"),  # two with one id
     (None, "audio"),  # without `stream`
+    (None, "background"),  # with `store: false`
     (None, "modalities"),
+    (None, "stream"),  # of what was not streamed from the background
     (None, "stream_options"),
 }
 """Codes, and what they are about."""

@@ -84,6 +84,11 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
         return INCLUDE_ENCRYPTED_REASONING in (self.request.include or ())
 
     @property
+    def is_background(self) -> bool:
+        """Whether the response outlives the request's connection."""
+        return self.request.background is True
+
+    @property
     def is_spoken(self) -> bool:
         """Whether the response has audio."""
         return has_audio_output(self.request)
@@ -170,8 +175,8 @@ def _check_unsupported_fields(request: CreateRequest, _capabilities: Capabilitie
     for field in _UNSUPPORTED_FIELDS:
         if is_set(getattr(request, field)):
             raise unsupported_parameter(field, None)
-    if request.background:
-        raise unsupported_parameter("background", None)
+    if request.background and request.store is False:
+        raise ClientError("Background responses are always stored: 'background' can't be combined with 'store: false'.", param="background")
     program = request.access_programs.cyber if request.access_programs else None
     if program and program != "standard":
         raise unsupported_value("access_programs.cyber", program, None, ["standard"])

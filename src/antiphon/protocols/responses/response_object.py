@@ -92,7 +92,7 @@ def _response_template(resolved_request: ResolvedRequest) -> wire.Response:
         created_at=resolved_request.created_at,
         completed_at=None,
         status="in_progress",
-        background=False,
+        background=resolved_request.is_background,
         conversation=UNSET if resolved_request.conversation_id is None else ConversationReference(id=resolved_request.conversation_id),
         error=None,
         incomplete_details=None,

@@ -14,7 +14,7 @@ import msgspec
 
 from antiphon.audio import streaming_wav_header
 from antiphon.engine_api import commands, events as engine_events
-from antiphon.errors import ApiError, UpstreamError
+from antiphon.errors import ApiError, ServerError, UpstreamError
 from antiphon.protocols import output as steps, output_table
 from antiphon.protocols.dispatch import on, table
 from antiphon.protocols.output import ContentPart, OutputItem
@@ -50,7 +50,7 @@ from antiphon.records import ConversationTurn, ResponseRecord
 from antiphon.wire.codec.types import Extra, Opt, Unknown, encode
 from antiphon.wire.responses import events, items, parts
 from antiphon.wire.responses.events import StreamEvent
-from antiphon.wire.responses.response import decode_response
+from antiphon.wire.responses.response import ResponseError, ResponseStatus, decode_response
 
 Paddings = Sequence[str]
 """Random text of `PADDING_MULTIPLE` characters, of one less, and so on, down to one."""
@@ -169,18 +169,29 @@ class ResponsesSession:
 
     # The response object
 
+    def queue(self) -> tuple[ResponseRecord, Sequence[StreamEvent]]:
+        """The record and the first events of a background response that waits; call it once, before any event."""
+        response = self._builder.build("queued")
+        created_event = events.ResponseCreated(sequence_number=self._next_sequence_number(), response=response)
+        return self._record("queued"), (
+            created_event,
+            events.ResponseQueued(sequence_number=self._next_sequence_number(), response=response),
+        )
+
     def _begin(self) -> list[Effect[StreamEvent]]:
         if self._has_begun:
             return []
         self._has_begun = True
         effects: list[Effect[StreamEvent]] = [SendToEngine(self._respond)]
-        if self._resolved_request.is_stored and self._resolved_request.request.stream:
+        is_background = self._resolved_request.is_background
+        if self._resolved_request.is_stored and (self._resolved_request.request.stream or is_background):
             # A streaming client sees the id at once and may ask for it at any time, so it is stored first. Others see
             # it at the end only.
             effects.append(Persist(self._record("in_progress")))
         response = self._builder.build("in_progress")
         # Responses: these two begin every stream. openai-python's stream helper raises if another event is first.
-        effects.append(Send(events.ResponseCreated(sequence_number=self._next_sequence_number(), response=response)))
+        if not is_background:  # else it was sent when the response was queued
+            effects.append(Send(events.ResponseCreated(sequence_number=self._next_sequence_number(), response=response)))
         effects.append(Send(events.ResponseInProgress(sequence_number=self._next_sequence_number(), response=response)))
         return effects
 
@@ -192,10 +203,14 @@ class ResponsesSession:
                 failure=engine_events.ResponseFailed(id=self._resolved_request.id, message="The model was stopped before it had finished."),
             )
         self._builder.finish(step, self._output.usage, at)
-        # Stored before the client is told: `completed` must be true after a crash as well (docs/decisions/0005).
+        # Stored before the client is told: `completed` must be true after a crash as well (docs/decisions/0005). The last
+        # events of a background response are stored together with it, so they come first (docs/decisions/0026).
+        persist: list[Effect[StreamEvent]] = []
         if self._resolved_request.is_stored or self._resolved_request.conversation_id is not None:
             record = self._record(step.outcome) if self._resolved_request.is_stored else None
-            effects.append(Persist(record, self._turn(step.outcome)))
+            persist.append(Persist(record, self._turn(step.outcome)))
+        if not self._resolved_request.is_background:
+            effects += persist
         self._terminal_sequence_number = self._sequence_number
         error = None
         if step.failure is not None:
@@ -206,6 +221,8 @@ class ResponsesSession:
         if step.outcome != "cancelled":
             terminal = _TERMINAL_EVENTS[step.outcome]
             effects.append(Send(terminal(sequence_number=self._next_sequence_number(), response=self._builder.build(step.outcome))))
+        if self._resolved_request.is_background:
+            effects += persist
         self._is_closed = True
         effects.append(Close(error))
 
@@ -516,9 +533,40 @@ def to_api_error(failure: engine_events.ResponseFailed) -> ApiError:
     )
 
 
+def fail_record(record: ResponseRecord, error: ApiError) -> ResponseRecord:
+    """The record of a response that ends as `failed`."""
+    failure = engine_events.ResponseFailed.from_error(record.id, error)
+    return _end_record(record, "failed", error=response_error(failure))
+
+
 def fail_interrupted_record(record: ResponseRecord) -> ResponseRecord:
     """The record of a response whose server died: its status is `failed`."""
-    response = decode_response(record.body)
-    failure = engine_events.ResponseFailed(id=record.id, message=INTERRUPTED_MESSAGE)
-    response = msgspec.structs.replace(response, status="failed", error=response_error(failure), completed_at=None)
-    return msgspec.structs.replace(record, status="failed", body=encode(response))
+    return fail_record(record, ServerError(INTERRUPTED_MESSAGE))
+
+
+def cancel_record(record: ResponseRecord) -> ResponseRecord:
+    """The record of a response that ends as `cancelled`."""
+    return _end_record(record, "cancelled")
+
+
+def _end_record(record: ResponseRecord, status: ResponseStatus, error: ResponseError | None = None) -> ResponseRecord:
+    response = msgspec.structs.replace(decode_response(record.body), status=status, error=error, completed_at=None)
+    return msgspec.structs.replace(record, status=status, body=encode(response))
+
+
+def closing_events(record: ResponseRecord, first: int, error: ApiError | None = None) -> list[StreamEvent]:
+    """
+    The last events of a background response that was ended from outside its session.
+
+    A cancelled one ends with `response.failed`, whose response says `cancelled`: no event of the API is named after
+    that, and SDKs raise at types that they don't know.
+
+    Args:
+        first: the sequence number of the first of them.
+        error: why it failed; None for a response that was cancelled.
+    """
+    terminal_event = events.ResponseFailed(sequence_number=first + (error is not None), response=decode_response(record.body))
+    if error is None:
+        return [terminal_event]
+    code = error.code or "server_error"
+    return [events.error_event(first, message=error.message, type=error.type, code=code, param=error.param), terminal_event]

@@ -41,7 +41,8 @@ from antiphon.protocols.session import (
 )
 from antiphon.records import ConversationTurn, ResponseRecord
 from antiphon.runtime.core.metrics import Metrics
-from antiphon.stores.base import Store
+from antiphon.stores.availability import Availability
+from antiphon.stores.base import ConversationStore
 
 BATCH_SIZE = 256
 """Events handled, and written, at once: that a client is behind is only noticed between two writes."""
@@ -56,6 +57,22 @@ _UNORDERED_EFFECTS = frozenset({SendToEngine, ReportRetry})
 """Effects that wait for no `Persist`."""
 
 ServerEventT_contra = TypeVar("ServerEventT_contra", contravariant=True)
+
+
+class RecordStore(Protocol):
+    """What a driver needs of a `Store`."""
+
+    @property
+    def availability(self) -> Availability: ...
+
+    @property
+    def conversations(self) -> ConversationStore: ...
+
+    async def put(self, record: ResponseRecord, turn: ConversationTurn | None = None) -> None: ...
+
+    async def finish(self, record: ResponseRecord, turn: ConversationTurn | None = None) -> bool: ...
+
+    async def get(self, tenant: str, response_id: str) -> ResponseRecord | None: ...
 
 
 class SessionClient(Protocol[ServerEventT_contra]):
@@ -101,7 +118,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         self,
         session: Session[ClientEventT, ServerEventT],
         client: SessionClient[ServerEventT],
-        store: Store,
+        store: RecordStore,
         clock: Callable[[], float] = time.time,
         metrics: Metrics | None = None,
         count_tokens: Callable[[int], None] = _do_nothing,

@@ -85,6 +85,14 @@ class AllProcessesIdle(_Message):
     """To a process: the others have nothing under way either."""
 
 
+class StopResponse(_Message):
+    """
+    From a process, and to all others: a background response was ended or deleted in the store, so stop making it.
+    """
+
+    response_id: str
+
+
 class BeginRequest(_Message):
     """Request: may this key make one more request? Answered by `LimitVerdict`."""
 
@@ -167,6 +175,7 @@ SupervisorMessage: TypeAlias = (
     | ProcessAlive
     | ProcessIdle
     | AllProcessesIdle
+    | StopResponse
     | BeginRequest
     | BeginStream
     | EndStream

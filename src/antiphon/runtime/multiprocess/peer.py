@@ -17,6 +17,7 @@ from antiphon.runtime.multiprocess.link import (
     LimitVerdict,
     ProcessIdle,
     ServerTotals,
+    StopResponse,
     SupervisorLink,
     SupervisorMessage,
 )
@@ -43,6 +44,10 @@ class PeerProcesses:
         if not self._is_idle:
             self._is_idle = True
             self._link.send(ProcessIdle())
+
+    def stop_response(self, response_id: str) -> None:
+        """Have the other processes stop making a background response that was ended or deleted."""
+        self._link.send(StopResponse(response_id))
 
     def allowance(self, key: KeyRecord) -> Allowance:
         """The allowance of a key, shared by all processes."""

@@ -165,7 +165,11 @@ def _budget_holder(scope: Scope, caller: Caller) -> str:
 
 def conversation_settings(scope: Scope, model: str, kind: ConversationKind) -> ConversationSettings:
     """Settings for a new conversation of the caller's."""
-    caller = request_caller(scope)
+    return caller_settings(request_caller(scope), model, kind)
+
+
+def caller_settings(caller: Caller, model: str, kind: ConversationKind) -> ConversationSettings:
+    """The same for a caller without a connection."""
     return ConversationSettings(model=model, tenant=caller.tenant, kind=kind, key_id=caller.key.id if caller.key else "")
 
 

@@ -22,6 +22,7 @@ from antiphon.runtime.multiprocess.link import (
     ProcessSetup,
     ProcessSnapshot,
     SendReply,
+    StopResponse,
     SupervisorLink,
     SupervisorMessage,
 )
@@ -76,6 +77,8 @@ class ServerProcess:
                 self._peers.numbers[:] = numbers
             case GetSnapshot() if self._server is not None:
                 reply(ProcessSnapshot(self._server.service.metrics.snapshot()))
+            case StopResponse(response_id) if self._server is not None:
+                self._server.service.background.stop(response_id)
             case AllProcessesIdle() if self._peers is not None:
                 self._peers.are_idle = True
             case _:

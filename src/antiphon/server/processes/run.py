@@ -120,8 +120,9 @@ class HttpServer(uvicorn.Server):
     def _is_busy(self) -> bool:
         """Whether a request is under way, here or in another process of this server."""
         peers = self.service.peers
-        if self.service.metrics.active or peers is None:
-            return self.service.metrics.active > 0
+        active = self.service.metrics.active + self.service.background.count
+        if active or peers is None:
+            return active > 0
         peers.mark_idle()
         return not peers.are_idle
 

@@ -42,6 +42,7 @@ from antiphon.runtime.multiprocess.link import (
     ProcessSnapshot,
     SendReply,
     ServerTotals,
+    StopResponse,
     SupervisorLink,
     SupervisorMessage,
 )
@@ -252,10 +253,8 @@ class Supervisor:
         match message:
             case BeginRequest() | BeginStream() | GetLimits():
                 reply(self._ledger.judge(child.number, message))
-            case EndStream():
-                self._ledger.end_stream(child.number, message)
-            case AddTokens():
-                self._ledger.add_tokens(message)
+            case EndStream() | AddTokens():
+                self._count(child, message)
             case GetTotals(mine):
                 self._ledger.set_snapshot(child.number, mine)
                 self._tasks.create_task(self._sum_counts(child, reply))
@@ -269,11 +268,24 @@ class Supervisor:
             case OperatorNotice(line) if line not in self._reported_notices:  # once, not once for each process
                 self._reported_notices.add(line)
                 self._notice(line)
+            case StopResponse():
+                self._tell_others(child, message)
             case ProcessIdle():
                 child.is_idle = True
                 self._release_idle()
             case _:
                 pass
+
+    def _count(self, child: ServerChild, message: EndStream | AddTokens) -> None:
+        if isinstance(message, EndStream):
+            self._ledger.end_stream(child.number, message)
+        else:
+            self._ledger.add_tokens(message)
+
+    def _tell_others(self, child: ServerChild, message: StopResponse) -> None:
+        for other in self._children.values():
+            if other is not child:
+                other.link.send(message)
 
     def _report_ready(self, access: KeyAccess) -> None:
         living = self._children.values()

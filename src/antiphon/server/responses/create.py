@@ -16,13 +16,15 @@ from antiphon.errors import ApiError, ServerError
 from antiphon.offload import offload
 from antiphon.protocols.responses.request import ResolvedRequest
 from antiphon.protocols.responses.session import ResponsesSession
+from antiphon.records import ResponseRecord
+from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.conversation_lock import lock_conversation, unlock_conversation
 from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.core.ids import new_id, padding
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.resolve_request import KnownHistory, resolve_request
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import conversation_settings, request_caller, track_response
+from antiphon.server.http.auth import caller_settings, request_caller, track_response
 from antiphon.server.http.body import read_json_body
 from antiphon.server.http.errors import error_response, json_response
 from antiphon.server.responses.event_stream import EventStream, run_stream
@@ -80,13 +82,30 @@ async def prepare_response(
         ApiError: as `resolve_request`, or the engine can't do what the request asks, or another response has the
             conversation.
     """
+    return await prepare_for_caller(service, request_caller(scope), request, size_bytes, history=history)
+
+
+async def prepare_for_caller(
+    service: Service,
+    caller: Caller,
+    request: CreateRequest,
+    size_bytes: int,
+    record: ResponseRecord | None = None,
+    history: KnownHistory | None = None,
+) -> PreparedResponse:
+    """
+    As `prepare_response`, for a caller without a connection.
+
+    Args:
+        record: of the response that is to be made, if it is stored already.
+    """
     model = service.registry.find(request.model or None)
-    response_id = new_id("resp")
+    response_id = new_id("resp") if record is None else record.id
     if request.conversation_id is None:
-        return await _prepare(service, scope, request, size_bytes, model, response_id, history)
-    await lock_conversation(service.store, request_caller(scope).tenant, request.conversation_id, response_id)
+        return await _prepare(service, caller, request, size_bytes, model, response_id, record, history)
+    await lock_conversation(service.store, caller.tenant, request.conversation_id, response_id)
     try:
-        return await _prepare(service, scope, request, size_bytes, model, response_id, history)
+        return await _prepare(service, caller, request, size_bytes, model, response_id, record, history)
     except BaseException:
         await unlock_conversation(service.store, response_id)
         raise
@@ -94,22 +113,24 @@ async def prepare_response(
 
 async def _prepare(
     service: Service,
-    scope: Scope,
+    caller: Caller,
     request: CreateRequest,
     size_bytes: int,
     model: ServedModel,
     response_id: str,
+    record: ResponseRecord | None,
     history: KnownHistory | None,
 ) -> PreparedResponse:
     resolved_request = await resolve_request(
         request,
         model,
         service.store,
-        request_caller(scope).tenant,
+        caller.tenant,
         omit_unsupported=service.config.responses.unavailable_tools == "carry",
         speech=service.speech,
         size_bytes=size_bytes,
         response_id=response_id,
+        record=record,
         history=history,
         content_cipher=service.content_cipher,
     )
@@ -118,7 +139,7 @@ async def _prepare(
     omitted_headers = omission_headers(session.omissions)
     if omitted_headers:
         log_omissions(session.omissions, model.name)
-    settings = conversation_settings(scope, model.name, "responses")
+    settings = caller_settings(caller, model.name, "responses")
     return PreparedResponse(request, resolved_request, model, session, settings, omitted_headers, service.store)
 
 
@@ -135,12 +156,17 @@ def _paddings(service: Service, request: CreateRequest) -> Sequence[str] | None:
     return padding() if request.stream and is_enabled and service.config.responses.obfuscation else None
 
 
+CreateBackground = Callable[[Service, Scope, PreparedResponse, bytes, float], Awaitable[Response]]
+"""Makes a background response of the request with that body, which came at that time; returns what the client gets."""
+
+
 class CreateEndpoint:
     """A bare ASGI endpoint, because a stream writes to the transport."""
 
-    def __init__(self, service: Service, encoder: EventEncoder) -> None:
+    def __init__(self, service: Service, encoder: EventEncoder, create_background: CreateBackground) -> None:
         self._service = service
         self._encoder = encoder
+        self._create_background = create_background
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started_at = time.perf_counter()
@@ -150,8 +176,13 @@ class CreateEndpoint:
             logs.get().info("asked", content=body.decode(errors="replace"))
         size_bytes = len(body)
         request = await offload(size_bytes, decode_request, body)
+        stored_body = body if request.background else b""
         del body  # as large as the request that was made of it
         prepared_response = await prepare_response(self._service, scope, request, size_bytes)
+        if request.background:
+            background_reply = await self._create_background(self._service, scope, prepared_response, stored_body, started_at)
+            await background_reply(scope, receive, send)
+            return
         session, omitted_headers = prepared_response.session, prepared_response.omitted_headers
         async with prepared_response, track_response(scope, lambda: session.tokens):
             heartbeat_s = self._service.config.server.heartbeat_s

@@ -1,5 +1,7 @@
 """The Responses API over HTTP: create, retrieve, delete, and list input items."""
 
+import functools
+
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -14,8 +16,9 @@ from antiphon.server.http.auth import (
     request_caller,
 )
 from antiphon.server.http.errors import json_response
-from antiphon.server.http.operation import BODY_ERRORS, INVALID_REQUEST, UNAVAILABLE, Header, Operation
+from antiphon.server.http.operation import BODY_ERRORS, INVALID_REQUEST, UNAVAILABLE, Header, Operation, Parameter
 from antiphon.server.http.paging import page_limit, page_order, page_parameters
+from antiphon.server.responses import background
 from antiphon.server.responses.compact import compact_conversation
 from antiphon.server.responses.create import CreateEndpoint
 from antiphon.server.responses.input_tokens import count_input_tokens
@@ -29,10 +32,8 @@ from antiphon.wire.responses.endpoints import (
     InputTokensRequest,
     ItemList,
     ResponseDeleted,
-    RetrieveQuery,
 )
 from antiphon.wire.responses.events import StreamEvent
-from antiphon.wire.responses.profiles import PROFILES, EventEncoder
 from antiphon.wire.responses.request import CreateRequest
 from antiphon.wire.responses.response import Response as ResponseObject
 
@@ -83,7 +84,21 @@ _COMPACT = Operation(
     description="Returns all user messages of the conversation, and one item that stands for the rest: a summary by the model, "
     "encrypted. The output is the input of the next request. Nothing is stored.",
 )
-_RETRIEVE = Operation("getResponse", "Responses", "Retrieve a response", ResponseObject, errors=_NOT_FOUND | {400: INVALID_REQUEST})
+_RETRIEVE = Operation(
+    "getResponse",
+    "Responses",
+    "Retrieve a response, or stream its events again",
+    ResponseObject,
+    event_type=StreamEvent,
+    errors=_NOT_FOUND | {400: INVALID_REQUEST},
+    description="With `stream`, the events of a response that was created with `background` and `stream` are sent from the beginning, or "
+    "after the one with the number `starting_after`; then those that still come.",
+    query=(
+        Parameter("stream", "Whether to stream the events.", {"type": "boolean", "default": False}),
+        Parameter("starting_after", "The number of the event before the first one to send.", {"type": "integer", "minimum": 0}),
+        Parameter("include_obfuscation", "Whether deltas are padded; unset: as they were first sent.", {"type": "boolean"}),
+    ),
+)
 _DELETE = Operation(
     "deleteResponse",
     "Responses",
@@ -97,8 +112,8 @@ _CANCEL = Operation(
     "Responses",
     "Cancel a background response",
     errors=_NOT_FOUND | {400: "The response is not a background response."},
-    description="This server makes no background responses yet, so this is always refused. To cancel any other response, close the "
-    "connection of its request.",
+    description="The model is stopped, on whichever server it runs. A response that has ended is returned as it is. To cancel one that "
+    "was not created with `background`, close the connection of its request.",
 )
 _LIST_INPUT_ITEMS = Operation(
     "listInputItems",
@@ -112,7 +127,8 @@ _LIST_INPUT_ITEMS = Operation(
 
 def routes(service: Service) -> list[GuardedRoute]:
     """All routes under `/v1/responses`."""
-    create = CreateEndpoint(service, EventEncoder(PROFILES[service.config.responses.profile]))
+    create = CreateEndpoint(service, service.background.encoder, background.create_background)
+    service.background.attach(functools.partial(background.restart, service))
     return guarded_routes(
         service,
         [
@@ -120,9 +136,9 @@ def routes(service: Service) -> list[GuardedRoute]:
             # before `{id}`, which matches it too
             ("POST", "/v1/responses/input_tokens", count_input_tokens(service), "responses:write", _COUNT_TOKENS),
             ("POST", "/v1/responses/compact", compact_conversation(service), "responses:write", _COMPACT),
-            ("GET", "/v1/responses/{id}", _retrieve(service), "responses:read", _RETRIEVE),
+            ("GET", "/v1/responses/{id}", background.retrieve(service), "responses:read", _RETRIEVE),
             ("DELETE", "/v1/responses/{id}", _delete(service), "responses:write", _DELETE),
-            ("POST", "/v1/responses/{id}/cancel", _cancel(service), "responses:write", _CANCEL),
+            ("POST", "/v1/responses/{id}/cancel", background.cancel(service), "responses:write", _CANCEL),
             ("GET", "/v1/responses/{id}/input_items", _input_items(service), "responses:read", _LIST_INPUT_ITEMS),
         ],
     )
@@ -135,40 +151,15 @@ def _response_id(request: Request) -> str:
     return response_id
 
 
-def _retrieve(service: Service) -> EndpointFunction:
-    async def retrieve(request: Request) -> Response:
-        response_id = _response_id(request)
-        if read_query(RetrieveQuery, request.query_params.multi_items()).stream:
-            raise ClientError(
-                "This response can't be streamed: only responses created with 'background' and 'stream' can be.", param="stream"
-            )
-        record = await service.store.get(request_caller(request.scope).tenant, response_id)
-        if record is None:
-            raise response_not_found(response_id)
-        return json_response(record.body)
-
-    return retrieve
-
-
 def _delete(service: Service) -> EndpointFunction:
     async def delete(request: Request) -> Response:
         response_id = _response_id(request)
         if not await service.store.delete(request_caller(request.scope).tenant, response_id):
             raise response_not_found(response_id)
+        service.background.stop_everywhere(response_id)
         return json_response({"id": response_id, "object": "response", "deleted": True})
 
     return delete
-
-
-def _cancel(service: Service) -> EndpointFunction:
-    async def cancel(request: Request) -> Response:
-        response_id = request.path_params["id"]
-        if await service.store.get(request_caller(request.scope).tenant, response_id) is None:
-            raise response_not_found(response_id)
-        # A synchronous response is cancelled by closing its connection; there are no background responses yet.
-        raise ClientError("Cannot cancel a synchronous response.")
-
-    return cancel
 
 
 def _input_items(service: Service) -> EndpointFunction:

@@ -11,6 +11,7 @@ from alembic.runtime.migration import MigrationContext, MigrationStep, RevisionS
 from alembic.script import Script, ScriptDirectory
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     Connection,
@@ -31,7 +32,7 @@ from sqlalchemy import (
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
-REVISION = "0006"
+REVISION = "0007"
 """The revision of the tables below, which is the latest of `migrations`."""
 
 metadata = MetaData(
@@ -103,6 +104,27 @@ conversation_items = Table(
     CheckConstraint("direction IN ('input', 'output')", name="direction"),
     UniqueConstraint("conversation_number", "id"),
     Index("ix_conversation_items_tenant", "tenant", "id"),
+)
+
+background_responses = Table(
+    "background_responses",
+    metadata,
+    Column("response_number", _Number, ForeignKey("responses.number", ondelete="CASCADE"), primary_key=True),
+    Column("key_id", Text),
+    Column("request", LargeBinary),
+    Column("is_streamed", Boolean, nullable=False),
+    Column("is_expired", Boolean, nullable=False),  # whether its events were deleted
+    Column("event_bytes", BigInteger, nullable=False),  # of all its events, once it has ended
+    Column("ended_at", BigInteger, index=True),
+)
+
+response_events = Table(
+    "response_events",
+    metadata,
+    Column("response_number", _Number, ForeignKey("responses.number", ondelete="CASCADE"), primary_key=True),
+    Column("first", Integer, primary_key=True),  # the sequence number of the first event in the body
+    Column("event_count", Integer, nullable=False),
+    Column("body", LargeBinary, nullable=False),
 )
 
 keys = Table(

@@ -19,6 +19,7 @@ from antiphon.stores.base import (
     chain_too_large,
     chain_too_long,
 )
+from antiphon.stores.sql.background import SqlBackgroundStore
 from antiphon.stores.sql.client_secrets import SqlClientSecretStore
 from antiphon.stores.sql.conversation_writes import WriteResult
 from antiphon.stores.sql.conversations import READ_ROWS, SqlConversationStore, raise_refusal
@@ -27,7 +28,7 @@ from antiphon.stores.sql.group_commit import GroupCommit
 from antiphon.stores.sql.keys import SqlKeyStore
 from antiphon.stores.sql.recordings import SqlSessionStore
 from antiphon.stores.sql.schema import is_impossible_id, is_unfinished, items, responses
-from antiphon.stores.sql.writes import WRITE_OFF, DeleteRecord, FinishRecord, PutRecord, StoreWrite, write_batch
+from antiphon.stores.sql.writes import WRITE_OFF, AppendEvents, DeleteRecord, FinishRecord, PutRecord, StoreWrite, write_batch
 
 MAX_ABANDONED = 10_000
 """The most responses that this server remembers because it could not store their end, in an outage."""
@@ -61,6 +62,7 @@ class SqlStore:
         self._abandoned_ids: dict[str, None] = {}  # the oldest first
         self._writer: GroupCommit[StoreWrite, WriteResult] = GroupCommit(self._commit, self._database.backend.is_systemic)
         self.conversations = SqlConversationStore(self._database, self._writer.write)
+        self.background = SqlBackgroundStore(self._database, self._write_record, is_orphaned, lambda: self._orphan_values)
 
     async def open(self) -> None:
         await self._database.open()
@@ -80,16 +82,18 @@ class SqlStore:
     async def finish(self, record: ResponseRecord, turn: ConversationTurn | None = None) -> bool:
         return await self._write_record(FinishRecord(record, turn))
 
-    async def _write_record(self, write: PutRecord | FinishRecord) -> bool:
+    async def _write_record(self, write: PutRecord | FinishRecord | AppendEvents) -> bool:
         try:
             with self._database.judge_use(is_write=True):
                 result = raise_refusal(await self._writer.write(write))
         except ServerError:  # what is stored has no end now, or none is known: a connection may fail after the commit
+            if isinstance(write, AppendEvents):  # these are written again
+                raise
             self._abandoned_ids[write.record.id] = None
             while len(self._abandoned_ids) > MAX_ABANDONED:
                 del self._abandoned_ids[next(iter(self._abandoned_ids))]
             raise
-        if write.turn is not None:
+        if not isinstance(write, AppendEvents) and write.turn is not None:
             self.conversations.forget_lock(write.turn)
         return result
 

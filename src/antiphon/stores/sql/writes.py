@@ -1,6 +1,7 @@
 """Writes of responses: what a batch of them changes, and how it is written."""
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 from sqlalchemy import Row, bindparam, delete, func, insert, null, select, update
 
 from antiphon.errors import conversation_lock_lost
-from antiphon.records import ConversationTurn, ResponseRecord
+from antiphon.records import BackgroundRecord, ConversationTurn, EventRun, ResponseRecord
 from antiphon.stores.base import UNFINISHED_STATUSES
 from antiphon.stores.sql.connection import TimedConnection
 from antiphon.stores.sql.conversation_writes import (
@@ -20,21 +21,33 @@ from antiphon.stores.sql.conversation_writes import (
     WriteResult,
     conversation_id_of,
 )
-from antiphon.stores.sql.schema import is_unfinished, items, responses
+from antiphon.stores.sql.schema import background_responses, is_unfinished, items, response_events, responses
 
 
 class PutRecord(Struct, frozen=True):
-    """Store a record, and the turn that ends with it."""
+    """Store a record, and the turn that ends with it; that of a background response with what else is stored of it."""
 
     record: ResponseRecord
     turn: ConversationTurn | None = None
+    background: BackgroundRecord | None = None
+    events: EventRun | None = None
 
 
 class FinishRecord(Struct, frozen=True):
-    """Change an unfinished record of this server, and add items to it; store the turn that ends with it."""
+    """Change an unfinished record of this server, and add items and events to it; store the turn that ends with it."""
 
     record: ResponseRecord
     turn: ConversationTurn | None = None
+    is_background: bool = False
+    events: EventRun | None = None
+
+
+class AppendEvents(Struct, frozen=True):
+    """Add events to an unfinished record of this server; `is_repeated` where they may be stored already."""
+
+    record: ResponseRecord
+    events: EventRun
+    is_repeated: bool = False
 
 
 class DeleteRecord(Struct, frozen=True):
@@ -44,8 +57,62 @@ class DeleteRecord(Struct, frozen=True):
     response_id: str
 
 
-RecordWrite = PutRecord | FinishRecord | DeleteRecord
+RecordWrite = PutRecord | FinishRecord | AppendEvents | DeleteRecord
 StoreWrite = RecordWrite | ConversationWrite
+
+
+class BackgroundRows:
+    """
+    What a batch of writes adds to the rows of background responses, by number of the response.
+
+    Attributes:
+        new: background responses.
+        events: to add.
+        repeats: the first events of those that may be stored already.
+        statuses: of responses that have begun or ended.
+    """
+
+    def __init__(self) -> None:
+        self.new: list[tuple[int, BackgroundRecord]] = []
+        self.events: list[tuple[int, EventRun]] = []
+        self.repeats: list[tuple[int, int]] = []
+        self.statuses: list[tuple[int, str]] = []
+
+    async def write(self, connection: TimedConnection) -> None:
+        """Write them, within a transaction."""
+        if self.new:
+            await connection.execute(_INSERT_BACKGROUND, [_background_row(number, background) for number, background in self.new])
+        for number, first in self.repeats:
+            await connection.execute(_DELETE_EVENTS_FROM, {"of_number": number, "of_first": first})
+        if self.events:
+            await connection.execute(_INSERT_EVENTS, [event_row(number, events) for number, events in self.events])
+        await note_status(connection, self.statuses)
+
+
+async def note_status(connection: TimedConnection, changes: Iterable[tuple[int, str]]) -> None:
+    """Note that responses, by number, have begun or ended."""
+    for number, status in changes:
+        if status in UNFINISHED_STATUSES:
+            await connection.execute(_BEGIN_BACKGROUND, {"of_number": number})
+        else:
+            await connection.execute(_END_BACKGROUND, {"of_number": number, "now": int(time.time())})
+
+
+def event_row(number: int, events: EventRun) -> dict[str, object]:
+    """The row of events of the response with that number."""
+    return {"response_number": number, "first": events.first, "event_count": events.count, "body": events.body}
+
+
+def _background_row(number: int, background: BackgroundRecord) -> dict[str, object]:
+    return {
+        "response_number": number,
+        "key_id": background.key_id,
+        "request": background.request,
+        "is_streamed": background.is_streamed,
+        "is_expired": False,
+        "event_bytes": 0,
+        "ended_at": None,
+    }
 
 
 class StoredStatus(NamedTuple):
@@ -85,6 +152,10 @@ class Changes:
                 return True
             case FinishRecord(record):
                 return self._finish(record)
+            case AppendEvents(record):
+                old = self._current(record.id)
+                is_ours = old is not None and (isinstance(old, ResponseRecord) or old.is_ours)
+                return is_ours and old is not None and old.tenant == record.tenant and old.status in UNFINISHED_STATUSES
             case DeleteRecord(tenant, response_id):
                 old = self._current(response_id)
                 if old is None or old.tenant != tenant:
@@ -144,7 +215,9 @@ async def write_batch(
         await connection.execute(_DELETE, {"ids": [*changes.deleted_ids]})
     for record in changes.updates.values():
         await _update(connection, record, rows[record.id].number, server_number)
-    await _insert_records(connection, [*changes.new_records.values()], server_number)
+    new_numbers = await _insert_records(connection, [*changes.new_records.values()], server_number)
+    numbers = {id: row.number for id, row in rows.items() if id not in changes.deleted_ids} | new_numbers
+    await _background_rows(kept_writes, changes.results, numbers).write(connection)
     record_results = iter(changes.results)
     results: list[WriteResult] = []
     for write in writes:
@@ -166,7 +239,7 @@ async def _lock_responses(connection: TimedConnection, writes: Iterable[RecordWr
 
 
 def _turn(write: RecordWrite) -> ConversationTurn | None:
-    return None if isinstance(write, DeleteRecord) else write.turn
+    return write.turn if isinstance(write, PutRecord | FinishRecord) else None
 
 
 def _conversation_id(write: StoreWrite) -> str | None:
@@ -174,6 +247,26 @@ def _conversation_id(write: StoreWrite) -> str | None:
         return conversation_id_of(write)
     turn = _turn(write)
     return turn.conversation_id if turn is not None else None
+
+
+def _background_rows(writes: Sequence[RecordWrite], results: Sequence[bool], numbers: Mapping[str, int]) -> BackgroundRows:
+    rows = BackgroundRows()
+    for write, is_done in zip(writes, results, strict=True):
+        if isinstance(write, DeleteRecord) or not is_done or write.record.id not in numbers:  # put and deleted in one batch
+            continue
+        number = numbers[write.record.id]
+        match write:
+            case PutRecord(background=BackgroundRecord() as background):
+                rows.new.append((number, background))
+            case FinishRecord(is_background=True):
+                rows.statuses.append((number, write.record.status))
+            case AppendEvents(is_repeated=True):
+                rows.repeats.append((number, write.events.first))
+            case _:
+                pass
+        if write.events is not None:
+            rows.events.append((number, write.events))
+    return rows
 
 
 async def _update(connection: TimedConnection, record: ResponseRecord, number: int, server_number: int) -> None:
@@ -186,8 +279,9 @@ async def _update(connection: TimedConnection, record: ResponseRecord, number: i
     await _insert_items(connection, [(number, record)], skip=count)
 
 
-async def _insert_records(connection: TimedConnection, records: Sequence[ResponseRecord], server_number: int) -> None:
-    """Add new records with their items."""
+async def _insert_records(connection: TimedConnection, records: Sequence[ResponseRecord], server_number: int) -> dict[str, int]:
+    """Add new records with their items; returns the number of each."""
+    all_numbers: dict[str, int] = {}
     columns = [name for name in responses.c.keys() if name not in ("number", "owner")]
     for start in range(0, len(records), MAX_ROWS):
         chunk = records[start : start + MAX_ROWS]
@@ -197,6 +291,8 @@ async def _insert_records(connection: TimedConnection, records: Sequence[Respons
         ]
         numbers = {row.id: row.number for row in await connection.execute(_INSERT, rows)}
         await _insert_items(connection, [(numbers[record.id], record) for record in chunk])
+        all_numbers |= numbers
+    return all_numbers
 
 
 async def _insert_items(connection: TimedConnection, records: Iterable[tuple[int, ResponseRecord]], skip: int = 0) -> None:
@@ -239,6 +335,20 @@ _UPDATE = (
     .values(status=bindparam("new_status"), body=bindparam("new_body"), owner=bindparam("new_owner"))
 )
 _COUNT_ITEMS = select(func.coalesce(func.max(items.c.position) + 1, 0)).where(items.c.response_number == bindparam("of_number"))
+
+_INSERT_BACKGROUND = insert(background_responses)
+_INSERT_EVENTS = insert(response_events)
+_DELETE_EVENTS_FROM = delete(response_events).where(
+    response_events.c.response_number == bindparam("of_number"), response_events.c.first >= bindparam("of_first")
+)
+_ONE_BACKGROUND = update(background_responses).where(background_responses.c.response_number == bindparam("of_number"))
+_BEGIN_BACKGROUND = _ONE_BACKGROUND.values(request=null())
+_event_bytes = (
+    select(func.coalesce(func.sum(func.length(response_events.c.body)), 0))
+    .where(response_events.c.response_number == bindparam("of_number"))
+    .scalar_subquery()
+)
+_END_BACKGROUND = _ONE_BACKGROUND.values(request=null(), ended_at=bindparam("now"), event_bytes=_event_bytes)
 
 WRITE_OFF = (
     update(responses)

