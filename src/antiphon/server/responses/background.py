@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -150,11 +151,19 @@ async def restart(service: Service, caller: Caller, record: ResponseRecord, body
 # Streaming again
 
 
+def response_id_of(request: Request) -> str:
+    """The id in the path of a request that reads or deletes a response."""
+    response_id: str = request.path_params["id"]
+    if response_id == "input_tokens":  # a path of its own, which takes POST only
+        raise HTTPException(405)
+    return response_id
+
+
 def retrieve(service: Service) -> EndpointFunction:
     """The endpoint that returns a response, or the stream of its events."""
 
     async def endpoint(request: Request) -> Response:
-        tenant, response_id = request_caller(request.scope).tenant, request.path_params["id"]
+        tenant, response_id = request_caller(request.scope).tenant, response_id_of(request)
         record = await service.store.get(tenant, response_id)
         if record is None:
             raise response_not_found(response_id)

@@ -3,7 +3,6 @@
 import functools
 
 import msgspec
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -144,16 +143,9 @@ def routes(service: Service) -> list[GuardedRoute]:
     )
 
 
-def _response_id(request: Request) -> str:
-    response_id: str = request.path_params["id"]
-    if response_id == "input_tokens":  # a path of its own, which takes POST only
-        raise HTTPException(405)
-    return response_id
-
-
 def _delete(service: Service) -> EndpointFunction:
     async def delete(request: Request) -> Response:
-        response_id = _response_id(request)
+        response_id = background.response_id_of(request)
         if not await service.store.delete(request_caller(request.scope).tenant, response_id):
             raise response_not_found(response_id)
         service.background.stop_everywhere(response_id)
