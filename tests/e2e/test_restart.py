@@ -54,7 +54,7 @@ def test_a_response_whose_server_was_killed_is_failed_and_readable_after_the_nex
     with serving(tmp_path, SLOW) as (_, client):
         response = client.responses.retrieve(response_id)
         assert response.status == "failed"
-        assert "stopped before" in response.error.message
+        assert "before it was finished" in response.error.message
 
 
 def texts(client, conversation_id):

@@ -317,7 +317,7 @@ def test_a_process_that_can_not_start_ends_the_server_with_its_words_said_once(t
     with serving(tmp_path, '[[models]]\nname = "m"\nengine = "none"\n') as (process, said):
         assert (said, process.wait(10)) == ([], 1)
         (line,) = process.stderr.read().splitlines()
-        assert json.loads(line)["message"].startswith("antiphon: There is no engine 'none'")
+        assert json.loads(line)["message"].startswith("There is no engine 'none'")
 
 
 def test_a_store_in_memory_is_refused(tmp_path):
@@ -331,7 +331,7 @@ def test_a_second_server_finds_the_port_taken(served, tmp_path):
     command = [sys.executable, "-m", "antiphon", "serve", "--processes", "2", "--port", served[1].rpartition(":")[2]]
     done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"ANTIPHON_HOME": str(tmp_path)}, capture_output=True, text=True)
     assert done.returncode == 1
-    assert json.loads(done.stderr)["message"].startswith("antiphon: Can't listen on 127.0.0.1:")
+    assert json.loads(done.stderr)["message"].startswith("Can't listen on 127.0.0.1:")
 
 
 def test_a_process_that_hangs_is_killed_and_replaced(tmp_path):
