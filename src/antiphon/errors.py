@@ -444,3 +444,15 @@ def references_too_large(param: str, limit_bytes: int) -> ClientError:
         code="context_length_exceeded",
         param=param,
     )
+
+
+def unknown_cursor(kind: str, after: str | None) -> ClientError:
+    """The page of a list is to begin after what is not in the list; `kind` says what it lists, as "Item"."""
+    return ClientError(f"{kind} with id '{shorten(after)}' not found.", param="after", code="invalid_value")
+
+
+def innermost_error(error: Exception) -> Exception:
+    """The first error in a group, at any depth; an error that is no group itself."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error

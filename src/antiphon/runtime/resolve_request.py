@@ -20,12 +20,12 @@ from antiphon.errors import (
 )
 from antiphon.offload import offload
 from antiphon.protocols.responses.request import ResolvedRequest, has_audio_output, is_set
-from antiphon.records import ItemRecord, ResponseRecord
-from antiphon.runtime.access.encrypted_items import GetCipher, decrypt_items
+from antiphon.records import ItemRecord
+from antiphon.runtime.access.encrypted_items import decrypt_items
 from antiphon.runtime.conversation_lock import check_conversation_id
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.registry import ServedModel
-from antiphon.runtime.speech.service import SpeechService
+from antiphon.runtime.service import Service
 from antiphon.runtime.speech.transcribe_input import transcribe_item
 from antiphon.stores.base import MAX_CHAIN_BYTES, MissingAncestor, Store
 from antiphon.wire.codec.types import Unknown
@@ -51,37 +51,31 @@ class KnownHistory(Struct, frozen=True):
 
 
 async def resolve_request(
+    service: Service,
     request: CreateRequest,
     model: ServedModel,
-    store: Store,
     tenant: str,
+    size_bytes: int,
     *,
-    omit_unsupported: bool = True,
-    speech: SpeechService | None = None,
-    size_bytes: int = 0,
     response_id: str | None = None,
-    record: ResponseRecord | None = None,
+    created_at: int | None = None,
     history: KnownHistory | None = None,
-    content_cipher: GetCipher | None = None,
 ) -> ResolvedRequest:
     """
     Resolve a request to `model`.
 
     Args:
-        omit_unsupported: whether tools that the engine can't use are left out rather than refused.
-        speech: transcribes audio for an engine that takes none.
         size_bytes: of the request's JSON.
         response_id: the id of the response, where it has one already.
-        record: of the response, if it is stored already.
+        created_at: when it was created, in Unix seconds, where that was before.
         history: that of the previous response; None to load it from the store.
-        content_cipher: decrypts reasoning; None to leave it all to the engine.
 
     Raises:
         ApiError: it refers to a response or an item that does not exist, or has audio or encrypted reasoning that can't
             be decoded; or the model has no worker now.
     """
     model.require_worker()
-    capabilities = model.engine.capabilities
+    store, speech, capabilities = service.store, service.speech, model.engine.capabilities
     input_items = await offload(size_bytes, check_item_ids, request.input_items, "input")
     if any(isinstance(item, items.ItemReference) for item in input_items):
         input_items, reference_bytes = await resolve_references(input_items, store, tenant, "input")
@@ -90,21 +84,18 @@ async def resolve_request(
     if request.conversation_id is not None:
         check_conversation_ids(input_items, "input", history.item_ids)
     previous_items: Sequence[items.Item] = history.items
-    decrypted_texts = (
-        {}
-        if content_cipher is None
-        else await decrypt_items(input_items, previous_items, content_cipher, tenant, engine_encrypts=capabilities.encrypts_reasoning)
+    decrypted_texts = await decrypt_items(
+        input_items, previous_items, service.content_cipher, tenant, engine_encrypts=capabilities.encrypts_reasoning
     )
-    if speech is not None and speech.missing_reason is None and not capabilities.audio_in:
+    if speech.missing_reason is None and not capabilities.audio_in:
         input_items = [await transcribe_item(item, f"input[{index}]", speech) for index, item in enumerate(input_items)]
-        previous_path = "previous_response_id" if request.conversation_id is None else "conversation"
-        previous_items = [await transcribe_item(item, previous_path, speech) for item in previous_items]
+        previous_items = [await transcribe_item(item, request.previous_path, speech) for item in previous_items]
     if has_audio_output(request):
         capabilities = structs.replace(model.live_engine.capabilities, audio_in=capabilities.audio_in)
     return ResolvedRequest(
-        id=response_id or new_id("resp") if record is None else record.id,
+        id=response_id or new_id("resp"),
         tenant=tenant,
-        created_at=int(time.time()) if record is None else record.created_at,
+        created_at=int(time.time()) if created_at is None else created_at,
         model=model.name,
         request=request,
         capabilities=capabilities,
@@ -112,7 +103,7 @@ async def resolve_request(
         previous_items=tuple(previous_items),
         decrypted_texts=decrypted_texts,
         size_bytes=size_bytes + history.size_bytes,
-        omit_unsupported=omit_unsupported,
+        omit_unsupported=service.config.responses.unavailable_tools == "carry",
     )
 
 

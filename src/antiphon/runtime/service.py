@@ -118,10 +118,11 @@ class Service:
             limits = SpoolLimits(-(-recording.spool_bytes // config.server.processes), recording.free_bytes, recording.days * DAY_S)
             folder = config.home / "recording"
             self.recorder = Recorder(folder, blobs, self.store.sessions, self.metrics, self.recordings.expire, limits, notice)
+        self.event_encoder = EventEncoder(PROFILES[config.responses.profile])
         self.background = BackgroundRunner(
             config.background,
             self.store,
-            EventEncoder(PROFILES[config.responses.profile]),
+            self.event_encoder,
             self.keyring,
             self.live_sessions,
             self.metrics,

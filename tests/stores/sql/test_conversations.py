@@ -29,14 +29,6 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/store.sqlite3"
-    made: str = request.getfixturevalue("postgres").new_database()
-    return made
-
-
 @contextlib.asynccontextmanager
 async def opened(url: str, numbers: Sequence[int] = ()) -> AsyncIterator[SqlStore]:
     store = SqlStore(url, numbers)

@@ -4,7 +4,6 @@ A store that was made by an older version opens in this one, and everything is s
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from alembic.operations import Operations
@@ -30,14 +29,6 @@ ITEM = "INSERT INTO items VALUES (:number, :position, 'ada', :id, :direction, :b
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/store.sqlite3"
-    made: str = request.getfixturevalue("postgres").new_database()
-    return made
 
 
 def make_0001(connection: Connection) -> None:

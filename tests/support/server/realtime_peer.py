@@ -25,10 +25,10 @@ class Peer:
         assert message.type is aiohttp.WSMsgType.TEXT, message
         return json.loads(message.data)
 
-    async def until(self, kind):
-        """All events up to and with the first of that type."""
+    async def until(self, *kinds):
+        """All events up to and with the first of these types."""
         heard = [await self.hear()]
-        while heard[-1]["type"] != kind:
+        while heard[-1]["type"] not in kinds:
             heard.append(await self.hear())
         return heard
 

@@ -63,11 +63,6 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
         return self.request.conversation_id
 
     @property
-    def previous_path(self) -> str:
-        """The field that brings `previous_items`."""
-        return "previous_response_id" if self.conversation_id is None else "conversation"
-
-    @property
     def is_stored(self) -> bool:
         """Whether the response is to be stored."""
         # Responses: a response is stored unless the client says no.
@@ -127,7 +122,7 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
     instructions, prelude = _instructions(request)
     conversation: list[ItemWithPath] = [
         # Responses: `previous_response_id` brings the items of earlier responses, but not their instructions.
-        *((resolved_request.previous_path, item) for item in resolved_request.previous_items),
+        *((request.previous_path, item) for item in resolved_request.previous_items),
         *((f"input[{index}]", item) for index, item in enumerate(resolved_request.input_items)),
     ]
     items_with_paths = [*prelude, *conversation[items.newest_compaction([item for _, item in conversation]) :]]

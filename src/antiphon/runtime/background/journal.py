@@ -18,15 +18,7 @@ from antiphon.protocols.responses.session import INTERRUPTED_MESSAGE
 from antiphon.records import ConversationTurn, EventRun, ResponseRecord
 from antiphon.stores.availability import Availability
 from antiphon.stores.base import UNFINISHED_STATUSES, ConversationStore, Store
-from antiphon.wire.responses.events import (
-    ResponseCompleted,
-    ResponseCreated,
-    ResponseFailed,
-    ResponseIncomplete,
-    ResponseInProgress,
-    ResponseQueued,
-    StreamEvent,
-)
+from antiphon.wire.responses.events import OPENING_EVENTS, TERMINAL_EVENTS, StreamEvent
 from antiphon.wire.responses.profiles import EventEncoder
 
 WRITE_INTERVAL_S = 0.05
@@ -40,9 +32,6 @@ MAX_PENDING_BYTES = 4 << 20
 
 TAIL_BYTES = 64 << 10
 """How much of what is stored is kept in memory, for clients that follow."""
-
-_OPENING_EVENTS = (ResponseCreated, ResponseQueued, ResponseInProgress)
-_TERMINAL_EVENTS = (ResponseCompleted, ResponseIncomplete, ResponseFailed)
 
 
 def encode_run(encoder: EventEncoder, first: int, events: Sequence[StreamEvent]) -> EventRun:
@@ -113,13 +102,13 @@ class Journal:
             return
         self.last_event = batch[-1]
         self.event_count += len(batch)
-        if self.first_token_at is None and not all(isinstance(event, _OPENING_EVENTS) for event in batch):
+        if self.first_token_at is None and not all(isinstance(event, OPENING_EVENTS) for event in batch):
             self.first_token_at = time.perf_counter()
         if self.is_streamed and not self.is_over:
             self._encoder.encode_sse_into(batch, self._out)
             self._out_count += len(batch)
             # The last events are stored together with the end of the response, or not at all.
-            self._is_ending = self._is_ending or isinstance(self.last_event, _TERMINAL_EVENTS)
+            self._is_ending = self._is_ending or isinstance(self.last_event, TERMINAL_EVENTS)
             if not self._is_ending:
                 self._mark(self)
             self._check_backlog()

@@ -14,7 +14,7 @@ from msgspec import Struct
 from antiphon.config.settings import BackgroundSettings
 from antiphon.engine_api.engine import Engine
 from antiphon.engine_api.options import ConversationSettings
-from antiphon.errors import ApiError, ClientError, ServerError, StoreError, shutting_down
+from antiphon.errors import ApiError, ClientError, ServerError, StoreError, innermost_error, shutting_down
 from antiphon.protocols.responses.request import ResolvedRequest
 from antiphon.protocols.responses.session import ResponsesSession, fail_interrupted_record
 from antiphon.records import BackgroundRecord, EventRun, KeyRecord, ResponseRecord
@@ -87,7 +87,7 @@ class BackgroundRunner:
     ) -> None:
         self._settings = settings
         self._store = store
-        self.encoder = encoder
+        self._encoder = encoder
         self._keyring = keyring
         self._live_sessions = live_sessions
         self._metrics = metrics
@@ -100,6 +100,7 @@ class BackgroundRunner:
         self._drivers: dict[str, Driver[ResolvedRequest, StreamEvent]] = {}
         self._counts: Counter[str] = Counter()  # admitted, by key
         self._tasks: set[asyncio.Task[None]] = set()
+        self._response_tasks: set[asyncio.Task[None]] = set()  # those of `_tasks` that make responses
         self._restart: Restart | None = None
         self._early_orphans: list[ResponseRecord] = []
         self._is_closed = False
@@ -152,7 +153,7 @@ class BackgroundRunner:
 
     def new_journal(self, record: ResponseRecord, events: EventRun | None) -> Journal:
         """The journal of a response; `events` are those that are stored with it, None where it is not streamed."""
-        return Journal(self._store, self.encoder, record, events, self._writer.mark)
+        return Journal(self._store, self._encoder, record, events, self._writer.mark)
 
     def submit(self, response: BackgroundResponse) -> None:
         """Have an admitted response made, as soon as there is room."""
@@ -166,7 +167,9 @@ class BackgroundRunner:
             response = heapq.heappop(self._queue)[2]
             driver = Driver(response.session, response.journal, response.journal, metrics=self._metrics)
             self._drivers[response.record.id] = driver
-            self._spawn(self._run(response, driver), f"background {response.record.id}")
+            task = self._spawn(self._run(response, driver), "background response")
+            self._response_tasks.add(task)
+            task.add_done_callback(self._response_tasks.discard)
 
     async def _run(self, response: BackgroundResponse, driver: Driver[ResolvedRequest, StreamEvent]) -> None:
         response.journal.on_backlog = lambda is_behind: driver.pause() if is_behind else driver.resume()
@@ -191,7 +194,7 @@ class BackgroundRunner:
 
     async def _fail(self, record: ResponseRecord, error: ApiError) -> None:
         with contextlib.suppress(StoreError):  # then it is failed as the orphan that it is
-            await fail_response(self._store, self.encoder, record, error)
+            await fail_response(self._store, self._encoder, record, error)
 
     # Ends from outside
 
@@ -236,7 +239,7 @@ class BackgroundRunner:
         if background is None:
             await self._store.write_off(fail_interrupted_record(record))
         elif record.status != "queued" or background.request is None or not self._settings.restart_queued or self._is_closed:
-            await fail_response(self._store, self.encoder, record, interrupted_error(), is_orphan=True)
+            await fail_response(self._store, self._encoder, record, interrupted_error(), is_orphan=True)
         elif self._restart is None:
             self._early_orphans.append(record)
         elif await self._store.background.take_over(record):
@@ -273,26 +276,25 @@ class BackgroundRunner:
             if not self.restarts_queued:
                 await self._fail(response.record, shutting_down())
             await self._drop(response)
-        own = [task for task in self._tasks if task.get_name().startswith("background resp")]
-        if own:
-            await asyncio.wait(own, timeout=CLOSE_S)
+        if self._response_tasks:
+            await asyncio.wait(self._response_tasks, timeout=CLOSE_S)
         for task in (rest := [*self._tasks]):
             task.cancel()
         if rest:
             await asyncio.wait(rest)
 
-    def _spawn(self, work: Awaitable[None], name: str) -> None:
+    def _spawn(self, work: Awaitable[None], name: str) -> asyncio.Task[None]:
         # It lives as long as the service, and not as the request that asked for it.
         task: asyncio.Task[None] = asyncio.ensure_future(work)  # noqa: TID251
         task.set_name(name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def _api_error(error: Exception) -> ApiError:
     """What a client is told of an error that ended a session."""
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
+    error = innermost_error(error)
     if isinstance(error, ApiError):
         return error
     structlog.get_logger().error("defect", exc_info=error)

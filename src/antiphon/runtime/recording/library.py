@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from msgspec import structs
 
 from antiphon.config.settings import RecordingSettings
-from antiphon.errors import ClientError, shorten
+from antiphon.errors import ClientError, shorten, unknown_cursor
 from antiphon.records import SessionRecord
 from antiphon.runtime.recording.files import EVENTS
 from antiphon.stores.base import SessionPage, SessionStore, SortOrder, UnknownCursor
@@ -51,7 +51,7 @@ class RecordingLibrary:
         try:
             return await self._sessions.page(tenant, after=after, limit=limit, order=order)
         except UnknownCursor:
-            raise ClientError(f"Session with id '{shorten(after)}' not found.", param="after", code="invalid_value") from None
+            raise unknown_cursor("Session", after) from None
 
     async def find(self, tenant: str | None, session_id: str) -> SessionRecord:
         """

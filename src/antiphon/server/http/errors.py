@@ -6,7 +6,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from antiphon.errors import ApiError, ClientError, shorten
+from antiphon.errors import ApiError, ClientError, innermost_error, shorten
+
+DEFECT_MESSAGE = "The server had an error while processing your request. Please try again; if it persists, see the server's log."
+"""What a client is told of a bug."""
 
 
 def json_response(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -64,9 +67,7 @@ async def on_exception_group(request: Request, error: Exception) -> Response:
 
 def first_error(group: ExceptionGroup[ApiError]) -> ApiError:
     """The first of the errors in a group, at any depth."""
-    first: Exception = group
-    while isinstance(first, ExceptionGroup):
-        first = first.exceptions[0]
+    first = innermost_error(group)
     assert isinstance(first, ApiError)
     return first
 
@@ -78,5 +79,4 @@ async def on_client_disconnect(_request: Request, _error: Exception) -> Response
 
 async def on_unexpected_error(_request: Request, _error: Exception) -> Response:
     """A bug; the traceback is logged, never sent."""
-    error = ApiError("The server had an error while processing your request. Please try again; if it persists, see the server's log.")
-    return error_response(error)
+    return error_response(ApiError(DEFECT_MESSAGE))

@@ -65,7 +65,7 @@ async def _store_queued(
     service: Service, caller: Caller, prepared_response: PreparedResponse, body: bytes, started_at: float
 ) -> BackgroundResponse:
     record, events = prepared_response.session.queue()
-    run = encode_run(service.background.encoder, 0, events) if prepared_response.request.stream else None
+    run = encode_run(service.event_encoder, 0, events) if prepared_response.request.stream else None
     limits = await _hold_limits(caller, prepared_response)
     try:
         request = body if service.background.restarts_queued else None
@@ -144,7 +144,7 @@ async def restart(service: Service, caller: Caller, record: ResponseRecord, body
     prepared_response = await prepare_for_caller(service, caller, request, len(body), record)
     limits = await _hold_limits(caller, prepared_response, is_admitted=True)  # before its server died
     _, events = prepared_response.session.queue()  # they are stored; the session goes on after them
-    run = encode_run(service.background.encoder, 0, events) if request.stream else None
+    run = encode_run(service.event_encoder, 0, events) if request.stream else None
     return _background_response(service, caller, prepared_response, record, run, limits, time.perf_counter())
 
 
@@ -216,7 +216,7 @@ class EventReplay(Response):
             async for page in self._follower.pages():
                 # Waits while the client is behind, so that no more than a page is in memory.
                 await send({"type": "http.response.body", "body": page, "more_body": True})
-        await send({"type": "http.response.body", "body": self._service.background.encoder.stream_end, "more_body": False})
+        await send({"type": "http.response.body", "body": self._service.event_encoder.stream_end, "more_body": False})
 
     def hang_up(self) -> None:
         self._follower.stop()
@@ -244,7 +244,7 @@ def cancel(service: Service) -> EndpointFunction:
             raise response_not_found(response_id)
         if await service.store.background.get(tenant, response_id) is None:
             raise ClientError("Cannot cancel a synchronous response.")
-        await cancel_response(service.store, service.background.encoder, record)
+        await cancel_response(service.store, service.event_encoder, record)
         service.background.stop_everywhere(response_id)
         record = await service.store.get(tenant, response_id)
         if record is None:  # deleted meanwhile

@@ -13,20 +13,18 @@ from starlette.responses import Response
 from antiphon.errors import ClientError, UpstreamError
 from antiphon.offload import offload
 from antiphon.protocols.responses.response_object import complete_input_item
-from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import EndpointFunction, track_response
+from antiphon.server.http.auth import EndpointFunction
 from antiphon.server.http.body import read_json_body
 from antiphon.server.http.errors import json_response
-from antiphon.server.responses.create import PreparedResponse, ResponseCollector, prepare_response
-from antiphon.server.responses.metrics import TERMINAL_EVENTS, measure_response
-from antiphon.server.transport import connection
+from antiphon.server.responses.create import PreparedResponse, ResponseCollector, driving, prepare_response
 from antiphon.wire.codec.reading import Reader
 from antiphon.wire.codec.structure import check_structure
 from antiphon.wire.codec.types import encode
 from antiphon.wire.responses import items, parts, response as wire
 from antiphon.wire.responses.endpoints import CompactedResponse, CompactRequest
+from antiphon.wire.responses.events import TERMINAL_EVENTS
 from antiphon.wire.responses.request import CreateRequest, check_request
 
 SUMMARY_PROMPT = """\
@@ -97,12 +95,9 @@ async def _run(service: Service, request: Request, prepared_response: PreparedRe
     Raises:
         ApiError: it failed.
     """
-    session, client = prepared_response.session, ResponseCollector()
-    async with track_response(request.scope, lambda: session.tokens):
-        driver = Driver(session, client, service.store, metrics=service.metrics)
-        with service.live_sessions.track(driver), measure_response(service, prepared_response.model, client, started_at):
-            with connection.from_scope(request.scope).notify(driver):
-                await driver.run(prepared_response.engine, prepared_response.settings, prepared_response.resolved_request)
+    client = ResponseCollector()
+    async with driving(service, request.scope, prepared_response, client, started_at) as run:
+        await run()
     if client.error is not None:
         raise client.error
     return client.last_event.response if isinstance(client.last_event, TERMINAL_EVENTS) else None

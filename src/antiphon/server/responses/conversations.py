@@ -9,7 +9,7 @@ from msgspec import Raw
 from starlette.requests import Request
 from starlette.responses import Response
 
-from antiphon.errors import ClientError, conversation_locked, conversation_not_found, duplicate_item, invalid_value, shorten
+from antiphon.errors import ClientError, conversation_locked, conversation_not_found, duplicate_item, invalid_value, shorten, unknown_cursor
 from antiphon.offload import offload
 from antiphon.protocols.responses.response_object import input_records
 from antiphon.records import ConversationRecord, ItemRecord
@@ -214,7 +214,7 @@ def _list_items(service: Service) -> EndpointFunction:
                 tenant, conversation_id, after=after, limit=page_limit(query), order=page_order(query)
             )
         except UnknownCursor:
-            raise ClientError(f"Item with id '{shorten(after)}' not found.", param="after", code="invalid_value") from None
+            raise unknown_cursor("Item", after) from None
         if page is None:
             raise conversation_not_found(conversation_id)
         return _items_response(page.items, has_more=page.has_more)

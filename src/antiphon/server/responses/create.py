@@ -1,8 +1,9 @@
 """`POST /v1/responses`: a response, whole or as a stream of events."""
 
+import contextlib
 import functools
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Self
 
 from msgspec import Struct
@@ -28,12 +29,12 @@ from antiphon.server.http.auth import caller_settings, request_caller, track_res
 from antiphon.server.http.body import read_json_body
 from antiphon.server.http.errors import error_response, json_response
 from antiphon.server.responses.event_stream import EventStream, run_stream
-from antiphon.server.responses.metrics import TERMINAL_EVENTS, measure_response
+from antiphon.server.responses.metrics import measure_response
 from antiphon.server.responses.omitted import log_omissions, omission_headers
 from antiphon.server.transport import connection, logs
 from antiphon.stores.base import Store
 from antiphon.wire.codec.types import encode
-from antiphon.wire.responses.events import StreamEvent
+from antiphon.wire.responses.events import TERMINAL_EVENTS, StreamEvent
 from antiphon.wire.responses.profiles import EventEncoder
 from antiphon.wire.responses.request import CreateRequest, decode_request
 
@@ -122,17 +123,14 @@ async def _prepare(
     history: KnownHistory | None,
 ) -> PreparedResponse:
     resolved_request = await resolve_request(
+        service,
         request,
         model,
-        service.store,
         caller.tenant,
-        omit_unsupported=service.config.responses.unavailable_tools == "carry",
-        speech=service.speech,
-        size_bytes=size_bytes,
+        size_bytes,
         response_id=response_id,
-        record=record,
+        created_at=None if record is None else record.created_at,
         history=history,
-        content_cipher=service.content_cipher,
     )
     encrypt = await _encryption(service, resolved_request)
     session = await offload(resolved_request.size_bytes, ResponsesSession, resolved_request, new_id, _paddings(service, request), encrypt)
@@ -183,23 +181,37 @@ class CreateEndpoint:
             background_reply = await self._create_background(self._service, scope, prepared_response, stored_body, started_at)
             await background_reply(scope, receive, send)
             return
-        session, omitted_headers = prepared_response.session, prepared_response.omitted_headers
-        async with prepared_response, track_response(scope, lambda: session.tokens):
-            heartbeat_s = self._service.config.server.heartbeat_s
-            client = EventStream(self._encoder, scope, send, heartbeat_s, omitted_headers) if request.stream else ResponseCollector()
-            on_retry = client.hold_head if isinstance(client, EventStream) else lambda: None
-            driver = Driver(session, client, self._service.store, metrics=self._service.metrics, on_retry=on_retry)
-            with self._service.live_sessions.track(driver), measure_response(self._service, prepared_response.model, client, started_at):
-                with connection.from_scope(scope).notify(driver):
-                    run = functools.partial(
-                        driver.run, prepared_response.engine, prepared_response.settings, prepared_response.resolved_request
-                    )
-                    reply = await _run_session(client, run)
+        omitted_headers = prepared_response.omitted_headers
+        heartbeat_s = self._service.config.server.heartbeat_s
+        client = EventStream(self._encoder, scope, send, heartbeat_s, omitted_headers) if request.stream else ResponseCollector()
+        async with driving(self._service, scope, prepared_response, client, started_at) as run:
+            reply = await _run_session(client, run)
         if reply is not None:  # only now, when its tokens are counted, do its headers show the remaining limits
             reply.headers.update(omitted_headers)
             await reply(scope, receive, send)
         if isinstance(client, EventStream):
             self._service.metrics.stream_events += client.event_count
+
+
+@contextlib.asynccontextmanager
+async def driving(
+    service: Service, scope: Scope, prepared_response: PreparedResponse, client: "EventStream | ResponseCollector", started_at: float
+) -> AsyncIterator[Callable[..., Awaitable[None]]]:
+    """
+    All that counts, limits and ends a response which is made for the connection of an HTTP request.
+
+    Yields:
+        What makes it; see `Driver.run` for its argument.
+    """
+    session = prepared_response.session
+    async with prepared_response, track_response(scope, lambda: session.tokens):
+        on_retry = client.hold_head if isinstance(client, EventStream) else lambda: None
+        driver = Driver(session, client, service.store, metrics=service.metrics, on_retry=on_retry)
+        with service.live_sessions.track(driver), measure_response(service, prepared_response.model, client, started_at):
+            with connection.from_scope(scope).notify(driver):
+                yield functools.partial(
+                    driver.run, prepared_response.engine, prepared_response.settings, prepared_response.resolved_request
+                )
 
 
 async def _run_session(client: "EventStream | ResponseCollector", run: Callable[..., Awaitable[None]]) -> Response | None:

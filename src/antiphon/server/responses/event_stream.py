@@ -15,9 +15,8 @@ from types import MappingProxyType
 from starlette.types import Scope, Send
 
 from antiphon.errors import ApiError
-from antiphon.server.responses.metrics import OPENING_EVENTS
 from antiphon.server.transport import connection
-from antiphon.wire.responses.events import StreamEvent
+from antiphon.wire.responses.events import OPENING_EVENTS, StreamEvent
 from antiphon.wire.responses.profiles import EventEncoder
 
 MAX_HEAD_DELAY_S = 1.0

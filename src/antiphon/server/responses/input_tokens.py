@@ -38,18 +38,7 @@ def count_input_tokens(service: Service) -> EndpointFunction:
         model.require_worker()
         if not model.engine.capabilities.counts_tokens:
             raise ClientError(f"Counting tokens is not supported with the '{model.name}' model.", code="unsupported_model", param="model")
-        omit_unsupported = service.config.responses.unavailable_tools == "carry"
-        tenant = request_caller(request.scope).tenant
-        resolved_request = await resolve_request(
-            create_request,
-            model,
-            service.store,
-            tenant,
-            omit_unsupported=omit_unsupported,
-            speech=service.speech,
-            size_bytes=len(body),
-            content_cipher=service.content_cipher,
-        )
+        resolved_request = await resolve_request(service, create_request, model, request_caller(request.scope).tenant, len(body))
         counted_request = await offload(resolved_request.size_bytes, engine_request, resolved_request)
         count = await cast(CountingEngine, model.engine).count(counted_request.respond)
         return json_response(encode(InputTokens(input_tokens=count)), headers=omission_headers(counted_request.omissions))

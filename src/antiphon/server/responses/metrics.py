@@ -10,20 +10,7 @@ from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.server.transport import logs
 from antiphon.wire.codec.types import encode
-from antiphon.wire.responses.events import (
-    ResponseCompleted,
-    ResponseCreated,
-    ResponseFailed,
-    ResponseIncomplete,
-    ResponseInProgress,
-    ResponseQueued,
-    StreamEvent,
-)
-
-OPENING_EVENTS = (ResponseCreated, ResponseQueued, ResponseInProgress)
-"""Events without output."""
-
-TERMINAL_EVENTS = (ResponseCompleted, ResponseIncomplete, ResponseFailed)
+from antiphon.wire.responses.events import TERMINAL_EVENTS, StreamEvent
 
 
 class ResponseOutcome(Protocol):

@@ -6,7 +6,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from antiphon.errors import ClientError, response_not_found, shorten
+from antiphon.errors import response_not_found, unknown_cursor
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import (
     EndpointFunction,
@@ -126,7 +126,7 @@ _LIST_INPUT_ITEMS = Operation(
 
 def routes(service: Service) -> list[GuardedRoute]:
     """All routes under `/v1/responses`."""
-    create = CreateEndpoint(service, service.background.encoder, background.create_background)
+    create = CreateEndpoint(service, service.event_encoder, background.create_background)
     service.background.attach(functools.partial(background.restart, service))
     return guarded_routes(
         service,
@@ -166,7 +166,7 @@ def _input_items(service: Service) -> EndpointFunction:
                 tenant, response_id, direction="input", after=after, limit=page_limit(query), order=page_order(query)
             )
         except UnknownCursor:
-            raise ClientError(f"Item with id '{shorten(after)}' not found.", param="after", code="invalid_value") from None
+            raise unknown_cursor("Item", after) from None
         if page is None:
             raise response_not_found(response_id)
         return json_response(

@@ -7,11 +7,18 @@ from msgspec import UNSET
 
 from antiphon.errors import ApiError
 from antiphon.server.http.errors import retry_headers
-from antiphon.server.responses.metrics import OPENING_EVENTS, TERMINAL_EVENTS
 from antiphon.server.transport.websocket import ServerWebSocket
 from antiphon.server.websocket_mode.memory import Lane
 from antiphon.wire.codec.types import Extra, Unknown
-from antiphon.wire.responses.events import ErrorDetail, ErrorEvent, OutputItemDone, ResponseCreated, StreamEvent
+from antiphon.wire.responses.events import (
+    OPENING_EVENTS,
+    TERMINAL_EVENTS,
+    ErrorDetail,
+    ErrorEvent,
+    OutputItemDone,
+    ResponseCreated,
+    StreamEvent,
+)
 from antiphon.wire.responses.profiles import EventEncoder
 
 

@@ -10,7 +10,7 @@ from antiphon.server.http.auth import GuardedRoute, request_caller
 from antiphon.server.http.operation import UNAVAILABLE, UPGRADE_REQUIRED, Operation
 from antiphon.server.live.handshake import check_handshake, upgrade
 from antiphon.server.websocket_mode.socket import ResponsesSocket
-from antiphon.wire.responses.profiles import PROFILES, EventEncoder
+from antiphon.wire.responses.profiles import EventEncoder
 
 _CONNECT = Operation(
     "connectResponses",
@@ -24,10 +24,9 @@ _CONNECT = Operation(
 
 def routes(service: Service) -> list[GuardedRoute]:
     """The route of WebSocket mode."""
-    encoder = EventEncoder(PROFILES[service.config.responses.profile])
     return [
         _ResponsesSocketRoute(
-            "/v1/responses", _ConnectEndpoint(service, encoder), service=service, access="responses:write", operation=_CONNECT
+            "/v1/responses", _ConnectEndpoint(service, service.event_encoder), service=service, access="responses:write", operation=_CONNECT
         )
     ]
 

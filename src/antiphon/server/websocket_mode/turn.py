@@ -18,9 +18,9 @@ from antiphon.runtime.resolve_request import KnownHistory
 from antiphon.runtime.service import Service
 from antiphon.server.http.access_log import CLIENT_CLOSED_REQUEST
 from antiphon.server.http.auth import rate_limit_headers, request_caller, track_response
-from antiphon.server.http.errors import first_error
+from antiphon.server.http.errors import DEFECT_MESSAGE, first_error
 from antiphon.server.responses.create import PreparedResponse, prepare_response
-from antiphon.server.responses.metrics import TERMINAL_EVENTS, measure_response
+from antiphon.server.responses.metrics import measure_response
 from antiphon.server.transport import logs
 from antiphon.server.transport.websocket import ServerWebSocket
 from antiphon.server.websocket_mode.lanes import Lanes
@@ -29,7 +29,7 @@ from antiphon.server.websocket_mode.outgoing import OutgoingEvents, error_event
 from antiphon.server.websocket_mode.steering import Steering, Submission
 from antiphon.server.websocket_mode.warm_up import WarmUpEngine, can_prefill, prefill
 from antiphon.wire.codec.types import Unknown, encode
-from antiphon.wire.responses.events import ResponseCompleted, ResponseIncomplete, StreamEvent
+from antiphon.wire.responses.events import TERMINAL_EVENTS, ResponseCompleted, ResponseIncomplete, StreamEvent
 from antiphon.wire.responses.items import Item, decode_item
 from antiphon.wire.responses.profiles import EventEncoder
 from antiphon.wire.responses.websocket import ResponseCreate
@@ -267,7 +267,4 @@ class Turn:
 
 
 def _defect() -> ServerError:
-    return ServerError(
-        "The server had an error while processing your request. Please try again; if it persists, see the server's log.",
-        code="server_error",
-    )
+    return ServerError(DEFECT_MESSAGE, code="server_error")

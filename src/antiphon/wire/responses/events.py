@@ -436,6 +436,12 @@ class CompactionCompacting(ItemEvent, kw_only=True, tag="response.compaction.com
     """The context is being compacted."""
 
 
+OPENING_EVENTS = (ResponseCreated, ResponseQueued, ResponseInProgress)
+"""Events without output."""
+
+TERMINAL_EVENTS = (ResponseCompleted, ResponseIncomplete, ResponseFailed)
+"""Each stream ends with one of them."""
+
 StreamEvent = (
     ResponseQueued
     | ResponseCreated

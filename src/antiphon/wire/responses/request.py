@@ -199,6 +199,11 @@ class CreateRequest(Wire, kw_only=True):
             return self.conversation.id
         return self.conversation if isinstance(self.conversation, str) else None
 
+    @property
+    def previous_path(self) -> str:
+        """The field that brings the items before the input."""
+        return "previous_response_id" if self.conversation_id is None else "conversation"
+
 
 _reader: Reader[CreateRequest] = Reader(CreateRequest)
 
