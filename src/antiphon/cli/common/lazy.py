@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from antiphon.server.transport import logs as logs
     from antiphon.speech.audio_files import decode as decode
     from antiphon.speech.dsp import resample as resample
-    from antiphon.stores.sql import database as database, store as store
+    from antiphon.stores.database import database as database
+    from antiphon.stores.sql import store as store
 else:
     MODULES = {
         "llama_server": "antiphon.engines.local.llama_server",
@@ -27,7 +28,7 @@ else:
         "logs": "antiphon.server.transport.logs",
         "decode": "antiphon.speech.audio_files.decode",
         "resample": "antiphon.speech.dsp.resample",
-        "database": "antiphon.stores.sql.database",
+        "database": "antiphon.stores.database.database",
         "store": "antiphon.stores.sql.store",
     }
 

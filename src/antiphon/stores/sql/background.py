@@ -6,8 +6,8 @@ from sqlalchemy import BindParameter, ColumnElement, bindparam, delete, func, in
 
 from antiphon.records import BackgroundRecord, ConversationTurn, EventRun, ResponseRecord
 from antiphon.stores.base import EventPage
-from antiphon.stores.sql.database import Database
-from antiphon.stores.sql.schema import background_responses, is_impossible_id, is_unfinished, response_events, responses
+from antiphon.stores.database.database import Database
+from antiphon.stores.database.schema import background_responses, is_impossible_id, is_unfinished, response_events, responses
 from antiphon.stores.sql.writes import WRITE_OFF, AppendEvents, FinishRecord, PutRecord, event_row, note_status
 
 _MAX_EXPIRED = 100

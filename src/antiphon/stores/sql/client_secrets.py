@@ -4,8 +4,8 @@ from msgspec.structs import asdict
 from sqlalchemy import bindparam, delete, insert, select
 
 from antiphon.records import ClientSecretRecord
-from antiphon.stores.sql.database import Database
-from antiphon.stores.sql.schema import client_secrets
+from antiphon.stores.database.database import Database
+from antiphon.stores.database.schema import client_secrets
 
 _FIND = select(client_secrets).where(client_secrets.c.hash == bindparam("secret_hash"))
 _ADD = insert(client_secrets)

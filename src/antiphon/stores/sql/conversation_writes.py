@@ -11,8 +11,8 @@ from sqlalchemy import bindparam, delete, func, insert, select, update
 from antiphon.errors import ServerError, conversation_lock_lost
 from antiphon.records import ConversationRecord, ConversationTurn, ItemRecord
 from antiphon.stores.base import ConversationLocked, DuplicateItem, UnknownConversation
-from antiphon.stores.sql.connection import TimedConnection
-from antiphon.stores.sql.schema import conversation_items, conversations
+from antiphon.stores.database.connection import TimedConnection
+from antiphon.stores.database.schema import conversation_items, conversations
 
 MAX_ROWS = 300
 """Rows in one statement: SQLAlchemy prepares them on the event loop, where 33,000 took half a second."""

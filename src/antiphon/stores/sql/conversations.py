@@ -9,7 +9,9 @@ from sqlalchemy import BigInteger, Row, Select, bindparam, func, select
 from antiphon.errors import ServerError
 from antiphon.records import ConversationRecord, ConversationTurn, ItemRecord
 from antiphon.stores.base import ItemPage, SortOrder, UnknownConversation, UnknownCursor, check_conversation_size
-from antiphon.stores.sql.connection import TimedConnection
+from antiphon.stores.database.connection import TimedConnection
+from antiphon.stores.database.database import Database
+from antiphon.stores.database.schema import conversation_items, conversations, is_impossible_id
 from antiphon.stores.sql.conversation_writes import (
     AddItems,
     ConversationWrite,
@@ -23,8 +25,6 @@ from antiphon.stores.sql.conversation_writes import (
     UpdateConversation,
     WriteResult,
 )
-from antiphon.stores.sql.database import Database
-from antiphon.stores.sql.schema import conversation_items, conversations, is_impossible_id
 
 MAX_LEFTOVERS = 10_000
 """The most locks that are to be given back later, after an outage. Beyond it, this server's next start frees them."""

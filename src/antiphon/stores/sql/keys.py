@@ -6,8 +6,8 @@ from msgspec.structs import asdict
 from sqlalchemy import BigInteger, Executable, RowMapping, bindparam, case, func, insert, select, update
 
 from antiphon.records import KeyRecord
-from antiphon.stores.sql.database import Database
-from antiphon.stores.sql.schema import keys
+from antiphon.stores.database.database import Database
+from antiphon.stores.database.schema import keys
 
 _ALL = select(keys).order_by(keys.c.created_at, keys.c.id)
 _ADD = insert(keys)

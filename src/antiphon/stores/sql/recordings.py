@@ -7,8 +7,8 @@ from sqlalchemy import ColumnElement, RowMapping, bindparam, delete, func, inser
 
 from antiphon.records import SessionRecord
 from antiphon.stores.base import SessionPage, SortOrder, UnknownCursor
-from antiphon.stores.sql.database import Database
-from antiphon.stores.sql.schema import is_impossible_id, sessions
+from antiphon.stores.database.database import Database
+from antiphon.stores.database.schema import is_impossible_id, sessions
 
 _COLUMNS = [column for column in sessions.c if column.name != "number"]
 _ADD = insert(sessions)

@@ -19,15 +19,15 @@ from antiphon.stores.base import (
     chain_too_large,
     chain_too_long,
 )
+from antiphon.stores.database.database import TIMEOUT_S, Database
+from antiphon.stores.database.group_commit import GroupCommit
+from antiphon.stores.database.schema import is_impossible_id, is_unfinished, items, responses
 from antiphon.stores.sql.background import SqlBackgroundStore
 from antiphon.stores.sql.client_secrets import SqlClientSecretStore
 from antiphon.stores.sql.conversation_writes import WriteResult
 from antiphon.stores.sql.conversations import READ_ROWS, SqlConversationStore, raise_refusal
-from antiphon.stores.sql.database import TIMEOUT_S, Database
-from antiphon.stores.sql.group_commit import GroupCommit
 from antiphon.stores.sql.keys import SqlKeyStore
 from antiphon.stores.sql.recordings import SqlSessionStore
-from antiphon.stores.sql.schema import is_impossible_id, is_unfinished, items, responses
 from antiphon.stores.sql.writes import WRITE_OFF, AppendEvents, DeleteRecord, FinishRecord, PutRecord, StoreWrite, write_batch
 
 MAX_ABANDONED = 10_000

@@ -12,7 +12,8 @@ from sqlalchemy import Row, bindparam, delete, func, insert, null, select, updat
 from antiphon.errors import conversation_lock_lost
 from antiphon.records import BackgroundRecord, ConversationTurn, EventRun, ResponseRecord
 from antiphon.stores.base import UNFINISHED_STATUSES
-from antiphon.stores.sql.connection import TimedConnection
+from antiphon.stores.database.connection import TimedConnection
+from antiphon.stores.database.schema import background_responses, is_unfinished, items, response_events, responses
 from antiphon.stores.sql.conversation_writes import (
     MAX_ROWS,
     ConversationChanges,
@@ -21,7 +22,6 @@ from antiphon.stores.sql.conversation_writes import (
     WriteResult,
     conversation_id_of,
 )
-from antiphon.stores.sql.schema import background_responses, is_unfinished, items, response_events, responses
 
 
 class PutRecord(Struct, frozen=True):

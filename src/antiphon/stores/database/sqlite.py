@@ -19,7 +19,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from antiphon.errors import ServerError
 from antiphon.masking import mask_password
-from antiphon.stores.sql.connection import TimedConnection
+from antiphon.stores.database.connection import TimedConnection
 
 LOCK_TIMEOUT_S = 60.0
 """How long to wait for another process that is opening the same file."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.stores.sql.sqlite import SqliteBackend, make_private_file
+from antiphon.stores.database.sqlite import SqliteBackend, make_private_file
 
 
 def test_a_full_disk_is_told_as_such() -> None:

@@ -12,9 +12,9 @@ import aiohttp
 import msgspec
 import pytest
 
-from antiphon.cli.commands.replay import SessionReplay
-from antiphon.cli.commands.sessions import _file_lines, _format_fact, _length_size_state
 from antiphon.cli.common.client import ApiClient
+from antiphon.cli.recordings.replay import SessionReplay
+from antiphon.cli.recordings.sessions import _file_lines, _format_fact, _length_size_state
 from antiphon.config.load import load
 from antiphon.runtime.recording.files import EventLine
 from antiphon.runtime.replay.steps import DownloadedRecording

@@ -11,12 +11,12 @@ from urllib.parse import quote
 
 from cyclopts import App, Parameter
 
-from antiphon.cli.commands import compare, export as exporting
-from antiphon.cli.commands.replay import SessionReplay
 from antiphon.cli.common import server
 from antiphon.cli.common.client import ApiClient, path_segment
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter, UrlFlag
 from antiphon.cli.common.shell import Shell, UsageError, align_columns, format_time
+from antiphon.cli.recordings import compare, export as exporting
+from antiphon.cli.recordings.replay import SessionReplay
 from antiphon.errors import UpstreamError, quote_list
 from antiphon.installation import install_hint
 from antiphon.runtime.export.film import FilmWriter, find_writer

@@ -8,7 +8,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, create_engine, text
 
-from antiphon.stores.sql.schema import REVISION, NewerSchema, is_current, metadata, migrate
+from antiphon.stores.database.schema import REVISION, NewerSchema, is_current, metadata, migrate
 
 
 @pytest.fixture

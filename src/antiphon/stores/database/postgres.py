@@ -18,7 +18,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from antiphon.errors import ServerError, quote_list
 from antiphon.masking import mask_password
-from antiphon.stores.sql.connection import TimedConnection
+from antiphon.stores.database.connection import TimedConnection
 
 _LOCK_CLASS_ID = 0x616E7469  # marks our advisory locks among those of other programs
 _MIGRATION_LOCK_ID = (_LOCK_CLASS_ID << 32) + 1  # a lock with one key, which is not among those with two

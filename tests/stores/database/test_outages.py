@@ -18,7 +18,7 @@ from sqlalchemy import event, select
 
 from antiphon.errors import StoreError
 from antiphon.stores.availability import Availability
-from antiphon.stores.sql.schema import responses
+from antiphon.stores.database.schema import responses
 from antiphon.stores.sql.store import SqlStore
 from support.stores.responses import response
 

@@ -15,10 +15,10 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from antiphon.errors import ServerError, StoreError
 from antiphon.installation import install_hint
 from antiphon.stores.availability import Availability
-from antiphon.stores.sql.connection import StatementTimeout, TimedConnection, connect
-from antiphon.stores.sql.postgres import PostgresBackend
-from antiphon.stores.sql.schema import REVISION, NewerSchema, is_current, migrate
-from antiphon.stores.sql.sqlite import SqliteBackend
+from antiphon.stores.database.connection import StatementTimeout, TimedConnection, connect
+from antiphon.stores.database.postgres import PostgresBackend
+from antiphon.stores.database.schema import REVISION, NewerSchema, is_current, migrate
+from antiphon.stores.database.sqlite import SqliteBackend
 
 _POOL_SIZE = 9  # concurrent reads, the writer, and the connection that shows other servers that this one lives
 

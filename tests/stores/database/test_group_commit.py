@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from antiphon.errors import ServerError
-from antiphon.stores.sql.group_commit import GroupCommit
+from antiphon.stores.database.group_commit import GroupCommit
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from antiphon.records import ItemRecord, ResponseRecord
-from antiphon.stores.sql.migrations import v0001_responses
+from antiphon.stores.database.migrations import v0001_responses
 from antiphon.stores.sql.store import SqlStore
 from support.stores.responses import response
 

@@ -1,0 +1,1 @@
+"""`antiphon sessions`: recordings of sessions, and what can be made of them."""

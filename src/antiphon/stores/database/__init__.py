@@ -1,0 +1,1 @@
+"""Databases behind SQL stores: SQLite and PostgreSQL, their connections, tables and migrations."""
