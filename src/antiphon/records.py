@@ -109,6 +109,39 @@ class BackgroundRecord(Struct, frozen=True, kw_only=True):
     is_streamed: bool
 
 
+class PromptRecord(Struct, frozen=True, kw_only=True):
+    """
+    One stored prompt, without its versions.
+
+    Attributes:
+        id: unique in its tenant; begins with `pmpt_`.
+        tenant: its owner; every look-up names it.
+        created_at: Unix seconds.
+        default_version: the one for requests that name none.
+        latest_version: the newest; versions are numbered from 1.
+    """
+
+    id: str
+    tenant: str
+    created_at: int
+    default_version: int = 1
+    latest_version: int = 1
+
+
+class PromptVersionRecord(Struct, frozen=True, kw_only=True):
+    """
+    One version of a stored prompt, which never changes.
+
+    Attributes:
+        created_at: Unix seconds.
+        body: its content as JSON.
+    """
+
+    version: int
+    created_at: int
+    body: bytes
+
+
 class KeyRecord(Struct, frozen=True, kw_only=True):
     """
     One API key. Only its hash is stored, never the key itself.

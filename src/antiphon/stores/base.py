@@ -15,6 +15,8 @@ from antiphon.records import (
     EventRun,
     ItemRecord,
     KeyRecord,
+    PromptRecord,
+    PromptVersionRecord,
     ResponseRecord,
     SessionRecord,
 )
@@ -218,6 +220,40 @@ class KeyStore(Protocol):
         """Store when keys were last used, by id; a time before the stored one changes nothing."""
 
 
+class PromptStore(Protocol):
+    """Stored prompts and their versions. A tenant of None means all tenants, for the operator."""
+
+    async def add(self, prompt: PromptRecord, body: bytes) -> bool:
+        """Store a new prompt with its first version; returns False, and changes nothing, if its tenant has one with that id."""
+
+    async def add_version(self, tenant: str, prompt_id: str, body: bytes, *, at: int, is_default: bool) -> int | None:
+        """
+        Add a version to a prompt.
+
+        Args:
+            at: when, in Unix seconds.
+            is_default: whether it is for requests that name no version, from now on.
+
+        Returns:
+            Its number, which no other version has; None where there is no such prompt.
+        """
+
+    async def find(self, tenant: str | None, prompt_id: str | None = None) -> Sequence[PromptRecord]:
+        """The prompts, or those with that id, in the order in which they were added."""
+
+    async def version(self, tenant: str, prompt_id: str, version: int | None = None) -> PromptVersionRecord | None:
+        """A version of a prompt, by default the default one; None where there is none."""
+
+    async def versions(self, tenant: str, prompt_id: str) -> Sequence[PromptVersionRecord]:
+        """All versions of a prompt, oldest first; empty where there is no such prompt."""
+
+    async def set_default(self, tenant: str, prompt_id: str, version: int) -> bool:
+        """Set which version is the default one; returns whether there is such a version."""
+
+    async def delete(self, tenant: str, prompt_id: str) -> bool:
+        """Delete a prompt with its versions; returns whether there was one."""
+
+
 class ClientSecretStore(Protocol):
     """Client secrets of all tenants: who looks one up doesn't know its tenant yet."""
 
@@ -340,6 +376,10 @@ class Store(Protocol):
     @property
     def keys(self) -> KeyStore:
         """The API keys, in the same place."""
+
+    @property
+    def prompts(self) -> PromptStore:
+        """The stored prompts, in the same place."""
 
     @property
     def client_secrets(self) -> ClientSecretStore:

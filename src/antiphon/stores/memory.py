@@ -12,6 +12,8 @@ from antiphon.records import (
     Direction,
     ItemRecord,
     KeyRecord,
+    PromptRecord,
+    PromptVersionRecord,
     ResponseRecord,
     SessionRecord,
 )
@@ -41,6 +43,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self.availability = Availability()
         self.keys = MemoryKeyStore()
+        self.prompts = MemoryPromptStore()
         self.client_secrets = MemoryClientSecretStore()
         self.sessions = MemorySessionStore()
         self.conversations = MemoryConversationStore()
@@ -287,6 +290,55 @@ class MemoryKeyStore:
         for key_id, at in last_used_at.items():
             if (key := self._keys.get(key_id)) is not None:
                 self._keys[key_id] = replace(key, last_used_at=max(at, key.last_used_at or 0))
+
+
+class MemoryPromptStore:
+    """Stored prompts, until the process ends."""
+
+    def __init__(self) -> None:
+        self._prompts: dict[tuple[str, str], PromptRecord] = {}
+        self._versions: dict[tuple[str, str], list[PromptVersionRecord]] = {}
+
+    async def add(self, prompt: PromptRecord, body: bytes) -> bool:
+        key = (prompt.tenant, prompt.id)
+        if key in self._prompts:
+            return False
+        self._prompts[key] = replace(prompt, default_version=1, latest_version=1)
+        self._versions[key] = [PromptVersionRecord(version=1, created_at=prompt.created_at, body=body)]
+        return True
+
+    async def add_version(self, tenant: str, prompt_id: str, body: bytes, *, at: int, is_default: bool) -> int | None:
+        prompt = self._prompts.get((tenant, prompt_id))
+        if prompt is None:
+            return None
+        number = prompt.latest_version + 1
+        self._versions[tenant, prompt_id].append(PromptVersionRecord(version=number, created_at=at, body=body))
+        default = number if is_default else prompt.default_version
+        self._prompts[tenant, prompt_id] = replace(prompt, latest_version=number, default_version=default)
+        return number
+
+    async def find(self, tenant: str | None, prompt_id: str | None = None) -> Sequence[PromptRecord]:
+        return [each for each in self._prompts.values() if tenant in (None, each.tenant) and prompt_id in (None, each.id)]
+
+    async def version(self, tenant: str, prompt_id: str, version: int | None = None) -> PromptVersionRecord | None:
+        prompt = self._prompts.get((tenant, prompt_id))
+        if prompt is None:
+            return None
+        number = prompt.default_version if version is None else version
+        return next((each for each in self._versions[tenant, prompt_id] if each.version == number), None)
+
+    async def versions(self, tenant: str, prompt_id: str) -> Sequence[PromptVersionRecord]:
+        return [*self._versions.get((tenant, prompt_id), ())]
+
+    async def set_default(self, tenant: str, prompt_id: str, version: int) -> bool:
+        if await self.version(tenant, prompt_id, version) is None:
+            return False
+        self._prompts[tenant, prompt_id] = replace(self._prompts[tenant, prompt_id], default_version=version)
+        return True
+
+    async def delete(self, tenant: str, prompt_id: str) -> bool:
+        self._versions.pop((tenant, prompt_id), None)
+        return self._prompts.pop((tenant, prompt_id), None) is not None
 
 
 class MemoryClientSecretStore:

@@ -32,7 +32,7 @@ from sqlalchemy import (
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
-REVISION = "0007"
+REVISION = "0009"
 """The revision of the tables below, which is the latest of `migrations`."""
 
 metadata = MetaData(
@@ -144,6 +144,27 @@ keys = Table(
     Column("tokens_per_minute", BigInteger),
     Column("streams", BigInteger),
     Column("record", Text),
+)
+
+prompts = Table(
+    "prompts",
+    metadata,
+    Column("number", _Number, primary_key=True),
+    Column("id", Text, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("default_version", Integer, nullable=False),
+    Column("latest_version", Integer, nullable=False),
+    UniqueConstraint("tenant", "id"),
+)
+
+prompt_versions = Table(
+    "prompt_versions",
+    metadata,
+    Column("prompt_number", _Number, ForeignKey("prompts.number", ondelete="CASCADE"), primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("created_at", BigInteger, nullable=False),
+    Column("body", LargeBinary, nullable=False),
 )
 
 client_secrets = Table(

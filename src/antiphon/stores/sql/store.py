@@ -27,6 +27,7 @@ from antiphon.stores.sql.client_secrets import SqlClientSecretStore
 from antiphon.stores.sql.conversation_writes import WriteResult
 from antiphon.stores.sql.conversations import READ_ROWS, SqlConversationStore, raise_refusal
 from antiphon.stores.sql.keys import SqlKeyStore
+from antiphon.stores.sql.prompts import SqlPromptStore
 from antiphon.stores.sql.recordings import SqlSessionStore
 from antiphon.stores.sql.writes import WRITE_OFF, AppendEvents, DeleteRecord, FinishRecord, PutRecord, StoreWrite, write_batch
 
@@ -54,6 +55,7 @@ class SqlStore:
         self.availability = availability or Availability()
         self._database = Database(url, server_numbers, self.availability, timeout_s)
         self.keys = SqlKeyStore(self._database)
+        self.prompts = SqlPromptStore(self._database)
         self.client_secrets = SqlClientSecretStore(self._database)
         self.sessions = SqlSessionStore(self._database)
         is_orphaned = self._database.backend.is_dead(responses.c.owner) | responses.c.id.in_(bindparam("abandoned", expanding=True))
