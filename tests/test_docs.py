@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.common.checks import model_problems
+from antiphon.cli.common.checks import model_problems, prompt_problems
 from antiphon.config.load import Config, load
 from antiphon.installation import describe_command
 
@@ -83,7 +83,7 @@ def test_every_configuration_that_a_page_shows_is_accepted(block, tmp_path):
     keys = {name: "key" for name in re.findall(r'_env = "(.+?)"', block)}
     environ = {"HOME": str(tmp_path), **keys}
     config = load({}, None, environ, tmp_path, tmp_path / "none.toml").config
-    assert list(model_problems(config)) == []
+    assert [*model_problems(config), *prompt_problems(config)] == []
 
 
 TERMS = dict(re.findall(r"^## (.+)\n\n((?:.+\n)+)", GLOSSARY.read_text(), re.MULTILINE))

@@ -437,6 +437,33 @@ def duplicate_item(item_id: str, param: str) -> ClientError:
     )
 
 
+def prompt_not_found(prompt_id: str, version: str | None = None) -> ClientError:
+    """There is no such prompt, or no such version of it, or it is another tenant's."""
+    what = f"Prompt with id '{shorten(prompt_id)}'" + (f" and version '{shorten(version)}'" if version else "")
+    return ClientError(f"{what} not found.", status=404)
+
+
+def missing_prompt_variables(names: Iterable[str]) -> ClientError:
+    """A prompt has variables that have neither a value nor a default."""
+    return ClientError(
+        f"Missing prompt variables: {shorten(', '.join(names))}", code="missing_required_parameter", param="prompt.variables"
+    )
+
+
+def unknown_prompt_variables(names: Iterable[str]) -> ClientError:
+    """A request has values for variables that its prompt does not have."""
+    return ClientError(f"Unknown prompt variables: {shorten(', '.join(names))}", code="unknown_parameter", param="prompt.variables")
+
+
+def prompt_too_large(limit: str) -> ClientError:
+    """A prompt with the values of its variables is larger than `limit`."""
+    return ClientError(
+        f"The prompt is too large with the values of its variables: the limit is {limit}.",
+        code="string_above_max_length",
+        param="prompt.variables",
+    )
+
+
 def references_too_large(param: str, limit_bytes: int) -> ClientError:
     """The items that a request refers to by id come to more than `limit_bytes`; `param` is the first beyond it."""
     return ClientError(

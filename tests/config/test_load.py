@@ -279,13 +279,18 @@ def test_every_setting_says_what_it_is_for() -> None:
 
 def test_every_setting_has_a_heading_in_the_reference() -> None:
     headings = [line.removeprefix("### ") for line in REFERENCE.read_text().splitlines() if line.startswith("### ")]
-    model_keys = [f"models[].{name}" for name in schema()["$defs"]["ModelEntry"]["properties"]]
-    assert sorted(headings) == sorted(f"`{key}`" for key in [*settings_of(schema()), *model_keys])
+    definitions, tables = schema()["$defs"], {"models": "ModelEntry", "prompts": "PromptEntry"}
+    keys = [f"{table}[].{name}" for table, kind in tables.items() for name in definitions[kind]["properties"]]
+    assert sorted(headings) == sorted(f"`{key}`" for key in [*settings_of(schema()), *keys])
 
 
 def test_the_reference_has_every_settings_twin() -> None:
     text = REFERENCE.read_text()
-    assert not [key for key in settings_of(schema()) if key != "models" and f"ANTIPHON_{key.replace('.', '__').upper()}" not in text]
+    assert not [
+        key
+        for key in settings_of(schema())
+        if key not in ("models", "prompts") and f"ANTIPHON_{key.replace('.', '__').upper()}" not in text
+    ]
 
 
 def test_a_config_can_be_made_by_hand_and_compared(tmp_path: Path) -> None:

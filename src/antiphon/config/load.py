@@ -23,6 +23,7 @@ from antiphon.config.settings import (
     CallsSettings,
     LoggingSettings,
     MinicpmoSettings,
+    PromptEntry,
     QueueSettings,
     RealtimeSettings,
     RecordingSettings,
@@ -99,6 +100,9 @@ class Config(BaseModel, frozen=True, extra="forbid"):
     store: StoreSettings = StoreSettings()
     logging: LoggingSettings = LoggingSettings()
     models: tuple[ModelEntry, ...] = Field(default=(), description="The models offered; a later list replaces an earlier one.")
+    prompts: tuple[PromptEntry, ...] = Field(
+        default=(), description="Stored prompts that every tenant has; a later list replaces an earlier one."
+    )
 
     @field_validator("models")
     @classmethod
@@ -107,6 +111,17 @@ class Config(BaseModel, frozen=True, extra="forbid"):
         if duplicates:
             raise ValueError(f"more than one model is named {quote_list(duplicates)}")
         return models
+
+    @field_validator("prompts")
+    @classmethod
+    def _validate_prompts(cls, prompts: tuple[PromptEntry, ...]) -> tuple[PromptEntry, ...]:
+        versions = Counter((prompt.id, prompt.version) for prompt in prompts)
+        if duplicates := [f"{id} (version {version})" for (id, version), count in versions.items() if count > 1]:
+            raise ValueError(f"more than one prompt is {quote_list(duplicates)}")
+        defaults = Counter(prompt.id for prompt in prompts if prompt.default)
+        if duplicates := [id for id, count in defaults.items() if count > 1]:
+            raise ValueError(f"more than one version is the default of {quote_list(duplicates)}")
+        return prompts
 
     # Not a setting: never dumped, shown or put into a schema.
     _secrets: dict[str, str] = PrivateAttr(default_factory=dict)
@@ -353,6 +368,8 @@ def _resolve_paths(setting: _Setting, user_home: str | None) -> Any:
         return setting.folder / path
     if setting.path == ("models",) and isinstance(setting.value, list):
         return [_split_model_table(table, setting.folder) for table in setting.value]
+    if setting.path == ("prompts",) and isinstance(setting.value, list):
+        return [_split_prompt_table(table) for table in setting.value]
     return setting.value
 
 
@@ -362,6 +379,14 @@ def _split_model_table(table: Any, folder: Path) -> Any:
         return table
     own = {key: table[key] for key in ("name", "engine", "sessions") if key in table}
     return own | {"options": {key: value for key, value in table.items() if key not in own}, "origin_folder": folder}
+
+
+def _split_prompt_table(table: Any) -> Any:
+    """A `[[prompts]]` table with its content moved to `content`."""
+    if not isinstance(table, dict):
+        return table
+    own = {key: table[key] for key in ("id", "version", "default") if key in table}
+    return own | {"content": {key: value for key, value in table.items() if key not in own}}
 
 
 def _origin_of(settings: Mapping[tuple[str, ...], _Setting], path: tuple[str | int, ...]) -> str:
@@ -396,7 +421,7 @@ def _problem(error: ErrorDetails) -> str:
         case "model_type":
             return f"expected a table, got {value}"
         case "tuple_type":
-            return f"expected an array of {'tables' if error['loc'] == ('models',) else 'strings'}, got {value}"
+            return f"expected an array of {'tables' if error['loc'] in (('models',), ('prompts',)) else 'strings'}, got {value}"
         case "path_type":
             return f"expected a path, got {value}"
         case "value_error":

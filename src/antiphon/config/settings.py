@@ -287,3 +287,29 @@ class RecordingSettings(BaseModel, frozen=True, extra="forbid"):
     def free_bytes(self) -> int:
         """`free_gb` in bytes."""
         return math.ceil(self.free_gb * 10**9)
+
+
+PROMPT_PREFIX = "pmpt_"
+
+PROMPT_ID = re.compile(PROMPT_PREFIX + "[A-Za-z0-9_-]{1,64}")
+"""The form of a prompt's id; the original's are `pmpt_` and 48 hexadecimal digits."""
+
+
+def _describe_prompt_table(schema: dict[str, Any]) -> None:
+    """Describe a prompt's table as it is in a file, where its content are keys of the table itself."""
+    schema["additionalProperties"] = True
+    del schema["properties"]["content"]
+
+
+class PromptEntry(BaseModel, frozen=True, extra="forbid", json_schema_extra=_describe_prompt_table):
+    """
+    A version of a stored prompt that every tenant has.
+
+    Attributes:
+        content: the other keys of its table.
+    """
+
+    id: str = Field(pattern=rf"^{PROMPT_ID.pattern}$", description="The name that requests use in `prompt.id`; begins with `pmpt_`.")
+    version: int = Field(default=1, ge=1, lt=2**31, description="The number of this version.")
+    default: bool = Field(default=False, description="Whether requests that name no version get this one; else they get the highest.")
+    content: dict[str, Any] = {}

@@ -23,6 +23,7 @@ from antiphon.runtime.core.home_lock import home_lock
 from antiphon.runtime.core.metrics import Metrics
 from antiphon.runtime.core.sessions import LiveSessions
 from antiphon.runtime.multiprocess.peer import PeerProcesses
+from antiphon.runtime.prompts import PromptLibrary
 from antiphon.runtime.recording.library import DAY_S, RecordingLibrary
 from antiphon.runtime.recording.recorder import Recorder
 from antiphon.runtime.recording.spool import SpoolLimits
@@ -67,6 +68,7 @@ class Service:
         live_sessions: the sessions under way.
         memory_budget: what WebSockets of the Responses API remember; it has the limits of `body_budget`.
         metrics: of this process.
+        prompts: finds stored prompts.
         peers: the other processes of the server; None for a single one.
         recorder: records sessions; None with a store in memory, as nobody would find the recordings after a restart.
         recordings: the finished recordings.
@@ -109,6 +111,7 @@ class Service:
         requires_keys = True if self._is_exposed else config.server.require_keys
         self.keyring = Keyring(self.store.keys, requires_keys, new_allowance=peers.allowance if peers else None)
         self.client_secrets = ClientSecretIssuer(self.store.client_secrets, self.keyring)
+        self.prompts = PromptLibrary(self.store.prompts, config.prompts)
         blobs = BlobStore(config.recordings_location, notice)
         self._content_cipher: lazy.ContentCipher | None = None
         self.recordings = RecordingLibrary(self.store.sessions, blobs, config.recording)

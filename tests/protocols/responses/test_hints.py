@@ -120,7 +120,6 @@ def test_what_changes_the_meaning_of_the_response_is_refused(fields, code, param
 @pytest.mark.parametrize(
     ("fields", "code", "param"),
     [
-        ({"prompt": {"id": "p"}}, "unsupported_parameter", "prompt"),
         ({"moderation": {"model": "m"}}, "unsupported_parameter", "moderation"),
         ({"access_programs": {"cyber": "daybreak_red"}}, "unsupported_value", "access_programs.cyber"),
     ],

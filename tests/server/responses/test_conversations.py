@@ -335,7 +335,8 @@ def test_an_incomplete_response_is_added_and_a_failed_one_is_not(base_url):
         ({"input": [{"type": "message", "role": "user", "id": "m" * 65, "content": "x"}]}, (400, "string_above_max_length", "input[0].id")),
         ({"model": "nobody"}, (404, "model_not_found", "model")),
         ({"temperature": 3}, (400, "decimal_above_max_value", "temperature")),
-        ({"prompt": {"id": "p"}}, (400, "unsupported_parameter", "prompt")),
+        ({"prompt": {"id": "p"}}, (400, "invalid_value", "prompt.id")),
+        ({"prompt": {"id": "pmpt_none"}}, (404, None, None)),
     ],
 )
 def test_a_refused_response_leaves_the_conversation_free(base_url, fields, expected):

@@ -24,6 +24,7 @@ REASONS = {
     ("string_above_max_length", "items[].id"),
     ("invalid_value", "input[].id"),  # with a NUL, which not every store could keep
     ("invalid_value", "modalities"),  # which no answer has together
+    ("invalid_value", "prompt.id"),
     ("invalid_value", "session.output_modalities"),
     ("invalid_value", "tool_choice"),
     ("missing_required_parameter", "input"),  # where all of it says nothing to a model

@@ -44,7 +44,9 @@ def check(
         loaded_config = settings.load(shell, file)
         config = loaded_config.config
         models = checks.model_problems(config, warnings.append)
-        checks.raise_usage_error([*checks.process_problems(config), *checks.store_problems(config), *models])
+        checks.raise_usage_error(
+            [*checks.process_problems(config), *checks.store_problems(config), *checks.prompt_problems(config), *models]
+        )
     except UsageError as error:
         if as_json:
             shell.say_json({"ok": False, "errors": error.message.splitlines(), "warnings": warnings})
@@ -101,9 +103,10 @@ def schema(*, shell: ShellParameter) -> None:
 def _flatten(config: Config) -> dict[str, object]:
     """Every setting, by dotted key."""
     flat: dict[str, object] = {}
-    for section, value in config.model_dump(mode="json", exclude={"models"}).items():
+    for section, value in config.model_dump(mode="json", exclude={"models", "prompts"}).items():
         flat |= {f"{section}.{key}": inner for key, inner in value.items()} if isinstance(value, dict) else {section: value}
     flat["models"] = [_model_table(model) for model in config.models]
+    flat["prompts"] = [prompt.model_dump(exclude={"content"}) | prompt.content for prompt in config.prompts]
     return {key: mask_secrets(value, key.rpartition(".")[2]) for key, value in flat.items()}
 
 

@@ -18,12 +18,12 @@ _T = TypeVar("_T")
 
 def check_models(config: Config) -> None:
     """
-    Check that every model can be served as configured.
+    Check that every model and every prompt can be served as configured.
 
     Raises:
         UsageError: one line for each that can't.
     """
-    raise_usage_error(model_problems(config))
+    raise_usage_error([*prompt_problems(config), *model_problems(config)])
 
 
 def raise_usage_error(problems: Iterable[str]) -> None:
@@ -48,6 +48,12 @@ def store_problems(config: Config) -> Iterator[str]:
     yield from _problems_from(lazy.service.check_key_store, config)
     if config.database_url is not None:
         yield from _problems_from(lazy.database.Database, config.database_url)
+
+
+def prompt_problems(config: Config) -> Iterator[str]:
+    """What is wrong with the configured prompts; one line each."""
+    for entry in config.prompts:
+        yield from _problems_from(lazy.prompts.configured_version, entry)
 
 
 def _problems_from(check: Callable[[_T], object], subject: _T) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from antiphon.engines.local import llama_server as llama_server
-    from antiphon.runtime import service as service
+    from antiphon.runtime import prompts as prompts, service as service
     from antiphon.runtime.core import encrypted_content as encrypted_content
     from antiphon.server.processes import run as run, supervisor as supervisor
     from antiphon.server.transport import logs as logs
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 else:
     MODULES = {
         "llama_server": "antiphon.engines.local.llama_server",
+        "prompts": "antiphon.runtime.prompts",
         "service": "antiphon.runtime.service",
         "encrypted_content": "antiphon.runtime.core.encrypted_content",
         "run": "antiphon.server.processes.run",

@@ -162,7 +162,7 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
 
 # Checks
 
-_UNSUPPORTED_FIELDS = ("moderation", "prompt")
+_UNSUPPORTED_FIELDS = ("moderation",)
 """Fields whose features this server does not have, and without which the response would mean something else."""
 
 

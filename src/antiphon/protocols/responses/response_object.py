@@ -104,6 +104,7 @@ def _response_template(resolved_request: ResolvedRequest) -> wire.Response:
         output=[],
         parallel_tool_calls=value_or(request.parallel_tool_calls, True),
         previous_response_id=value_or(request.previous_response_id, None),
+        prompt=value_or(request.prompt, UNSET),
         prompt_cache_key=value_or(request.prompt_cache_key, None),
         reasoning=_response_reasoning(resolved_request),
         safety_identifier=value_or(request.safety_identifier, None),

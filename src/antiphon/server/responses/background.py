@@ -25,9 +25,10 @@ from antiphon.server.responses.create import PreparedResponse, prepare_for_calle
 from antiphon.server.responses.event_stream import HEADERS
 from antiphon.server.responses.metrics import measure_response
 from antiphon.server.transport import connection
+from antiphon.wire.codec.fields import is_set
 from antiphon.wire.codec.reading import read_query
 from antiphon.wire.responses.endpoints import RetrieveQuery
-from antiphon.wire.responses.request import CreateRequest, decode_request
+from antiphon.wire.responses.request import CreateRequest, decode_request, encode_request
 
 _WINDOW_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -68,13 +69,18 @@ async def _store_queued(
     run = encode_run(service.event_encoder, 0, events) if prepared_response.request.stream else None
     limits = await _hold_limits(caller, prepared_response)
     try:
-        request = body if service.background.restarts_queued else None
+        request = await _stored_request(prepared_response.request, body) if service.background.restarts_queued else None
         background = BackgroundRecord(key_id=prepared_response.settings.key_id or None, request=request, is_streamed=run is not None)
         await service.store.background.add(record, background, run)
     except BaseException:
         await limits.aclose()
         raise
     return _background_response(service, caller, prepared_response, record, run, limits, started_at)
+
+
+async def _stored_request(request: CreateRequest, body: bytes) -> bytes:
+    """The request as it is begun again: with what its prompt brought, whatever becomes of the prompt."""
+    return await offload(len(body), encode_request, request) if is_set(request.prompt) else body
 
 
 def _background_response(

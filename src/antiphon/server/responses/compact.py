@@ -6,7 +6,7 @@ a summary by the model, encrypted, which the next requests give back.
 import time
 from collections.abc import Sequence
 
-from msgspec import structs
+from msgspec import UNSET, structs
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,7 +15,7 @@ from antiphon.offload import offload
 from antiphon.protocols.responses.response_object import complete_input_item
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import EndpointFunction
+from antiphon.server.http.auth import EndpointFunction, request_caller
 from antiphon.server.http.body import read_json_body
 from antiphon.server.http.errors import json_response
 from antiphon.server.responses.create import PreparedResponse, ResponseCollector, driving, prepare_response
@@ -43,7 +43,10 @@ def compact_conversation(service: Service) -> EndpointFunction:
         body = await read_json_body(request)
         service.live_sessions.check_admission()
         create_request = await offload(len(body), _decode, body)
-        prepared_response = await prepare_response(service, request.scope, create_request, len(body))
+        filled_request = await service.prompts.fill(request_caller(request.scope).tenant, create_request, len(body))
+        # Of a prompt, only the messages: its tools, its format and its limits are those of an answer, not of a summary.
+        create_request = structs.replace(create_request, instructions=filled_request.request.instructions, prompt=UNSET)
+        prepared_response = await prepare_response(service, request.scope, create_request, len(body) + filled_request.added_bytes)
         response = await _run(service, request, prepared_response, started_at)
         if response is None:
             return Response(status_code=499)  # the client hung up; only the log sees this
@@ -76,6 +79,7 @@ def _decode(body: bytes) -> CreateRequest:
         model=compact_request.model,
         input=compact_request.input or [],
         instructions=compact_request.instructions or None,
+        prompt=compact_request.prompt or None,
         previous_response_id=compact_request.previous_response_id or None,
         prompt_cache_key=compact_request.prompt_cache_key or None,
         truncation="auto",  # what no longer fits at all is better summarised in part than not at all

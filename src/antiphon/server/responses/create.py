@@ -98,8 +98,11 @@ async def prepare_for_caller(
     As `prepare_response`, for a caller without a connection.
 
     Args:
-        record: of the response that is to be made, if it is stored already.
+        record: of the response that is to be made, if it is stored already; then the request is as it was stored with it.
     """
+    if record is None:  # what is stored has been filled
+        filled_request = await service.prompts.fill(caller.tenant, request, size_bytes)
+        request, size_bytes = filled_request.request, size_bytes + filled_request.added_bytes
     model = service.registry.find(request.model or None)
     response_id = new_id("resp") if record is None else record.id
     if request.conversation_id is None:

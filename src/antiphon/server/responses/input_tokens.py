@@ -32,13 +32,16 @@ def count_input_tokens(service: Service) -> EndpointFunction:
         body = await read_json_body(request)
         service.live_sessions.check_admission()
         options, create_request = await offload(len(body), _decode, body)
+        tenant = request_caller(request.scope).tenant
+        filled_request = await service.prompts.fill(tenant, create_request, len(body))
+        create_request, size_bytes = filled_request.request, len(body) + filled_request.added_bytes
         model = service.registry.find(create_request.model or None)
         if is_set(options.personality):  # its text would count, and this server has none
             raise unsupported_parameter("personality", None)
         model.require_worker()
         if not model.engine.capabilities.counts_tokens:
             raise ClientError(f"Counting tokens is not supported with the '{model.name}' model.", code="unsupported_model", param="model")
-        resolved_request = await resolve_request(service, create_request, model, request_caller(request.scope).tenant, len(body))
+        resolved_request = await resolve_request(service, create_request, model, tenant, size_bytes)
         counted_request = await offload(resolved_request.size_bytes, engine_request, resolved_request)
         count = await cast(CountingEngine, model.engine).count(counted_request.respond)
         return json_response(encode(InputTokens(input_tokens=count)), headers=omission_headers(counted_request.omissions))

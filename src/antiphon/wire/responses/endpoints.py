@@ -12,6 +12,7 @@ from antiphon.wire.responses.request import (
     ImageOptions,
     Includable,
     Items,
+    Prompt,
     PromptCacheOptions,
     ReasoningOptions,
     ServiceTier,
@@ -56,7 +57,7 @@ class ResponseDeleted(Wire, kw_only=True):
 
 
 class InputTokensRequest(Wire, kw_only=True):
-    """An input whose tokens are to be counted."""
+    """An input whose tokens are to be counted. OpenAI's types have no `prompt` here."""
 
     conversation: Maybe[str | ConversationReference] = UNSET
     input: Maybe[str | Items] = UNSET
@@ -65,6 +66,7 @@ class InputTokensRequest(Wire, kw_only=True):
     parallel_tool_calls: Maybe[bool] = UNSET
     personality: Opt[str] = UNSET
     previous_response_id: Maybe[str] = UNSET
+    prompt: Maybe[Prompt] = UNSET
     reasoning: Maybe[ReasoningOptions] = UNSET
     text: Maybe[TextOptions] = UNSET
     tool_choice: Maybe[ToolChoice] = UNSET
@@ -73,7 +75,9 @@ class InputTokensRequest(Wire, kw_only=True):
 
 
 class CompactRequest(Wire, kw_only=True):
-    """A conversation that is to be made shorter, and the model that summarises it."""
+    """
+    A conversation that is to be made shorter, and the model that summarises it. OpenAI's types have no `prompt` here.
+    """
 
     null_is_absent = True
 
@@ -81,6 +85,7 @@ class CompactRequest(Wire, kw_only=True):
     input: Maybe[LongText | Items] = UNSET
     previous_response_id: Maybe[str] = UNSET
     instructions: Maybe[str] = UNSET
+    prompt: Maybe[Prompt] = UNSET
     prompt_cache_key: Maybe[ShortKey] = UNSET
     prompt_cache_options: Opt[PromptCacheOptions] = UNSET
     prompt_cache_retention: Maybe[Literal["in_memory", "24h"]] = UNSET
