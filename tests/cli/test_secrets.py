@@ -47,6 +47,7 @@ COMMANDS = [
     "config show --origin",
     "doctor",
     "keys list",
+    "prompts list",
     "keys create --name a --json",
     "models list",
     "queue list",

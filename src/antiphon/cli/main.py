@@ -40,6 +40,7 @@ COMMANDS = {
     "duplex": ("antiphon.cli.voice.duplex:duplex", "Talk to a model that listens and speaks at the same time."),
     "models": ("antiphon.cli.commands.models:app", "See, fetch and remove model weights."),
     "keys": ("antiphon.cli.commands.keys:app", "Create, list and revoke API keys."),
+    "prompts": ("antiphon.cli.commands.prompts:app", "Add, change and see stored prompts."),
     "sessions": ("antiphon.cli.recordings.sessions:app", "See, export, replay and delete recordings of sessions."),
     "queue": ("antiphon.cli.commands.queue:app", "See who waits for a busy model, and cancel tickets."),
     "workers": ("antiphon.cli.commands.workers:app", "See the workers that run the models, and take some out of service."),

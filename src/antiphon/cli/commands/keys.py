@@ -1,6 +1,5 @@
 """`antiphon keys`: create, list, revoke, and the keys of encrypted content."""
 
-import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -221,19 +220,7 @@ def _is_accepted(address: str, secret: str) -> bool:
 
 def _with_keys(config: Config, work: Callable[[KeyStore], Awaitable[ResultT]]) -> ResultT:
     """Run `work` with the keys of the configured store."""
-    url = config.database_url
-    if url is None:
-        raise UsageError("Keys need a store that lasts, and `store.url` is `memory`.")
-
-    async def open_and_work() -> ResultT:
-        store = lazy.store.SqlStore(url)
-        try:
-            await store.open()
-            return await work(store.keys)
-        finally:
-            await store.close()
-
-    return asyncio.run(open_and_work())
+    return settings.with_store(config, "Keys", lambda store: work(store.keys))
 
 
 def _find(which: str, keys: Sequence[KeyRecord]) -> KeyRecord:
