@@ -313,6 +313,12 @@ def test_a_body_that_drips_behind_a_request_lets_that_one_be_answered(hasty_url)
     assert b"response.completed" in answer
 
 
+def test_a_client_of_http_2_is_told_which_version_is_spoken_here(base_url):
+    answer = exchange(base_url, NEXT, b"PR", b"I * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+    assert statuses(answer) == [200, 400]
+    assert error_of(answer)["message"] == "The request must be HTTP/1.1, but is HTTP/2."
+
+
 def test_chunks_of_one_byte_are_served_and_chunks_of_nothing_but_extensions_are_not(base_url):
     body = json.dumps({"model": "parrot", "input": "Hi " * 100_000}).encode()
     head = request("POST", "/v1/responses", transfer_encoding="chunked", connection="close")

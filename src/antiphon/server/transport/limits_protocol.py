@@ -101,7 +101,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             elif self._phase is Phase.BODY and self._unparsed_bytes > self._framing_limit_bytes:
                 self.refuse(ClientError("The request's chunks have too much overhead for what they carry."))
         except httptools.HttpParserError as error:
-            self.refuse(self._parse_error or ClientError(f"The request is not valid HTTP: {error}."))
+            self.refuse(self._parse_error or self._explain(error))
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -212,6 +212,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         return head
+
+    def _explain(self, error: httptools.HttpParserError) -> ApiError:
+        if self.parser.get_method() == b"PRI":  # the preface with which HTTP/2 begins (RFC 9113 3.4)
+            return ClientError("The request must be HTTP/1.1, but is HTTP/2.")
+        return ClientError(f"The request is not valid HTTP: {error}.")
 
     @property
     def _framing_limit_bytes(self) -> int:
