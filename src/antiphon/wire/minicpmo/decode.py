@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Raw, UnsetType
 
 from antiphon.errors import ClientError, invalid_json, shorten
+from antiphon.wire.codec.json_errors import JSON_ERRORS, describe_json_error
 
 T = TypeVar("T")
 
@@ -35,8 +36,8 @@ def read(decoder: msgspec.json.Decoder[T], raw: bytes, path: str) -> T:
         return decoder.decode(raw)
     except msgspec.ValidationError as error:
         raise _validation_error(str(error), path) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise invalid_json(str(error)) from None
+    except JSON_ERRORS as error:
+        raise invalid_json(describe_json_error(raw, error)) from None
 
 
 def _validation_error(message: str, path: str) -> ClientError:
