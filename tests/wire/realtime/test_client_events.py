@@ -229,7 +229,7 @@ def test_a_session_must_say_which_kind_it_is():
 def test_a_session_of_no_kind_is_refused():
     assert mistake(frame("session.update", session={"type": "translation"})) == (
         "invalid_value",
-        "session",
+        "session.type",
         "Invalid value: 'translation'. Supported values are: 'realtime' and 'transcription'.",
     )
 
@@ -247,8 +247,8 @@ RATIO = "session.truncation.retention_ratio"
         (turns(idle_timeout_ms=30_001), "integer_above_max_value", f"{VAD}.idle_timeout_ms"),
         (turns(silence_duration_ms=-1), "integer_below_min_value", f"{VAD}.silence_duration_ms"),
         (update(audio={"input": {"turn_detection": {"threshold": 1}}}), "missing_required_parameter", f"{VAD}.type"),
-        (update(audio={"input": {"turn_detection": {"type": "none"}}}), "invalid_value", VAD),
-        (update(audio={"input": {"format": {"type": "audio/opus"}}}), "invalid_value", "session.audio.input.format"),
+        (update(audio={"input": {"turn_detection": {"type": "none"}}}), "invalid_value", f"{VAD}.type"),
+        (update(audio={"input": {"format": {"type": "audio/opus"}}}), "invalid_value", "session.audio.input.format.type"),
         (
             update(audio={"input": {"format": {"type": "audio/pcm", "rate": 16000}}}),
             "integer_below_min_value",
@@ -343,7 +343,7 @@ def said(role: str, content: Any) -> dict[str, Any]:
         ({"type": "message", "role": "user", "content": "Hello"}, "invalid_type", "item.content"),
         ({"type": "function_call_output", "output": ""}, "missing_required_parameter", "item.call_id"),
         ({"type": "function_call_output", "call_id": "c", "output": {}}, "invalid_type", "item.output"),
-        ({"type": "item_reference", "id": "i"}, "invalid_value", "item"),
+        ({"type": "item_reference", "id": "i"}, "invalid_value", "item.type"),
         ({"id": "i"}, "missing_required_parameter", "item.type"),
     ],
 )
