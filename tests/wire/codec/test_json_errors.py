@@ -36,6 +36,15 @@ def test_a_broken_character_is_named_with_its_place(read, frame, text, position,
     assert f"(byte {position})" in refusal.value.message
 
 
+@pytest.mark.parametrize("name", ["websocket", "realtime", "minicpmo"])
+def test_an_event_nested_too_deep_is_not_called_the_body_of_a_request(name):
+    nested = b"[" * 70 + b"]" * 70
+    with pytest.raises(ClientError) as refusal:
+        READERS[name](b'{"type":"input.append","input":{"messages":%b},"session":%b}' % (nested, nested))
+    assert refusal.value.code == "invalid_json"
+    assert refusal.value.message == "Invalid JSON: it is nested more than 64 levels deep."
+
+
 # A WebSocket is closed for it (RFC 6455 8.1).
 @pytest.mark.parametrize(("body", "position"), [(b'{"model":"\xff"}', 10), (b'{"model":"x","input":[{"role":"\xc3("}]}', 31)])
 def test_a_body_that_is_no_utf_8_is_told_where_it_stops_being_so(body, position):

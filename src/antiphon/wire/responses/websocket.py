@@ -74,7 +74,7 @@ def decode_envelope(message: bytes) -> Envelope:
     Raises:
         ClientError: it is not a JSON object, or too deep or too large a one.
     """
-    check_structure(message)
+    check_structure(message, is_event=True)
     try:
         return _decode_envelope(message)
     except msgspec.ValidationError:
