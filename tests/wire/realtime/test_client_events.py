@@ -351,6 +351,29 @@ def test_an_item_that_can_not_be_is_refused_where_the_mistake_is(item, code, par
     assert mistake(create(**item))[:2] == (code, param)
 
 
+PARTS_BY_ROLE = {
+    "user": "'input_text', 'input_audio', and 'input_image'",
+    "assistant": "'output_text' and 'output_audio'",
+    "system": "'input_text'",
+}
+
+
+@pytest.mark.parametrize("part", [{"type": "text", "text": "x"}, {"type": "text"}, {"type": "audio"}, {"type": "zzz"}])
+@pytest.mark.parametrize("role", ["user", "system"])
+def test_a_part_is_named_as_it_was_written_with_those_that_its_role_may_have(role, part):
+    code, param, message = mistake(create(type="message", role=role, content=[{"type": "input_text", "text": "x"}, part]))
+    assert (code, param) == ("invalid_value", "item.content[1]")
+    assert message == f"Invalid value: '{part['type']}'. Supported values are: {PARTS_BY_ROLE[role]}."
+    item = {"type": "message", "role": role, "content": [part]}
+    assert mistake(answer(input=[{"type": "item_reference", "id": "x"}, item]))[1] == "response.input[1].content[0]"
+
+
+def test_an_unknown_part_of_the_models_is_told_what_the_model_says():
+    message = mistake(create(type="message", role="assistant", content=[{"type": "zzz"}]))[2]
+    assert message == f"Invalid value: 'zzz'. Supported values are: {PARTS_BY_ROLE['assistant']}."
+    assert mistake(create(type="message", role="assistant", content=[{"type": "text"}]))[1] == "item.content[0].text"
+
+
 def test_the_input_of_a_response_is_looked_at_as_items_are():
     item = {"type": "message", "role": "user", "content": [{"type": "output_text", "text": ""}]}
     assert mistake(answer(input=[item]))[1] == "response.input[0].content[0]"
