@@ -137,9 +137,10 @@ def unparsable_json(reason: str) -> ClientError:
     )
 
 
-def nesting_too_deep(limit: int) -> ClientError:
-    """Objects and arrays in the body are nested more than `limit` levels deep."""
-    return ClientError(f"We could not parse the JSON body of your request: it is nested more than {limit} levels deep.")
+def nesting_too_deep(limit: int, *, is_event: bool = False) -> ClientError:
+    """Objects and arrays in the body, or in an event, are nested more than `limit` levels deep."""
+    reason = f"it is nested more than {limit} levels deep"
+    return invalid_json(reason) if is_event else ClientError(f"We could not parse the JSON body of your request: {reason}.")
 
 
 def too_many_values(limit: int) -> ClientError:

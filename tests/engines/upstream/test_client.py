@@ -114,9 +114,13 @@ def test_an_end_mark_with_mixed_line_ends_is_the_end_mark():
     assert (heard.text(), heard.words[-1]) == ("hello", events.ResponseEnded("resp_1"))
 
 
-def test_an_event_without_end_is_not_kept():
-    heard, _ = playing(STREAM_HEAD + b"".join(chunk(b"data: " + b"x" * (1 << 20)) for _ in range(9)))
-    assert "an event larger than" in heard.words[-1].message
+@pytest.mark.parametrize(
+    ("piece", "text"), [(b"data: " + b"x" * (1 << 20), "an event larger than"), (b": x\n" * (1 << 18), "bytes without an event")]
+)
+def test_an_event_without_end_is_not_kept(piece, text):
+    heard, _ = playing(STREAM_HEAD + b"".join(chunk(piece) for _ in range(9)))
+    assert text in heard.words[-1].message
+    assert heard.words[-1].code == "upstream_malformed"
 
 
 def test_a_server_that_nobody_listens_for_is_told():

@@ -299,10 +299,10 @@ def test_the_rate_of_sound_stays_while_there_is_sound(talk_to):
             "integer_above_max_value",
             "session.audio.output.format.rate",
         ),
-        ({"audio": {"output": {"format": {"type": "audio/opus"}}}}, "invalid_value", "session.audio.output.format"),
+        ({"audio": {"output": {"format": {"type": "audio/opus"}}}}, "invalid_value", "session.audio.output.format.type"),
         ({"audio": {"output": {"speed": 2.0}}}, "decimal_above_max_value", "session.audio.output.speed"),
         ({"audio": {"output": {"voice": "nobody"}}}, "unsupported_value", "session.audio.output.voice"),
-        ({"audio": {"input": {"turn_detection": {"type": "psychic"}}}}, "invalid_value", "session.audio.input.turn_detection"),
+        ({"audio": {"input": {"turn_detection": {"type": "psychic"}}}}, "invalid_value", "session.audio.input.turn_detection.type"),
         ({"audio": {"input": {"turn_detection": {}}}}, "missing_required_parameter", "session.audio.input.turn_detection.type"),
         (
             {"audio": {"input": {"turn_detection": {"type": "server_vad", "idle_timeout_ms": 100}}}},

@@ -12,6 +12,7 @@ from antiphon.runtime.access.keys import make_key
 from antiphon.server.processes.run import background_server
 from antiphon.server.processes.supervisor import serve
 from antiphon.stores.sql.store import SqlStore
+from support.server.key_server import counted, numbers
 from support.server.scripted_server import configured
 
 pytestmark = pytest.mark.anyio
@@ -102,6 +103,9 @@ async def test_a_ticket_that_is_cancelled_is_told_and_one_that_is_served_is_not(
         assert (await told(http, "GET", f"/api/queue/{ticket}"))[1]["status"] == "queued"
         assert await told(http, "DELETE", f"/api/queue/{ticket}") == (200, {"ticket_id": ticket, "cancelled": True})
         assert (await until(second, "error"))["error"]["code"] == "worker_busy"
+        assert (await second.receive()).type is aiohttp.WSMsgType.CLOSE
+        assert numbers(server)["antiphon_queue_tickets_total", "m", "chat", "cancelled"] == 1
+        counted(server, ("antiphon_minicpmo_sessions_ended_total", "m", "chat", "no_worker"), 1)
         (serving,) = (await told(http, "GET", "/queue"))[1]["running_tasks"]
         status, body = await told(http, "DELETE", f"/api/queue/{serving['ticket_id']}")
         assert (status, body["error"]["code"]) == (409, "ticket_served")

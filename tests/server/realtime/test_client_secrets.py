@@ -1,5 +1,6 @@
 """Secrets that open Realtime sessions: made over HTTP, used by a browser."""
 
+import json
 import time
 
 import pytest
@@ -56,13 +57,24 @@ async def test_a_secret_opens_sessions_that_begin_as_was_said_when_it_was_made(t
         assert (await session_of(url, key=made["value"], model="parrot"))["model"] == "second"
 
 
+async def test_fields_that_nothing_reads_are_not_shown_as_if_they_were_in_effect(open_url):
+    audio = {"input": {"colour": 1, "turn_detection": {"type": "server_vad", "colour": 1}}}
+    for path, body in ((SECRETS, {"session": {"type": "realtime", "colour": 1, "audio": audio}, "colour": 1}), (BETA, {"colour": 1})):
+        status, made = await posted(open_url, path, body)
+        assert status == 200
+        assert "colour" not in json.dumps(made)
+
+
 async def test_a_secret_opens_sessions_and_nothing_else(tmp_path):
     server = KeyServer(tmp_path, MODELS)
     key, _ = await server.create_key()
     with server.serving() as url:
         secret = await secret_of(url, key)
-        assert (await posted(url, "/v1/responses", {"input": "Hi"}, secret))[0] == 401
-        assert (await posted(url, SECRETS, {}, secret))[0] == 401
+        for path, body in (("/v1/responses", {"input": "Hi"}), (SECRETS, {})):
+            status, answer = await posted(url, path, body, secret)
+            assert (status, answer["error"]["code"]) == (401, "invalid_api_key")
+            assert "is a client secret, which opens a Realtime session and nothing else" in answer["error"]["message"]
+            assert secret not in answer["error"]["message"]
         assert (await session_of(url, key=secret))["model"] == "parrot"
 
 
@@ -146,7 +158,7 @@ async def test_a_secret_lasts_as_long_as_is_asked(open_url):
         ({"expires_after": {"seconds": 7201}}, "expires_after.seconds"),
         ({"expires_after": {"anchor": "tomorrow"}}, "expires_after.anchor"),
         ({"session": {}}, "session.type"),
-        ({"session": {"type": "sing"}}, "session"),
+        ({"session": {"type": "sing"}}, "session.type"),
         ({"session": {"type": "realtime", "output_modalities": ["text", "audio"]}}, "session.output_modalities"),
         ({"session": {"type": "realtime", "audio": {"input": {"format": {"type": "audio/pcm", "rate": 16000}}}}}, None),
     ],

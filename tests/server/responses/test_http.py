@@ -326,6 +326,29 @@ def test_a_value_that_the_model_does_not_serve_is_named(base_url, fields, param)
     assert refused(base_url, model="plain", **fields) == (400, "unsupported_value", param)
 
 
+@pytest.mark.parametrize(
+    ("items", "expected"),
+    [
+        ([{"type": "zzz"}], (400, "invalid_value", "input[0].type")),
+        ([{"type": ""}], (400, "invalid_value", "input[0].type")),
+        (
+            [{"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}}, {"type": "zzz"}],
+            (400, "unsupported_value", "input[0]"),
+        ),
+        ([], (400, "missing_required_parameter", "input")),
+    ],
+)
+def test_a_request_of_which_nothing_can_be_told_names_the_item_that_can_not(base_url, items, expected):
+    assert refused(base_url, input=items) == expected
+
+
+def test_an_item_of_an_unknown_type_by_itself_is_told_the_known_ones(base_url):
+    _, _, body = post(base_url, {"model": "parrot", "input": [{"type": "zzz"}]})
+    message = json.loads(body)["error"]["message"]
+    assert message.startswith("Invalid value: 'zzz'. Supported values are: 'message', ")
+    assert "'function_call_output'" in message and "unknown" not in message
+
+
 def test_hints_that_the_model_can_not_act_on_are_taken_and_echoed(base_url):
     hints = {"reasoning": {"effort": "high", "summary": "concise"}, "truncation": "auto", "text": {"verbosity": "low"}}
     status, _, body = post(base_url, {"model": "plain", "input": "Hi", **hints})

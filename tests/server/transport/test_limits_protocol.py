@@ -281,10 +281,42 @@ def test_requests_in_a_row_are_answered_in_order(base_url):
     )
 
 
-def test_garbage_behind_a_request_never_gets_into_its_answer(base_url):
-    answer = exchange(base_url, ask("slow", "sing", stream=True), b"\0\0\0garbage\r\n\r\n")
-    assert statuses(answer) in ([], [200])
-    assert b"not valid HTTP" not in answer
+GARBAGE = {
+    "bytes": b"\0\0\0garbage\r\n\r\n",
+    "a head": b"GET /livez HTTP/1.1\r\nx: y\r\n\r\n",
+    "a body": POST + b"transfer-encoding: chunked\r\n\r\nzz\r\n",
+}
+
+
+@pytest.mark.parametrize("is_apart", [False, True], ids=["in one piece", "apart"])
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+def test_a_request_before_garbage_is_answered_first_and_the_garbage_then_refused(base_url, garbage, is_apart):
+    for asked, mark in (
+        ([NEXT], b'"version"'),
+        ([ask("slow", "first", stream=True)], b"response.completed"),
+        ([ask("slow", "first", stream=True), NEXT], b'"version"'),
+    ):
+        pieces = [*asked, garbage + NEXT]
+        answer = exchange(base_url, *(pieces if is_apart else [b"".join(pieces)]))
+        assert statuses(answer) == [200] * len(asked) + [400]
+        assert answer.find(mark) < answer.find(b"HTTP/1.1 400 ")
+        assert error_of(answer)["type"] == "invalid_request_error"
+
+
+def test_a_connection_that_its_request_closes_refuses_nothing_after_it(base_url):
+    assert statuses(exchange(base_url, request(connection="close") + GARBAGE["bytes"])) == [200]
+
+
+def test_a_body_that_drips_behind_a_request_lets_that_one_be_answered(hasty_url):
+    answer = exchange(hasty_url, ask("slow", " ".join(["word"] * 200), stream=True) + request("POST", "/v1/responses", content_length="9"))
+    assert statuses(answer) == [200, 408]
+    assert b"response.completed" in answer
+
+
+def test_a_client_of_http_2_is_told_which_version_is_spoken_here(base_url):
+    answer = exchange(base_url, NEXT, b"PR", b"I * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+    assert statuses(answer) == [200, 400]
+    assert error_of(answer)["message"] == "The request must be HTTP/1.1, but is HTTP/2."
 
 
 def test_chunks_of_one_byte_are_served_and_chunks_of_nothing_but_extensions_are_not(base_url):

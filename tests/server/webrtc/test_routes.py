@@ -231,6 +231,7 @@ async def test_what_is_no_offer_is_refused_in_the_originals_words(url, offer):
     error = json.loads(answer)["error"]
     assert (status, error["code"], error["type"]) == (400, "invalid_offer", "invalid_request_error")
     assert error["message"].startswith("Invalid SDP offer. ")
+    assert not any(name == "antiphon_realtime_sessions_ended_total" and "failed" in labels for name, *labels in numbers(url))
 
 
 async def test_other_bodies_and_forms_without_an_offer_are_refused_by_name(url):

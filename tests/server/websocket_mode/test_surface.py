@@ -112,7 +112,7 @@ async def test_background_is_refused(url):
         ('{"type":"response.create","input":"Hi","stream_id":7}', "invalid_stream_id", "stream_id"),
         ('{"type":"response.create","input":"Hi","stream_id":"a b"}', "invalid_stream_id", "stream_id"),
         (f'{{"type":"response.create","input":"Hi","stream_id":"{"x" * 257}"}}', "invalid_stream_id", "stream_id"),
-        ('{"type":"response.create","input":' + "[" * 100 + "]" * 100 + "}", None, None),
+        ('{"type":"response.create","input":' + "[" * 100 + "]" * 100 + "}", "invalid_json", None),
         ('{"type":"response.create","input":[' + "{}," * 100_001 + "{}]}", "request_too_large", None),
         ('{"type":"response.steer","input":"Hi"}', "missing_required_parameter", "previous_response_id"),
     ],

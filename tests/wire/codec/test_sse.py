@@ -54,5 +54,11 @@ def test_an_event_larger_than_the_limit_is_refused(stream):
         read(stream, limit_bytes=99)
 
 
+@pytest.mark.parametrize("stream", [b":" + b"x" * 100, b": x\n" * 60, b"event: x\n" * 20, b":" + b"x" * 100 + b"\n\n"])
+def test_what_is_no_event_and_larger_than_the_limit_is_not_called_one(stream):
+    with pytest.raises(ValueError, match="more than 99 bytes without an event"):
+        read(stream, limit_bytes=99)
+
+
 def test_events_within_the_limit_may_go_on_for_ever():
     assert len(read(*[b"data: " + b"x" * 90 + b"\n\n"] * 100, limit_bytes=99)) == 100

@@ -436,3 +436,31 @@ def taken_or_refused(sent, mode):
 
 def test_limits_are_of_what_is_decoded():
     assert len(read(append(audio=silence(media.AUDIO_LIMIT_S * 1_000))).pcm) == media.AUDIO_LIMIT_S * 32_000
+
+
+@pytest.mark.parametrize(
+    ("sent", "mode", "reason"),
+    [
+        (b'{"type":3}', "audio", "Invalid 'type': expected a string, but got an integer."),
+        (b"[]", "audio", "Invalid 'event': expected an object, but got an array."),
+        (
+            b'{"type":"session.init","payload":{"use_tts":"x"}}',
+            "audio",
+            "Invalid 'payload.use_tts': expected true or false, but got a string.",
+        ),
+        (
+            b'{"type":"session.init","payload":{"max_slice_nums":"x"}}',
+            "audio",
+            "Invalid 'payload.max_slice_nums': expected an integer or an array, but got a string.",
+        ),
+        (
+            b'{"type":"input.append","input":{"messages":[{"role":"user","content":""},{"role":"x","content":""}]}}',
+            "chat",
+            "Invalid 'input.messages[1].role': expected one of 'system', 'user', or 'assistant', but got 'x'.",
+        ),
+    ],
+)
+def test_a_mistake_is_told_in_plain_words(sent, mode, reason):
+    with pytest.raises(ClientError) as refusal:
+        client.decode_client(sent, mode)
+    assert refusal.value.message == reason

@@ -229,7 +229,7 @@ def test_a_session_must_say_which_kind_it_is():
 def test_a_session_of_no_kind_is_refused():
     assert mistake(frame("session.update", session={"type": "translation"})) == (
         "invalid_value",
-        "session",
+        "session.type",
         "Invalid value: 'translation'. Supported values are: 'realtime' and 'transcription'.",
     )
 
@@ -247,8 +247,8 @@ RATIO = "session.truncation.retention_ratio"
         (turns(idle_timeout_ms=30_001), "integer_above_max_value", f"{VAD}.idle_timeout_ms"),
         (turns(silence_duration_ms=-1), "integer_below_min_value", f"{VAD}.silence_duration_ms"),
         (update(audio={"input": {"turn_detection": {"threshold": 1}}}), "missing_required_parameter", f"{VAD}.type"),
-        (update(audio={"input": {"turn_detection": {"type": "none"}}}), "invalid_value", VAD),
-        (update(audio={"input": {"format": {"type": "audio/opus"}}}), "invalid_value", "session.audio.input.format"),
+        (update(audio={"input": {"turn_detection": {"type": "none"}}}), "invalid_value", f"{VAD}.type"),
+        (update(audio={"input": {"format": {"type": "audio/opus"}}}), "invalid_value", "session.audio.input.format.type"),
         (
             update(audio={"input": {"format": {"type": "audio/pcm", "rate": 16000}}}),
             "integer_below_min_value",
@@ -343,12 +343,35 @@ def said(role: str, content: Any) -> dict[str, Any]:
         ({"type": "message", "role": "user", "content": "Hello"}, "invalid_type", "item.content"),
         ({"type": "function_call_output", "output": ""}, "missing_required_parameter", "item.call_id"),
         ({"type": "function_call_output", "call_id": "c", "output": {}}, "invalid_type", "item.output"),
-        ({"type": "item_reference", "id": "i"}, "invalid_value", "item"),
+        ({"type": "item_reference", "id": "i"}, "invalid_value", "item.type"),
         ({"id": "i"}, "missing_required_parameter", "item.type"),
     ],
 )
 def test_an_item_that_can_not_be_is_refused_where_the_mistake_is(item, code, param):
     assert mistake(create(**item))[:2] == (code, param)
+
+
+PARTS_BY_ROLE = {
+    "user": "'input_text', 'input_audio', and 'input_image'",
+    "assistant": "'output_text' and 'output_audio'",
+    "system": "'input_text'",
+}
+
+
+@pytest.mark.parametrize("part", [{"type": "text", "text": "x"}, {"type": "text"}, {"type": "audio"}, {"type": "zzz"}])
+@pytest.mark.parametrize("role", ["user", "system"])
+def test_a_part_is_named_as_it_was_written_with_those_that_its_role_may_have(role, part):
+    code, param, message = mistake(create(type="message", role=role, content=[{"type": "input_text", "text": "x"}, part]))
+    assert (code, param) == ("invalid_value", "item.content[1]")
+    assert message == f"Invalid value: '{part['type']}'. Supported values are: {PARTS_BY_ROLE[role]}."
+    item = {"type": "message", "role": role, "content": [part]}
+    assert mistake(answer(input=[{"type": "item_reference", "id": "x"}, item]))[1] == "response.input[1].content[0]"
+
+
+def test_an_unknown_part_of_the_models_is_told_what_the_model_says():
+    message = mistake(create(type="message", role="assistant", content=[{"type": "zzz"}]))[2]
+    assert message == f"Invalid value: 'zzz'. Supported values are: {PARTS_BY_ROLE['assistant']}."
+    assert mistake(create(type="message", role="assistant", content=[{"type": "text"}]))[1] == "item.content[0].text"
 
 
 def test_the_input_of_a_response_is_looked_at_as_items_are():

@@ -144,7 +144,7 @@ MISTAKES = [
     ),
     (
         {"input": [user({"type": "text", "text": "x"})]},
-        "input[0].content[0]",
+        "input[0].content[0].type",
         "invalid_value",
         "Invalid value: 'text'. "
         "Supported values are: 'input_text', 'input_image', 'output_text', 'refusal', 'input_file', and 'input_audio'.",
@@ -158,19 +158,19 @@ MISTAKES = [
     ),
     (
         {"input": [{"type": "reasoning", "summary": [{"type": "text", "text": "x"}]}]},
-        "input[0].summary[0]",
+        "input[0].summary[0].type",
         "invalid_value",
         "Invalid value: 'text'. Supported values are: 'summary_text'.",
     ),
     ({"truncation": "left"}, "truncation", "invalid_value", "Invalid value: 'left'. Supported values are: 'auto' and 'disabled'."),
     ({"tool_choice": "any"}, "tool_choice", "invalid_value", "Invalid value: 'any'. Supported values are: 'none', 'auto', and 'required'."),
-    ({"tool_choice": {"type": "any"}}, "tool_choice", "invalid_value", None),
+    ({"tool_choice": {"type": "any"}}, "tool_choice.type", "invalid_value", None),
     ({"include": ["x"]}, "include[0]", "invalid_value", None),
     ({"service_tier": "x" * 200}, "service_tier", "invalid_value", None),
     ({"reasoning": {"effort": "huge"}}, "reasoning.effort", "invalid_value", None),
     (
         {"text": {"format": {"type": "xml"}}},
-        "text.format",
+        "text.format.type",
         "invalid_value",
         "Invalid value: 'xml'. Supported values are: 'text', 'json_schema', and 'json_object'.",
     ),

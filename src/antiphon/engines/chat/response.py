@@ -103,7 +103,8 @@ class ChatResponseReader:
             if choice.finish_reason:
                 self._finish_reason = choice.finish_reason
                 if choice.finish_reason in FAILURE_REASONS:
-                    raise UpstreamError(f"The model server stopped in the middle of its answer ('{shorten(choice.finish_reason)}').")
+                    problem = f"stopped in the middle of its answer ('{shorten(choice.finish_reason)}')"
+                    raise UpstreamError(f"The model server {problem}.", code="server_error")
 
     def _read_delta(
         self,

@@ -361,7 +361,7 @@ class _RemoteConversation:
         if self._is_paused:
             self._paused_bytes += sum(map(_size_bytes, events))
             if self._paused_bytes > PAUSED_OUTPUT_LIMIT_BYTES:
-                self.fail(UpstreamError("The model's worker sends too much while it is paused."), "backend_error")
+                self.fail(UpstreamError("The model's worker sends too much while it is paused.", code="server_error"), "backend_error")
                 return
         for event in events:
             if isinstance(event, engine_events.ResponseEnded | engine_events.ResponseFailed):

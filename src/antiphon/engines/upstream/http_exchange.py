@@ -216,7 +216,7 @@ class HttpExchange:
         except ApiError as error:
             self._resolve(UpstreamFailure(error, "garbled" if isinstance(error, UpstreamError) else "refused"), abort_connection=True)
         except EventTooLarge as error:
-            self._resolve(UpstreamFailure(UpstreamError(f"The model server sent {error}."), "garbled"), abort_connection=True)
+            self._fail_malformed(f"sent {error}")
 
     def on_response_end(self) -> None:
         self._connection = None

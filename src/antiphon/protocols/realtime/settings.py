@@ -195,7 +195,7 @@ def _merge(current: T, patch: Wire, default: Wire) -> T:
     changes: dict[str, object] = {}
     for name in patch.__struct_fields__:
         value = getattr(patch, name)
-        if value is UNSET:
+        if value is UNSET or name == "extra":  # what nothing here reads is not in effect, so it is not shown either
             continue
         current_value, default_value = getattr(current, name), getattr(default, name)
         if isinstance(value, Audio | AudioInput | AudioOutput):
@@ -234,7 +234,7 @@ def _fill_in(value: object, previous: object) -> object:
     if default is None or not isinstance(value, Wire):
         return value
     base = previous if isinstance(previous, type(value)) else default()
-    changes = {name: each for name in value.__struct_fields__ if (each := getattr(value, name)) is not UNSET}
+    changes = {name: each for name in value.__struct_fields__ if (each := getattr(value, name)) is not UNSET and name != "extra"}
     return structs.replace(base, **changes)
 
 

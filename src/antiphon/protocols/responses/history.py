@@ -39,9 +39,9 @@ def _history_items(item: items.Item, path: str, context: TranslationContext) -> 
     if (hosted_item := hosted_history_item(item, context.capabilities)) is not None:
         return (hosted_item,)
     if type(item) in _UNSUPPORTED_ITEMS:
-        raise unsupported_value(path, item.type, None, _SUPPORTED_ITEM_TYPES)
+        raise unsupported_value(path, item.type, None, SUPPORTED_ITEM_TYPES)
     if not context.omit_unsupported:
-        raise unsupported_value(path, item.type, context.model, _SUPPORTED_ITEM_TYPES)
+        raise unsupported_value(path, item.type, context.model, SUPPORTED_ITEM_TYPES)
     plain_items = plain_history_items(item, context.capabilities)
     if not plain_items and not isinstance(item, items.AdditionalTools):
         context.omissions.items.append(item.type)
@@ -95,7 +95,8 @@ said, which must not have a developer's weight.
 _UNSUPPORTED_ITEMS = (items.Compaction, items.CompactionTrigger, items.ConfigurationUpdate)
 """Items that change the meaning of the conversation if they are left out, so they are always refused."""
 
-_SUPPORTED_ITEM_TYPES = ("message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output")
+SUPPORTED_ITEM_TYPES = ("message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output")
+"""The types of items that every engine understands."""
 
 
 def _parts(content: str | Sequence[AnyPart], path: str, capabilities: Capabilities, model: str) -> tuple[engine_history.HistoryPart, ...]:

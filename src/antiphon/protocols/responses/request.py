@@ -5,7 +5,7 @@ A field that changes the meaning of the response, or what the client finds in it
 it. A hint is taken and echoed, and an engine that can't act on it never sees it (docs/decisions/0024).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -13,10 +13,11 @@ from msgspec import Struct
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import JsonObject, JsonSchema, Sampling, Voice
-from antiphon.errors import ClientError, invalid_modalities, unsupported_parameter, unsupported_value
-from antiphon.protocols.responses.history import ItemWithPath, to_history
+from antiphon.errors import ClientError, invalid_modalities, invalid_value, unsupported_parameter, unsupported_value
+from antiphon.protocols.responses.history import SUPPORTED_ITEM_TYPES, ItemWithPath, to_history
 from antiphon.protocols.responses.tools import Omissions, TranslationContext, build_engine_tools, requested_tools, tool_choice
 from antiphon.wire.codec.fields import is_set as is_set, value_or
+from antiphon.wire.codec.types import Unknown
 from antiphon.wire.responses import items
 from antiphon.wire.responses.request import CreateRequest, VoiceReference
 from antiphon.wire.responses.websocket import ResponseCreate
@@ -128,11 +129,7 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
     items_with_paths = [*prelude, *conversation[items.newest_compaction([item for _, item in conversation]) :]]
     history = to_history(items_with_paths, context)
     if not history and instructions is None:
-        raise ClientError(
-            "One of 'input' or 'previous_response_id' or 'prompt' or 'conversation' must be provided.",
-            code="missing_required_parameter",
-            param="input",
-        )
+        raise _no_input(conversation[len(resolved_request.previous_items) :], context)
     reasoning = request.reasoning or None
     text = request.text or None
     engine_tools = build_engine_tools(tuple(requested_tools(request, items_with_paths)), context)
@@ -158,6 +155,20 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
         voice=Voice(_requested_voice(request), AUDIO_RATE_HZ) if resolved_request.is_spoken else None,
     )
     return EngineRequest(respond, context.omissions)
+
+
+def _no_input(input_items: Sequence[ItemWithPath], context: TranslationContext) -> ClientError:
+    """The error for a request that has nothing for the model: of the first item that was left out, if one was."""
+    for path, item in input_items:
+        if isinstance(item, Unknown):
+            return invalid_value(f"{path}.type", item.type, items.ITEM_TYPES)
+        if item.type in context.omissions.items:
+            return unsupported_value(path, item.type, context.model, SUPPORTED_ITEM_TYPES)
+    return ClientError(
+        "One of 'input' or 'previous_response_id' or 'prompt' or 'conversation' must be provided.",
+        code="missing_required_parameter",
+        param="input",
+    )
 
 
 # Checks

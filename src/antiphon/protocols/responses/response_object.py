@@ -173,7 +173,7 @@ def response_error(failure: events.ResponseFailed) -> wire.ResponseError:
     message.
     """
     code, message = failure.code, failure.message
-    if code in wire.RESPONSE_ERROR_CODES:
+    if code in wire.RESPONSE_ERROR_CODES | wire.UNDOCUMENTED_ERROR_CODES:
         return wire.ResponseError(code=code, message=message)
     return wire.ResponseError(code=_general_code(failure.status), message=f"{message} ({code})" if code else message)
 

@@ -14,10 +14,8 @@ from msgspec import Struct
 
 from antiphon.errors import ClientError
 from antiphon.records import ClientSecretRecord
-from antiphon.runtime.access.keys import Caller, Keyring, hash_secret, wrong_key_error
+from antiphon.runtime.access.keys import CLIENT_SECRET_PREFIX, Caller, Keyring, hash_secret
 from antiphon.stores.base import ClientSecretStore
-
-PREFIX = "ek_"
 
 
 class NewClientSecret(Struct, frozen=True):
@@ -50,7 +48,7 @@ class ClientSecretIssuer:
     async def create(self, caller: Caller, session: bytes, lifetime_s: int) -> NewClientSecret:
         """A new secret that opens sessions on behalf of `caller`."""
         now = int(self._clock())
-        secret = NewClientSecret(f"{PREFIX}{secrets.token_hex(32)}", now + lifetime_s)
+        secret = NewClientSecret(f"{CLIENT_SECRET_PREFIX}{secrets.token_hex(32)}", now + lifetime_s)
         key_id = None if caller.key is None else caller.key.id
         await self._store.add(
             ClientSecretRecord(hash=hash_secret(secret.value), key_id=key_id, session=session, created_at=now, expires_at=secret.expires_at)
@@ -67,7 +65,7 @@ class ClientSecretIssuer:
         digest = hash_secret(secret)
         record = await self._store.find(digest)
         if record is None or not hmac.compare_digest(record.hash, digest):
-            raise wrong_key_error(secret)
+            raise _wrong_secret_error()
         if self._clock() >= record.expires_at:
             raise ClientError(
                 "The client secret has expired. Create a new one with `POST /v1/realtime/client_secrets`.",
@@ -76,5 +74,14 @@ class ClientSecretIssuer:
             )
         caller = await self._keyring.caller_for_key(record.key_id)
         if caller is None:
-            raise wrong_key_error(secret)
+            raise _wrong_secret_error()
         return ClientSecretGrant(caller, record.session)
+
+
+def _wrong_secret_error() -> ClientError:
+    return ClientError(
+        "Incorrect client secret provided: it is unknown, or the key that it was created with is no longer valid. "
+        "Create a new one with `POST /v1/realtime/client_secrets`.",
+        status=401,
+        code="invalid_api_key",
+    )

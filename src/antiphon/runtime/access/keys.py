@@ -53,6 +53,9 @@ EARLY_REFRESHES_PER_MINUTE = 60
 LAST_USED_INTERVAL_S = 60.0
 """Seconds between two writes of the times of last use."""
 
+CLIENT_SECRET_PREFIX = "ek_"
+"""What a client secret begins with, and no key does."""
+
 ANONYMOUS_TENANT = ""
 """The tenant of requests that need no key."""
 
@@ -338,6 +341,12 @@ def _no_key_error(*, has_live_key: bool) -> ClientError:
 
 def wrong_key_error(secret: str, *, has_live_key: bool = True) -> ClientError:
     """The key is not valid; without `has_live_key`, none is."""
+    if secret.startswith(CLIENT_SECRET_PREFIX):
+        return ClientError(
+            f"{_mask(secret)} is a client secret, which opens a Realtime session and nothing else. Use an API key here.",
+            status=401,
+            code="invalid_api_key",
+        )
     return ClientError(
         f"Incorrect API key provided: {_mask(secret)}. {_CREATE_KEYS if has_live_key else _LOCKED_OUT}",
         status=401,

@@ -55,6 +55,7 @@ class LocalCoordinator:
         self._metrics.attach_pool(self._pool.waiting_counts, self._pool.serving_counts, self._pool.worker_counts)
         self.lease_durations = LeaseDurations(first_guesses(limits_s))
         self._waiters: dict[str, _Waiter] = {}
+        self._cancelled_ids: set[str] = set()
         self._notifier = PositionNotifier(self._pool.queue, self._notify, self._forecast, self.settings.update_s)
         self._health_checker = HealthChecker(self._pool, workers.probe_s, self._on_worker_online)
         self._quarantine_timer: asyncio.TimerHandle | None = None
@@ -104,6 +105,9 @@ class LocalCoordinator:
             outcome = "served"
         finally:
             # Nothing here awaits, so that nothing can keep the lease from being released.
+            if ticket.id in self._cancelled_ids:
+                self._cancelled_ids.remove(ticket.id)
+                outcome = "cancelled"
             self._end_ticket(ticket, "failed" if lease is not None and lease.has_failed else outcome)
 
     def _request_lease(self, requirements: Requirements, retry_of: str | None) -> Ticket:
@@ -215,6 +219,7 @@ class LocalCoordinator:
         ticket = self._pool.ticket(ticket_id)
         if ticket is None or ticket.state != "queued":
             return False
+        self._cancelled_ids.add(ticket_id)
         self._waiters[ticket_id].refuse(overloaded_error("An operator cancelled the ticket.", code="worker_busy", retry_after_s=None))
         return True
 

@@ -30,7 +30,7 @@ TRANSITIONS: Mapping[WorkerCondition, Mapping[str, WorkerCondition]] = {
 }
 """A worker's next condition by what happens to it; what is not listed changes nothing."""
 
-LeaseOutcome = Literal["served", "failed", "gave_up"]
+LeaseOutcome = Literal["served", "failed", "gave_up", "cancelled"]
 """How a ticket ended: the client left after being served; the worker failed; the client left before it had a worker."""
 
 

@@ -2,7 +2,7 @@
 
 from typing import Protocol, TypeVar
 
-from antiphon.errors import SHUTTING_DOWN_CODE, ApiError, ServerError
+from antiphon.errors import SHUTTING_DOWN_CODE, ApiError, ClientError, ServerError, innermost_error
 
 REASON_LIMIT_BYTES = 123
 """RFC 6455 5.5: a control frame carries 125 bytes, and the code takes two."""
@@ -36,7 +36,19 @@ class ClientListener(Protocol[MessageT_contra]):
 
 def close_code(error: ApiError | None) -> tuple[int, str]:
     """The WebSocket close code for a session that ends with `error`, and the reason as a metrics label."""
-    return (1000, "left") if error is None else _CLOSE_BY_ERROR_CODE.get(error.code or "", (1011, "failed"))
+    return (1000, "left") if error is None else _CLOSE_BY_ERROR_CODE.get(error.code or "", (1011, failure_reason(error)))
+
+
+def failure_reason(error: Exception) -> str:
+    """Why a session could not begin or go on, as a metrics label."""
+    error = innermost_error(error)
+    if isinstance(error, ClientError):
+        return "refused"
+    return "no_worker" if isinstance(error, ApiError) and error.code in _NO_WORKER_CODES else "failed"
+
+
+_NO_WORKER_CODES = ("worker_busy", "queue_full")
+"""Of a full queue, a cancelled ticket, or a model without workers."""
 
 
 def close_reason(text: str) -> str:

@@ -14,6 +14,7 @@ from antiphon.runtime.core.taps import Tap, combine
 from antiphon.runtime.recording.recorder import RecordingTap
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
+from antiphon.server.live.client import failure_reason
 from antiphon.server.transport import logs
 from antiphon.wire.codec.types import Tagged, encode
 from antiphon.wire.minicpmo.client_events import ChatAppend, Mode, SessionInit
@@ -71,10 +72,21 @@ def log_realtime_session(
         metrics = service.metrics
         metrics.sessions += 1
         try:
-            yield
+            with _name_failure(client):
+                yield
         finally:
             metrics.sessions -= 1
             metrics.sessions_ended[metrics.label(model.name, model.family), client.end_reason] += 1
+
+
+@contextlib.contextmanager
+def _name_failure(client: HasEndReason) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if client.end_reason == "failed":
+            client.end_reason = failure_reason(error)
+        raise
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from msgspec import UNSET
 from antiphon.errors import ApiError, ClientError
 from antiphon.protocols.minicpmo.session import CLOSE_CODES, ClientThrottled, ConnectionResumed, MinicpmoMessage, UnreadableMinicpmoEvent
 from antiphon.runtime.core.taps import Tap
-from antiphon.server.live.client import ClientListener, close_reason
+from antiphon.server.live.client import ClientListener, close_reason, failure_reason
 from antiphon.server.minicpmo.pacing import AudioPacer
 from antiphon.server.minicpmo.resume import MISSED_LIMIT_BYTES, SENT_LIMIT_BYTES, ResendBuffer, ResumableSessions
 from antiphon.server.transport import logs
@@ -232,7 +232,7 @@ class MinicpmoClient:
 
     def close(self, error: ApiError | None) -> None:
         if error is not None and self.end_reason == "left":
-            self.end_reason = "refused" if isinstance(error, ClientError) else "failed"
+            self.end_reason = failure_reason(error)
         self._pending_close = close_code_for(error), close_reason(error.message if error else "")
         if self._attachment is not None:
             self._revoke_token()
@@ -240,7 +240,7 @@ class MinicpmoClient:
 
     def fail(self, error: ApiError) -> None:
         """Report that the session could not start or go on, and close."""
-        self.end_reason = "failed"
+        self.end_reason = failure_reason(error)
         self._revoke_token()
         if self._attachment is not None:
             websocket = self._detach(self._attachment)

@@ -102,7 +102,8 @@ def parse_session_request(query: QueryParams) -> MinicpmoSessionRequest:
         raise invalid_value("mode", value, MODES)
     after = query.get("after")
     if after is not None and not (after.isascii() and after.isdigit() and len(after) < 16):
-        raise ClientError(f"Invalid 'after': expected a number, but got '{shorten(after)}'.", code="invalid_value", param="after")
+        expectation = f"expected the number of an event, a whole number of at least 0, but got '{shorten(after)}'"
+        raise ClientError(f"Invalid 'after': {expectation}.", code="invalid_value", param="after")
     return MinicpmoSessionRequest(
         mode=mode,
         model=query.get("model"),

@@ -14,8 +14,7 @@ from starlette.types import Receive, Scope, Send
 from antiphon.errors import ClientError
 from antiphon.protocols.realtime.session import RealtimeSession
 from antiphon.protocols.realtime.settings import RealtimeSessionConfig
-from antiphon.runtime.access.client_secrets import PREFIX
-from antiphon.runtime.access.keys import Caller
+from antiphon.runtime.access.keys import CLIENT_SECRET_PREFIX, Caller
 from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.recording.recorder import RecordingTap
@@ -73,7 +72,7 @@ class RealtimeRoute(GuardedRoute):
 
     async def identify(self, scope: Scope, headers: Headers) -> Caller:
         secret = credential(headers)
-        if secret is None or not secret.startswith(PREFIX):
+        if secret is None or not secret.startswith(CLIENT_SECRET_PREFIX):
             return await super().identify(scope, headers)
         client_secret = await self.service.client_secrets.redeem(secret)
         scope[PRESET_SCOPE_KEY] = client_secret.session

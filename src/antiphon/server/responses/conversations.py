@@ -315,7 +315,7 @@ def _check_items(new_items: Sequence[items.Item]) -> None:
         if isinstance(item, items.Message):
             items.check_message(item, path)
         elif isinstance(item, Unknown):
-            raise invalid_value(f"{path}.type", item.type, _ITEM_TYPES)
+            raise invalid_value(f"{path}.type", item.type, items.ITEM_TYPES)
         elif isinstance(item, items.AdditionalTools | ToolSearchOutput):
             _check_tools(item.tools, f"{path}.tools")
 
@@ -333,7 +333,6 @@ def _known_types(union: UnionType) -> list[str]:
 
 
 # Of a response's input, a model may make something of what this server doesn't know. Here nobody would ever read it.
-_ITEM_TYPES = _known_types(items.Item)
 _TOOL_TYPES = _known_types(Tool)
 
 

@@ -51,6 +51,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._phase_started_at = 0.0
         self._progress_at = 0.0
         self._write_paused_at: float | None = None
+        self._refusal: ApiError | None = None
+        self._refusal_reason = ""
         self._refused_at: float | None = None
         self._parse_error: ApiError | None = None
         self._is_upgrade = False
@@ -82,7 +84,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._refused_at is not None or self._address is None:
+        if self._refusal is not None or self._address is None:
             self._discard(data)
             return
         if self._after_handshake is not None:
@@ -99,7 +101,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             elif self._phase is Phase.BODY and self._unparsed_bytes > self._framing_limit_bytes:
                 self.refuse(ClientError("The request's chunks have too much overhead for what they carry."))
         except httptools.HttpParserError as error:
-            self.refuse(self._parse_error or ClientError(f"The request is not valid HTTP: {error}."))
+            self.refuse(self._parse_error or self._explain(error))
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -162,7 +164,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        was_last = not self.pipeline
         super().on_response_complete()
+        if was_last and self._refusal is not None and not self.transport.is_closing():
+            self._send_refusal(self._refusal)
+            return
         if self._phase is not Phase.NOTHING:  # not idle: the next request has begun
             self._unset_keepalive_if_required()
         if self.expect_100_continue and self.cycle.response_complete and self.cycle.more_body:
@@ -206,6 +212,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         return head
+
+    def _explain(self, error: httptools.HttpParserError) -> ApiError:
+        if self.parser.get_method() == b"PRI":  # the preface with which HTTP/2 begins (RFC 9113 3.4)
+            return ClientError("The request must be HTTP/1.1, but is HTTP/2.")
+        return ClientError(f"The request is not valid HTTP: {error}.")
 
     @property
     def _framing_limit_bytes(self) -> int:
@@ -271,8 +282,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def _expire(self, reason: str) -> None:
         if reason in ("slow_head", "slow_body") and (self._head_bytes or self._unparsed_bytes):
-            self.count_drop(reason)
-            self.refuse(ClientError("The request did not arrive in time.", status=408, code="request_timeout"))
+            self.refuse(ClientError("The request did not arrive in time.", status=408, code="request_timeout"), reason)
         else:
             self.drop(reason)
 
@@ -287,18 +297,36 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self.drop_reason = reason
             self._limiter.metrics.dropped[reason] += 1
 
-    def refuse(self, error: ApiError) -> None:
-        """Send the error where that is still possible, and read nothing more."""
-        self.count_drop("large_head" if error.status == 431 else "malformed")
-        self._refused_at = self.loop.time()
-        if self._is_responding and self.cycle.more_body and not self.cycle.response_started and not self.pipeline:
-            # The application already runs with this request: to it, the client disconnects.
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-        elif self._is_responding or self.pipeline or (self._latest_cycle is not None and self._latest_cycle.more_body):
-            # Within or after another response, an error would be read as part of that one.
-            self.transport.close()
+    def refuse(self, error: ApiError, reason: str = "malformed") -> None:
+        """
+        Read nothing more, and send the error once the requests before this one are answered (RFC 9112 9.3.2).
+
+        Args:
+            reason: a metrics label.
+        """
+        self._refusal, self._refusal_reason = error, "large_head" if error.status == 431 else reason
+        is_body, self._phase = self._phase is Phase.BODY, Phase.NOTHING
+        latest = self._latest_cycle
+        if is_body and latest is not None and latest.more_body:  # the refused request is one that may already run
+            if latest.response_started:  # the error would be read as part of its response
+                self.count_drop(self._refusal_reason)
+                self.transport.close()
+                return
+            if self.pipeline:
+                self.pipeline.popleft()
+                return
+            # To the application, the client disconnects.
+            latest.disconnected = True
+            latest.message_event.set()
+        elif self._is_responding or self.pipeline:
             return
+        self._send_refusal(error)
+
+    def _send_refusal(self, error: ApiError) -> None:
+        """Send the error as the connection's last response."""
+        self._unset_keepalive_if_required()
+        self.count_drop(self._refusal_reason)
+        self._refused_at = self.loop.time()
         self.transport.write(_error_response(error))
         self.transport.write_eof()
         self.flow.resume_reading()

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from antiphon import errors
+from antiphon.wire.codec.json_errors import JSON_ERRORS, describe_json_error
 from antiphon.wire.codec.shapes import Shape, shape_for, struct_fields
 from antiphon.wire.codec.types import Wire
 
@@ -49,12 +50,12 @@ class Reader(Generic[T]):
             return self._decode(body)
         except msgspec.ValidationError:
             pass
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise errors.unparsable_json(str(error)) from None
+        except JSON_ERRORS as error:
+            raise errors.unparsable_json(describe_json_error(body, error)) from None
         try:
             return cast(T, shape_for(self._kind).read(body.strip(), path))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise errors.unparsable_json(str(error)) from None
+        except JSON_ERRORS as error:
+            raise errors.unparsable_json(describe_json_error(body, error)) from None
 
 
 def read_query(kind: type[W], pairs: Iterable[tuple[str, str]]) -> W:

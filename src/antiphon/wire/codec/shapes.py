@@ -231,7 +231,7 @@ def _select_kind(kinds: tuple[type[Wire], ...], fields: Mapping[str, Raw], path:
     if isinstance(tag, str):
         kind = by_tag.get(tag) or _kinds_by_alias(kinds).get(tag) or (Unknown if Unknown in kinds else None)
         if kind is None:
-            raise errors.invalid_value(path or None, tag, by_tag)
+            raise errors.invalid_value(_join_path(path, "type"), tag, by_tag)
         return kind
     if tag is not None:
         raise errors.invalid_type(_join_path(path, "type"), "a string", _KIND_PHRASES[_json_kind(bytes(fields["type"]))])

@@ -21,10 +21,16 @@ _LF = 10
 
 
 class EventTooLarge(ValueError):
-    """An event is larger than the limit; the rest of its stream can't be read."""
+    """
+    An event, or what stands in place of one, is larger than the limit; the rest of its stream can't be read.
 
-    def __init__(self, limit_bytes: int) -> None:
-        super().__init__(f"an event larger than {limit_bytes} bytes")
+    Args:
+        block: it, as far as it came.
+    """
+
+    def __init__(self, block: bytes, limit_bytes: int) -> None:
+        what = f"an event larger than {limit_bytes} bytes" if _has_data(block) else f"more than {limit_bytes} bytes without an event"
+        super().__init__(what)
 
 
 class SseParser:
@@ -72,8 +78,10 @@ class SseParser:
             return []
         piece = self._join_pending(piece)
         *blocks, rest = piece.split(b"\n\n")
-        if len(piece) > self._limit_bytes and any(len(block) > self._limit_bytes for block in blocks):
-            raise EventTooLarge(self._limit_bytes)
+        if len(piece) > self._limit_bytes:
+            for block in blocks:
+                if len(block) > self._limit_bytes:
+                    raise EventTooLarge(block, self._limit_bytes)
         if rest:
             self._buffer(rest)
         return [
@@ -104,7 +112,7 @@ class SseParser:
     def _buffer(self, rest: bytes) -> None:
         self._pending += rest
         if len(self._pending) > self._limit_bytes:
-            raise EventTooLarge(self._limit_bytes)
+            raise EventTooLarge(bytes(self._pending), self._limit_bytes)
 
 
 def _has_data(block: bytes) -> bool:

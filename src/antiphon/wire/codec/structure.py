@@ -31,12 +31,13 @@ _BRACES_TO_BRACKETS = bytes.maketrans(b"{}", b"[]")
 _OTHER_BYTES = bytes(set(range(256)) - set(b'[]{},"'))
 
 
-def check_structure(body: bytes, max_values: int = VALUES_LIMIT) -> None:
+def check_structure(body: bytes, max_values: int = VALUES_LIMIT, *, is_event: bool = False) -> None:
     """
     Check how many values JSON has, and how deep it is nested. What is not JSON may pass: the decoder refuses it.
 
     Args:
         max_values: how many values all objects and arrays may have together. An empty one counts as if it had one.
+        is_event: whether `body` is no request's body, but a message; errors say so.
 
     Raises:
         ClientError: there are more values (status 413), or more than `DEPTH_LIMIT` levels.
@@ -50,7 +51,8 @@ def check_structure(body: bytes, max_values: int = VALUES_LIMIT) -> None:
         if max(value_count, quote_count // 4) > max_values:
             raise errors.too_many_values(max_values)
         brackets.append(structure.translate(None, b","))
-    _check_brackets(b"".join(brackets))
+    if not _is_shallow(b"".join(brackets)):
+        raise errors.nesting_too_deep(DEPTH_LIMIT, is_event=is_event)
 
 
 def check_event_structure(frame: bytes) -> None:
@@ -66,18 +68,18 @@ def check_event_structure(frame: bytes) -> None:
         return
     if len(frame) > EXACT_LIMIT_BYTES:
         raise errors.too_many_values(EVENT_VALUES_LIMIT)
-    check_structure(frame, EVENT_VALUES_LIMIT)
+    check_structure(frame, EVENT_VALUES_LIMIT, is_event=True)
 
 
-def check_depth(body: bytes) -> None:
+def check_depth(message: bytes) -> None:
     """
-    Check that JSON is nested at most `DEPTH_LIMIT` levels deep.
+    Check that a message, such as an event, is nested at most `DEPTH_LIMIT` levels deep.
 
     Raises:
         ClientError: it is nested deeper.
     """
-    if body.count(b"{") + body.count(b"[") > DEPTH_LIMIT:
-        check_structure(body, max_values=len(body))
+    if message.count(b"{") + message.count(b"[") > DEPTH_LIMIT:
+        check_structure(message, max_values=len(message), is_event=True)
 
 
 def _structure(body: bytes) -> Iterator[tuple[bytes, int]]:
@@ -99,11 +101,10 @@ def _structure(body: bytes) -> Iterator[tuple[bytes, int]]:
         start = end
 
 
-def _check_brackets(brackets: bytes) -> None:
+def _is_shallow(brackets: bytes) -> bool:
     for _ in range(DEPTH_LIMIT):  # each round removes the innermost level
         outer = brackets.replace(b"[]", b"")
         if len(outer) == len(brackets):
-            return  # nothing left, or brackets that don't match, which the decoder refuses
+            return True  # nothing left, or brackets that don't match, which the decoder refuses
         brackets = outer
-    if brackets:
-        raise errors.nesting_too_deep(DEPTH_LIMIT)
+    return not brackets

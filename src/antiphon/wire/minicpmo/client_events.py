@@ -203,7 +203,7 @@ def ignored_fields(frame: bytes, event: ClientEvent) -> list[str]:
 
 def _decode_init(envelope: _Envelope, _mode: Mode) -> SessionInit:
     raw = require_field(envelope.payload, "payload")
-    _check_raw_depth(raw)
+    check_depth(raw)
     payload = read(_payload_decoder, raw, "payload")
     instructions, name = first_field(payload, ("system_prompt", "instructions"))
     if instructions is not None and len(instructions) > PROMPT_LIMIT_CHARACTERS:
@@ -217,13 +217,6 @@ def _decode_init(envelope: _Envelope, _mode: Mode) -> SessionInit:
         slices=_slice_counts(payload.max_slice_nums, "payload.max_slice_nums", 1)[0],
         speaks=payload.use_tts is not False,
     )
-
-
-def _check_raw_depth(raw: bytes) -> None:
-    try:
-        check_depth(raw)
-    except ClientError as error:
-        raise ClientError(error.message, code="invalid_json") from None
 
 
 def _decode_options(raw: Raw | UnsetType) -> JsonDict:
@@ -256,7 +249,7 @@ def _slice_counts(value: _Slices, param: str, count: int) -> tuple[int | None, .
 def _decode_append(envelope: _Envelope, mode: Mode) -> DuplexAppend | ChatAppend:
     raw = require_field(envelope.input, "input")
     if mode == "chat":
-        _check_raw_depth(raw)
+        check_depth(raw)
         return decode_chat_append(raw)
     duplex_input = read(_duplex_decoder, raw, "input")
     hints = duplex_input.hints or _Hints()

@@ -3,13 +3,15 @@
 from collections.abc import Callable
 from typing import Annotated
 
+import msgspec
 from msgspec import UNSET, Meta
 
+from antiphon.errors import ClientError
 from antiphon.wire.codec.structure import check_depth
 from antiphon.wire.codec.types import Opt, encode
 from antiphon.wire.realtime.base import RealtimeTagged
 from antiphon.wire.realtime.decode import EVENT_ID_LENGTH, EventReader, find_event_id as find_event_id
-from antiphon.wire.realtime.items import Item, ItemId, check_item
+from antiphon.wire.realtime.items import Item, ItemId, check_item, check_part_types
 from antiphon.wire.realtime.response import ResponseParams, check_params
 from antiphon.wire.realtime.session import Session, TranscriptionSession, check_session
 
@@ -122,11 +124,25 @@ def decode_client(frame: bytes) -> ClientEvent:
     Raises:
         ClientError: it is not a valid event.
     """
-    event = _reader.read(frame)
-    if type(event) is not InputAudioBufferAppend:  # some fifty a second, and never nested
-        check_depth(frame)
-        check_event(event)
+    try:
+        event = _reader.read(frame)
+        if type(event) is not InputAudioBufferAppend:  # some fifty a second, and never nested
+            check_depth(frame)
+            check_event(event)
+    except ClientError as error:
+        if error.param and ".content[" in error.param:
+            _check_part_types(frame)
+        raise
     return event
+
+
+def _check_part_types(frame: bytes) -> None:
+    fields = msgspec.json.decode(frame)
+    check_part_types(fields.get("item"), "item")
+    response = fields.get("response")
+    items = response.get("input") if isinstance(response, dict) else None
+    for index, item in enumerate(items if isinstance(items, list) else ()):
+        check_part_types(item, f"response.input[{index}]")
 
 
 encode_client: Callable[[ClientEvent], bytes] = encode

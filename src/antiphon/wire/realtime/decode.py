@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar, cast, get_args
 import msgspec
 
 from antiphon import errors
+from antiphon.wire.codec.json_errors import JSON_ERRORS, describe_json_error
 from antiphon.wire.codec.reading import Reader
 from antiphon.wire.codec.structure import check_depth
 from antiphon.wire.codec.types import Extra, JsonDict, Tagged, Unknown
@@ -17,7 +18,6 @@ EVENT_ID_LENGTH = 512
 
 
 _decode_object: Callable[[bytes], JsonDict] = msgspec.json.Decoder(JsonDict).decode
-_DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class EventReader(Generic[E]):
@@ -45,7 +45,7 @@ class EventReader(Generic[E]):
         """
         try:
             return self._decode(frame)
-        except _DECODE_ERRORS:
+        except JSON_ERRORS:
             check_depth(frame)
             return self._read_slowly(frame)
 
@@ -68,8 +68,8 @@ def _event_fields(frame: bytes) -> JsonDict:
     except msgspec.ValidationError:
         is_object = frame.lstrip().startswith(b"{")  # then the decoder has only met a number that it can't hold
         raise errors.invalid_event("A number in the event is out of range." if is_object else "An event must be a JSON object.") from None
-    except _DECODE_ERRORS as error:
-        raise errors.invalid_json(str(error)) from None
+    except JSON_ERRORS as error:
+        raise errors.invalid_json(describe_json_error(frame, error)) from None
     if fields.get("type") is None:
         raise errors.invalid_event("The 'type' field is missing.")
     return fields
@@ -88,6 +88,6 @@ def find_event_id(frame: bytes) -> str | None:
     """
     try:
         event_id = _event_id_decoder.decode(frame).event_id  # makes no objects of the other values: there may be millions
-    except _DECODE_ERRORS:
+    except JSON_ERRORS:
         return None
     return event_id if event_id is not None and len(event_id) <= EVENT_ID_LENGTH else None

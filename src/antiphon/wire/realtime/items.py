@@ -201,6 +201,30 @@ _PARTS_BY_ROLE: dict[Role, tuple[type[Part], ...]] = {
 }
 
 
+def check_part_types(item: object, path: str) -> None:
+    """
+    Check the types of a message's parts as its client wrote them: of a decoded item, a part may have another name.
+
+    Args:
+        item: plain values.
+        path: of the item in the event.
+
+    Raises:
+        ClientError: one is not of its role.
+    """
+    if not isinstance(item, dict) or item.get("type") != "message" or not isinstance(item.get("content"), list):
+        return
+    kinds = next((kinds for role, kinds in _PARTS_BY_ROLE.items() if role == item.get("role")), ())
+    for index, part in enumerate(item["content"]) if kinds else ():
+        name = part.get("type") if isinstance(part, dict) else None
+        if isinstance(name, str) and not any(name in (_tag(kind), *kind.aliases) for kind in kinds):
+            raise errors.invalid_value(f"{path}.content[{index}]", name, map(_tag, kinds))
+
+
+def _tag(kind: type[Tagged]) -> str:
+    return str(kind.__struct_config__.tag)
+
+
 def check_item(item: InputItem, path: str) -> None:
     """
     Check that a client's item has only parts of its role, and no empty parts.
@@ -216,7 +240,7 @@ def check_item(item: InputItem, path: str) -> None:
     for index, part in enumerate(item.content):
         part_path = f"{path}.content[{index}]"
         if not isinstance(part, _PARTS_BY_ROLE[item.role]):
-            raise errors.invalid_value(part_path, part.type, [str(kind.__struct_config__.tag) for kind in _PARTS_BY_ROLE[item.role]])
+            raise errors.invalid_value(part_path, part.type, map(_tag, _PARTS_BY_ROLE[item.role]))
         if isinstance(part, InputImage) and part.image_url is UNSET:
             raise errors.missing_parameter(f"{part_path}.image_url")
         if isinstance(part, InputAudio) and part.audio is UNSET and not part.transcript:

@@ -245,6 +245,9 @@ Item = (
     | Unknown
 )
 
+ITEM_TYPES = tuple(str(kind.__struct_config__.tag) for kind in get_args(Item) if kind is not Unknown)
+"""The types that are known."""
+
 _reader: Reader[Item] = Reader(Item)
 
 _ALLOWED_PARTS: dict[bool, tuple[type[Tagged], ...]] = {True: get_args(OutputPart), False: get_args(InputPart)}

@@ -59,9 +59,17 @@ types, such as openai-python's, refuse any other.)
 """
 
 
+UNDOCUMENTED_ERROR_CODES = frozenset(("context_length_exceeded", "insufficient_quota"))
+"""
+Codes that the original sends though its document lacks them. Codex ends the turn for them, and asks again after any it
+doesn't know. (Recorded failures in the tests of openai/codex, `codex-rs/codex-api/src/sse/responses.rs`.)
+"""
+
+
 class ResponseError(Wire, kw_only=True):
     """
-    Why the response failed. The original has the `RESPONSE_ERROR_CODES`; upstreams have more, so any string is read.
+    Why the response failed. The original has the `RESPONSE_ERROR_CODES` and the `UNDOCUMENTED_ERROR_CODES`; upstreams
+    have more, so any string is read.
     """
 
     code: str

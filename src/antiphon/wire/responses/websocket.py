@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from antiphon import errors
+from antiphon.wire.codec.json_errors import JSON_ERRORS, describe_json_error
 from antiphon.wire.codec.reading import Reader
 from antiphon.wire.codec.structure import check_structure
 from antiphon.wire.codec.types import Maybe, Opt, Tagged, Wire
@@ -73,13 +74,13 @@ def decode_envelope(message: bytes) -> Envelope:
     Raises:
         ClientError: it is not a JSON object, or too deep or too large a one.
     """
-    check_structure(message)
+    check_structure(message, is_event=True)
     try:
         return _decode_envelope(message)
     except msgspec.ValidationError:
         raise errors.invalid_event("An event must be a JSON object.") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise errors.invalid_json(str(error)) from None
+    except JSON_ERRORS as error:
+        raise errors.invalid_json(describe_json_error(message, error)) from None
 
 
 def decode_create(message: bytes) -> ResponseCreate:
