@@ -109,6 +109,73 @@ class BackgroundRecord(Struct, frozen=True, kw_only=True):
     is_streamed: bool
 
 
+class EndedResponse(Struct, frozen=True, kw_only=True):
+    """
+    A background response that has ended.
+
+    Attributes:
+        status: its final one.
+        key_id: the key that it was created with; None where no key was needed.
+    """
+
+    id: str
+    tenant: str
+    status: str
+    key_id: str | None
+
+
+DeliveryStatus = Literal["pending", "delivered", "failed"]
+
+
+class WebhookDelivery(Struct, frozen=True, kw_only=True):
+    """
+    One event on its way to one webhook endpoint, or the outcome.
+
+    Attributes:
+        id: unique; begins with `wh_`; the same at every attempt.
+        endpoint: its name.
+        event: the event's type.
+        tenant: the owner of the response.
+        response_id: the response that the event is about; it may be deleted by now.
+        body: the event as JSON, as it is sent.
+        created_at: Unix seconds, as all times here but one.
+        expires_at: after an attempt at this time or later there is no other.
+        status: `failed` once no attempt follows.
+        attempts: how many were made.
+        due_at_ms: Unix milliseconds of the next attempt while it is pending.
+        ended_at: None while it is pending.
+        error: why the latest attempt failed; None if none has.
+    """
+
+    id: str
+    endpoint: str
+    event: str
+    tenant: str
+    response_id: str
+    body: bytes
+    created_at: int
+    expires_at: int
+    status: DeliveryStatus = "pending"
+    attempts: int = 0
+    due_at_ms: int = 0
+    ended_at: int | None = None
+    error: str | None = None
+
+
+class DisabledEndpoint(Struct, frozen=True, kw_only=True):
+    """
+    A webhook endpoint that gets no events any more.
+
+    Attributes:
+        url_hash: SHA-256 of its URL; with another URL it is not disabled.
+        disabled_at: Unix seconds.
+    """
+
+    name: str
+    url_hash: bytes
+    disabled_at: int
+
+
 class PromptRecord(Struct, frozen=True, kw_only=True):
     """
     One stored prompt, without its versions.

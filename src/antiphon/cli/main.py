@@ -42,6 +42,7 @@ COMMANDS = {
     "keys": ("antiphon.cli.commands.keys:app", "Create, list and revoke API keys."),
     "prompts": ("antiphon.cli.commands.prompts:app", "Add, change and see stored prompts."),
     "sessions": ("antiphon.cli.recordings.sessions:app", "See, export, replay and delete recordings of sessions."),
+    "webhooks": ("antiphon.cli.commands.webhooks:app", "See and test the endpoints that get events of background responses."),
     "queue": ("antiphon.cli.commands.queue:app", "See who waits for a busy model, and cancel tickets."),
     "workers": ("antiphon.cli.commands.workers:app", "See the workers that run the models, and take some out of service."),
     "config": ("antiphon.cli.commands.config:app", "See and check the configuration."),

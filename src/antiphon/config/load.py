@@ -13,7 +13,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel, Field, PrivateAttr, ValidationError, field_validator
 from pydantic_core import ErrorDetails
@@ -33,6 +33,7 @@ from antiphon.config.settings import (
     StoreSettings,
     WorkerSettings,
 )
+from antiphon.config.webhooks import MAX_WEBHOOKS, WebhookEntry, check_unique_names
 from antiphon.errors import ServerError, quote_list
 from antiphon.masking import mask_password, mask_secrets
 
@@ -103,6 +104,9 @@ class Config(BaseModel, frozen=True, extra="forbid"):
     prompts: tuple[PromptEntry, ...] = Field(
         default=(), description="Stored prompts that every tenant has; a later list replaces an earlier one."
     )
+    webhooks: tuple[WebhookEntry, ...] = Field(
+        default=(), max_length=MAX_WEBHOOKS, description="Where to send events; a later list replaces an earlier one."
+    )
 
     @field_validator("models")
     @classmethod
@@ -122,6 +126,12 @@ class Config(BaseModel, frozen=True, extra="forbid"):
         if duplicates := [id for id, count in defaults.items() if count > 1]:
             raise ValueError(f"more than one version is the default of {quote_list(duplicates)}")
         return prompts
+
+    @field_validator("webhooks")
+    @classmethod
+    def _validate_webhook_names(cls, webhooks: tuple[WebhookEntry, ...]) -> tuple[WebhookEntry, ...]:
+        check_unique_names(webhooks)
+        return webhooks
 
     # Not a setting: never dumped, shown or put into a schema.
     _secrets: dict[str, str] = PrivateAttr(default_factory=dict)
@@ -223,8 +233,8 @@ def unpack(payload: bytes) -> Config:
 
 def _read_secrets(config: Config, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """
-    The variables named by engine options that end in `_env`, by the speech, worker and Responses settings, with
-    their values.
+    The variables named by engine options that end in `_env`, by the speech, worker, Responses and webhook settings,
+    with their values.
 
     If a variable is not set, the one with `_FILE` appended may name a file with the value, as is common for secrets of
     containers.
@@ -239,6 +249,7 @@ def _read_secrets(config: Config, environ: Mapping[str, str]) -> Iterator[tuple[
         config.speech.voice_key_env,
         config.workers.key_env,
         config.responses.encryption_keys_env,
+        *(webhook.secret_env for webhook in config.webhooks),
     ):
         if isinstance(variable, str) and variable in environ:
             yield variable, environ[variable]
@@ -407,6 +418,9 @@ def _error_line(error: ErrorDetails, settings: Mapping[tuple[str, ...], _Setting
     return f"{_origin_of(settings, path)}: {key}: {_problem(error)}"
 
 
+_TABLE_ARRAYS = (("models",), ("prompts",), ("webhooks",))
+
+
 def _problem(error: ErrorDetails) -> str:
     """What was expected and what it got."""
     names = [part for part in error["loc"] if isinstance(part, str)]
@@ -421,7 +435,9 @@ def _problem(error: ErrorDetails) -> str:
         case "model_type":
             return f"expected a table, got {value}"
         case "tuple_type":
-            return f"expected an array of {'tables' if error['loc'] in (('models',), ('prompts',)) else 'strings'}, got {value}"
+            return (
+                f"expected an array of {'tables' if error['loc'] in (('models',), ('prompts',), ('webhooks',)) else 'strings'}, got {value}"
+            )
         case "path_type":
             return f"expected a path, got {value}"
         case "value_error":
@@ -435,7 +451,7 @@ def _suggestion(path: tuple[str | int, ...]) -> str:
     *above, key = path
     model: Any = Config  # pydantic's annotations have no common type
     for part in above:
-        model = model.model_fields[part].annotation
+        model = get_args(model)[0] if isinstance(part, int) else model.model_fields[part].annotation
     names: Iterable[str] = model.model_fields
     similar = difflib.get_close_matches(str(key), names, n=1)
     return f"did you mean {quote_list(similar)}?" if similar else f"there are {quote_list(names)}"

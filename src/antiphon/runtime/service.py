@@ -30,6 +30,8 @@ from antiphon.runtime.recording.spool import SpoolLimits
 from antiphon.runtime.registry import ModelRegistry
 from antiphon.runtime.scheduling.local import LocalCoordinator
 from antiphon.runtime.speech.service import SpeechService
+from antiphon.runtime.webhooks.dispatcher import WebhookDispatcher
+from antiphon.runtime.webhooks.endpoint import build_endpoints
 from antiphon.stores.availability import Availability
 from antiphon.stores.base import Store
 from antiphon.stores.blobs import BlobStore
@@ -73,9 +75,10 @@ class Service:
         recorder: records sessions; None with a store in memory, as nobody would find the recordings after a restart.
         recordings: the finished recordings.
         speech: speech recognition and voices for models that only handle text.
+        webhooks: sends events of background responses.
 
     Raises:
-        ApiError: the configuration names an unknown engine or option.
+        ApiError: the configuration names an unknown engine or option, or a webhook has no secret.
     """
 
     def __init__(self, config: Config, notice: Callable[[str], None], peers: PeerProcesses | None = None) -> None:
@@ -132,6 +135,7 @@ class Service:
             peers,
             can_restart=config.database_url is not None,
         )
+        self.webhooks = WebhookDispatcher(build_endpoints(config.webhooks, config.secrets), self.store, self.metrics)
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -170,6 +174,7 @@ class Service:
         await self.store.open()
         await self.keyring.open()
         self._check_exposure()
+        await self.webhooks.start()  # before the first response ends
         suspects = await self._look_for_orphans()
         if self.recorder is not None:
             await self.recorder.open()
@@ -199,6 +204,7 @@ class Service:
         if tasks:
             await asyncio.wait(tasks)
         await self.background.close()
+        await self.webhooks.close()
         await self.calls.close()
         await self.coordinator.close()
         await self.registry.stop()

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from antiphon.records import BackgroundRecord, ConversationTurn, EventRun, ResponseRecord
+from antiphon.records import BackgroundRecord, ConversationTurn, EndedResponse, EventRun, ResponseRecord
 from antiphon.stores.base import UNFINISHED_STATUSES, EventPage
 
 _MAX_EXPIRED = 100
@@ -41,12 +41,20 @@ class MemoryBackgroundStore:
     Args:
         records: those of `store`, by id.
         owned_ids: the responses that this server works on, unless they have ended.
+        on_end: called with each response that ends.
     """
 
-    def __init__(self, store: _Finisher, records: dict[str, ResponseRecord], owned_ids: set[str]) -> None:
+    def __init__(
+        self,
+        store: _Finisher,
+        records: dict[str, ResponseRecord],
+        owned_ids: set[str],
+        on_end: Callable[[EndedResponse], None] = lambda _response: None,
+    ) -> None:
         self._store = store
         self._records = records
         self._owned_ids = owned_ids
+        self._on_end = on_end
         self._backgrounds: dict[str, _Background] = {}
 
     def forget(self, response_id: str) -> None:
@@ -95,6 +103,7 @@ class MemoryBackgroundStore:
             entry.record = replace(entry.record, request=None)
         if record.status not in UNFINISHED_STATUSES:
             entry.ended_at = int(time.time())
+            self._on_end(EndedResponse(id=record.id, tenant=record.tenant, status=record.status, key_id=entry.record.key_id))
 
     async def take_over(self, record: ResponseRecord) -> bool:
         old = self._records.get(record.id)

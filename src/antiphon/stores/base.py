@@ -21,6 +21,7 @@ from antiphon.records import (
     SessionRecord,
 )
 from antiphon.stores.availability import Availability
+from antiphon.stores.webhooks import WebhookStore
 
 SortOrder = Literal["asc", "desc"]
 
@@ -396,6 +397,10 @@ class Store(Protocol):
     @property
     def background(self) -> BackgroundStore:
         """The background responses, in the same place."""
+
+    @property
+    def webhooks(self) -> WebhookStore:
+        """The deliveries of webhooks, in the same place."""
 
     async def open(self) -> None:
         """

@@ -35,6 +35,7 @@ from antiphon.stores.base import (
     chain_too_long,
     check_conversation_size,
 )
+from antiphon.stores.webhooks import MemoryWebhookStore
 
 
 class MemoryStore:
@@ -49,10 +50,12 @@ class MemoryStore:
         self.conversations = MemoryConversationStore()
         self._records: dict[str, ResponseRecord] = {}  # in the order they were put
         self._ids_since_open: set[str] = set()  # put since it was opened
-        self.background = MemoryBackgroundStore(self, self._records, self._ids_since_open)
+        self.webhooks = MemoryWebhookStore()
+        self.background = MemoryBackgroundStore(self, self._records, self._ids_since_open, self.webhooks.add)
 
     async def open(self) -> None:
         self.conversations.unlock_all()
+        self.webhooks.release_all()
         self._ids_since_open.clear()  # what an earlier opening left unfinished has no owner any more
 
     async def close(self) -> None:

@@ -17,7 +17,10 @@ from openai.types import Model as TheirModel
 from openai.types.responses import Response as TheirResponse, ResponseItemList, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from antiphon.config.webhooks import EVENTS, WebhookEntry
 from antiphon.runtime.service import Service
+from antiphon.runtime.webhooks.endpoint import WebhookEndpoint, new_test_delivery
+from antiphon.runtime.webhooks.signing import new_secret, signed_headers
 from antiphon.server.app import routes
 from antiphon.server.openapi.document import document
 from antiphon.wire.responses.profiles import PROFILES
@@ -265,3 +268,15 @@ def test_the_page_is_allowed_its_own_script_and_nothing_else(base_url):
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     assert not re.search(r"https?://|innerHTML|\son\w+=|src=", page)
+
+
+def test_the_webhooks_are_described_as_they_are_sent(api):
+    endpoint = WebhookEndpoint(WebhookEntry(name="hook", url="https://example.com", secret=new_secret()), (bytes(32),))
+    assert set(api["webhooks"]) == set(EVENTS)
+    for event in EVENTS:
+        operation = api["webhooks"][event]["post"]
+        delivery = new_test_delivery(endpoint, event, 0)
+        validator(api, operation["requestBody"]["content"]["application/json"]["schema"]).validate(json.loads(delivery.body))
+        headers = signed_headers([bytes(32), bytes(24)], delivery.id, 5, delivery.body)
+        for parameter in operation["parameters"]:
+            validator(api, parameter["schema"]).validate(headers[parameter["name"]])

@@ -31,9 +31,11 @@ def _reset_signals(ignores):
 
 
 @contextlib.contextmanager
-def serving(home, models=MODELS, ignores=None, **settings):
+def serving(home, models=MODELS, ignores=None, webhooks=(), **settings):
     """A server in a process of its own, which ignores a signal as `nohup` has it; the process and its address."""
-    flags = {"server.port": 0, "models": models} | {name if "." in name else f"server.{name}": value for name, value in settings.items()}
+    flags = {"server.port": 0, "models": models, "webhooks": [*webhooks]} | {
+        name if "." in name else f"server.{name}": value for name, value in settings.items()
+    }
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(home), json.dumps(flags)],
         stdout=subprocess.PIPE,

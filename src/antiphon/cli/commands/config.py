@@ -44,9 +44,8 @@ def check(
         loaded_config = settings.load(shell, file)
         config = loaded_config.config
         models = checks.model_problems(config, warnings.append)
-        checks.raise_usage_error(
-            [*checks.process_problems(config), *checks.store_problems(config), *checks.prompt_problems(config), *models]
-        )
+        entries = [*checks.prompt_problems(config), *checks.webhook_problems(config)]
+        checks.raise_usage_error([*checks.process_problems(config), *checks.store_problems(config), *entries, *models])
     except UsageError as error:
         if as_json:
             shell.say_json({"ok": False, "errors": error.message.splitlines(), "warnings": warnings})

@@ -44,6 +44,7 @@ def serve(
     is_alone = loaded_config.config.server.processes == 1
     # Several processes each check the store themselves: the one that starts them should load no database driver.
     checks.raise_usage_error(checks.store_problems(loaded_config.config) if is_alone else checks.process_problems(loaded_config.config))
+    checks.raise_usage_error(checks.webhook_problems(loaded_config.config))
     notice = log.own_log(loaded_config.config, shell)
     with log.log_failure(loaded_config.config, shell):
         config = weights.with_optional_speech(loaded_config.config, shell)

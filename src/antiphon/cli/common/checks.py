@@ -11,6 +11,7 @@ from antiphon.engine_api.engine import BuildContext
 from antiphon.errors import ServerError
 from antiphon.installation import missing_modules
 from antiphon.runtime.core.engine_types import load_builder
+from antiphon.runtime.webhooks.endpoint import build_endpoints
 from antiphon.weights import catalogue, fetch, verify
 
 _T = TypeVar("_T")
@@ -54,6 +55,12 @@ def prompt_problems(config: Config) -> Iterator[str]:
     """What is wrong with the configured prompts; one line each."""
     for entry in config.prompts:
         yield from _problems_from(lazy.prompts.configured_version, entry)
+
+
+def webhook_problems(config: Config) -> Iterator[str]:
+    """What is missing for the configured webhooks; one line each. It calls none of them."""
+    for webhook in config.webhooks:
+        yield from _problems_from(lambda entry: build_endpoints([entry], config.secrets), webhook)
 
 
 def _problems_from(check: Callable[[_T], object], subject: _T) -> Iterator[str]:

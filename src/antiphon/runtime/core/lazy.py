@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from antiphon.engines.cascade.parts import SpeechStack as SpeechStack
     from antiphon.engines.duplex.engine import DuplexAdapter as DuplexAdapter
     from antiphon.runtime.core.encrypted_content import ContentCipher as ContentCipher
-    from antiphon.runtime.core.url_fetch import fetcher as fetcher
+    from antiphon.runtime.core.url_fetch import FetchLimits as FetchLimits, PostFailure as PostFailure, fetcher as fetcher, post as post
     from antiphon.speech.audio_files.decode import AudioFiles as AudioFiles
     from antiphon.speech.dsp.noise import available_kinds as available_kinds
     from antiphon.speech.stt.moonshine import MoonshineTranscriber as MoonshineTranscriber
@@ -29,9 +29,11 @@ _MODULES = {
     "ContentCipher": "antiphon.runtime.core.encrypted_content",
     "CountSpeculation": "antiphon.engines.cascade.engine",
     "DuplexAdapter": "antiphon.engines.duplex.engine",
+    "FetchLimits": "antiphon.runtime.core.url_fetch",
     "MoonshineTranscriber": "antiphon.speech.stt.moonshine",
     "OpenAISynthesizer": "antiphon.speech.tts.openai",
     "OpenAITranscriber": "antiphon.speech.stt.openai",
+    "PostFailure": "antiphon.runtime.core.url_fetch",
     "SileroVad": "antiphon.speech.turn_detection.vad",
     "SmartTurn": "antiphon.speech.turn_detection.smart_turn",
     "SpeechServer": "antiphon.speech.tts.openai",
@@ -40,6 +42,7 @@ _MODULES = {
     "WhisperTranscriber": "antiphon.speech.stt.whisper",
     "available_kinds": "antiphon.speech.dsp.noise",
     "fetcher": "antiphon.runtime.core.url_fetch",
+    "post": "antiphon.runtime.core.url_fetch",
 }
 """By name, the module that defines it."""
 

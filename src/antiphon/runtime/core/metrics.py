@@ -86,13 +86,19 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     queue_waits: Mapping[str, Histogram] = {}
     queue_tickets: Mapping[tuple[str, str, str], int] = {}
     workers: Mapping[tuple[str, WorkerState], int] = {}
+    webhook_attempts: Mapping[tuple[str, str], int] = {}
+    webhooks_pending: Mapping[str, int] = {}
 
     def __add__(self, other: "Snapshot") -> "Snapshot":
-        return Snapshot(**{name: _add(getattr(self, name), getattr(other, name)) for name in self.__struct_fields__})
+        totals = {name: _add(getattr(self, name), getattr(other, name)) for name in self.__struct_fields__}
+        # Every process counts what is pending in the store that all of them share.
+        ours, theirs = self.webhooks_pending, other.webhooks_pending
+        totals["webhooks_pending"] = {name: max(ours.get(name, 0), theirs.get(name, 0)) for name in {**ours, **theirs}}
+        return Snapshot(**totals)
 
     def without_gauges(self) -> "Snapshot":
         """Only what stays when the process has ended: counters, no gauges."""
-        gauges = ("minicpmo_sessions", "upstreams", "queue_waiting", "queue_serving", "workers")
+        gauges = ("minicpmo_sessions", "upstreams", "queue_waiting", "queue_serving", "workers", "webhooks_pending")
         none: dict[str, object] = {name: {} for name in gauges}
         return structs.replace(self, active=0, connections=0, sessions=0, recordings_waiting_bytes=0, **none)
 
@@ -137,6 +143,8 @@ class Metrics:
         queue_waits: seconds from ticket to worker, by model.
         queue_tickets: by model, kind and outcome.
         workers: by model and state.
+        webhook_attempts: by endpoint and outcome: `delivered`, `retried`, `failed` for good, or `dropped` without any.
+        webhooks_pending: deliveries in the store that wait for an attempt, by endpoint, as of the latest count.
     """
 
     def __init__(self) -> None:
@@ -169,6 +177,8 @@ class Metrics:
         self.queue_waits: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(QUEUE_WAIT_BUCKETS_S))
         self.queue_tickets: Counter[tuple[str, str, str]] = Counter()
         self.workers: Mapping[tuple[str, WorkerState], int] = {}
+        self.webhook_attempts: Counter[tuple[str, str]] = Counter()
+        self.webhooks_pending: Mapping[str, int] = {}
         self._family_labels: defaultdict[str, set[str]] = defaultdict(set)
 
     def label(self, model: str, family: str | None) -> str:

@@ -3,13 +3,15 @@ Fetches what a client's URL names, from the public internet only: nothing that t
 
 A name is resolved once, all its addresses are checked, and the connection goes to a checked address: a name that
 resolves differently a moment later (DNS rebinding) gains nothing. Each redirect is checked like the first URL.
+
+Webhooks are sent past the same checks.
 """
 
 import asyncio
 import ipaddress
 import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import NamedTuple
@@ -88,6 +90,38 @@ async def fetch(url: str, param: str, limits: FetchLimits, resolve: Resolve = _s
         # network.
         reason = str(error.__cause__) if isinstance(error.__cause__, _FetchRefused) else "the server could not be reached"
     raise ClientError(f"Failed to download '{param}': {reason}.", code="invalid_url", param=param)
+
+
+class PostReply(NamedTuple):
+    """The status of an answer, and its `Retry-After`, None where it has none."""
+
+    status: int
+    retry_after: str | None
+
+
+class PostFailure(OSError):
+    """There is no answer; the message says why, for the operator of this server."""
+
+
+async def post(url: str, body: bytes, headers: Mapping[str, str], limits: FetchLimits, resolve: Resolve = _system_resolve) -> PostReply:
+    """
+    Send `body` to a URL. A redirect is not followed, and the answer's body is not read.
+
+    Raises:
+        PostFailure: the URL may not be called, or no answer came in time.
+    """
+    try:
+        async with asyncio.timeout(limits.timeout_s), _open_session(limits, resolve) as session:
+            target = _parse_url(url, limits)
+            async with session.post(target, data=body, headers=headers, allow_redirects=False) as reply:
+                return PostReply(reply.status, reply.headers.get("retry-after"))
+    except TimeoutError:
+        reason = f"no answer came within {limits.timeout_s:g} seconds"
+    except _FetchRefused as error:
+        reason = str(error)
+    except aiohttp.ClientError as error:
+        reason = str(error.__cause__) if isinstance(error.__cause__, _FetchRefused) else f"no answer came: {error}"
+    raise PostFailure(reason)
 
 
 def fetcher(networks: Iterable[str]) -> Fetch:

@@ -15,6 +15,8 @@ from antiphon.server.http.auth import Access, GuardedRoute
 from antiphon.server.http.operation import JSON_MEDIA_TYPE, JsonType, Operation
 from antiphon.server.openapi.common import COMMON_HEADERS, KEYLESS, TAGS, Error, common_errors, common_headers
 from antiphon.server.openapi.schemas import Schema, Schemas, build_schemas, reference
+from antiphon.server.openapi.webhooks import describe_webhooks
+from antiphon.wire.http.webhooks import WebhookEvent
 from antiphon.wire.responses.events import StreamEvent
 from antiphon.wire.responses.profiles import PROFILES, Profile
 
@@ -71,7 +73,7 @@ def document(all_routes: Iterable[GuardedRoute], profile: Profile, *, is_open: b
     operations = [route.operation for route in all_routes]
     request_types = [each.request_type for each in operations if each.request_type is not None]
     response_types = [kind for each in operations for kind in (each.response_type, each.event_type) if kind is not None]
-    schemas = build_schemas(request_types, [*response_types, Error], profile.event_names)
+    schemas = build_schemas(request_types, [*response_types, Error, WebhookEvent], profile.event_names)
     writer = _DocumentWriter(schemas, profile, is_open=is_open)
     paths: dict[str, Schema] = {}
     for route in all_routes:
@@ -89,6 +91,7 @@ def document(all_routes: Iterable[GuardedRoute], profile: Profile, *, is_open: b
         "servers": [{"url": "/"}],
         "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
         "paths": paths,
+        "webhooks": describe_webhooks(),
         "components": {
             "schemas": schemas.components,
             "headers": {

@@ -32,7 +32,7 @@ from sqlalchemy import (
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
-REVISION = "0009"
+REVISION = "0010"
 """The revision of the tables below, which is the latest of `migrations`."""
 
 metadata = MetaData(
@@ -125,6 +125,43 @@ response_events = Table(
     Column("first", Integer, primary_key=True),  # the sequence number of the first event in the body
     Column("event_count", Integer, nullable=False),
     Column("body", LargeBinary, nullable=False),
+)
+
+webhook_deliveries = Table(
+    "webhook_deliveries",
+    metadata,
+    Column("number", _Number, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("endpoint", Text, nullable=False),
+    Column("event", Text, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("response_id", Text, nullable=False),  # it may be deleted: what has happened is told all the same
+    Column("body", LargeBinary, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("due_at_ms", BigInteger, nullable=False),
+    Column("ended_at", BigInteger, index=True),
+    Column("error", Text),
+    Column("owner", BigInteger, index=True),  # the number of the server that sends it
+)
+
+is_pending = webhook_deliveries.c.status == literal_column("'pending'")
+Index(
+    "ix_webhook_deliveries_pending",
+    webhook_deliveries.c.endpoint,
+    webhook_deliveries.c.due_at_ms,
+    sqlite_where=is_pending,
+    postgresql_where=is_pending,
+)
+
+disabled_webhooks = Table(
+    "disabled_webhooks",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("url_hash", LargeBinary, nullable=False),
+    Column("disabled_at", BigInteger, nullable=False),
 )
 
 keys = Table(

@@ -8,6 +8,7 @@ from antiphon.records import BackgroundRecord, ConversationTurn, EventRun, Respo
 from antiphon.stores.base import EventPage
 from antiphon.stores.database.database import Database
 from antiphon.stores.database.schema import background_responses, is_impossible_id, is_unfinished, response_events, responses
+from antiphon.stores.sql.webhook_outbox import WebhookOutbox
 from antiphon.stores.sql.writes import WRITE_OFF, AppendEvents, FinishRecord, PutRecord, event_row, note_status
 
 _MAX_EXPIRED = 100
@@ -52,6 +53,7 @@ class SqlBackgroundStore:
     Args:
         write: performs a write together with all others that wait.
         is_orphaned: the condition that no living server works on a response; `orphan_values` are its parameters.
+        new_outbox: for the webhooks of a transaction that ends a response.
     """
 
     def __init__(
@@ -60,10 +62,12 @@ class SqlBackgroundStore:
         write: Callable[[PutRecord | FinishRecord | AppendEvents], Awaitable[bool]],
         is_orphaned: ColumnElement[bool],
         orphan_values: Callable[[], dict[str, object]],
+        new_outbox: Callable[[], WebhookOutbox],
     ) -> None:
         self._database = database
         self._write = write
         self._orphan_values = orphan_values
+        self._new_outbox = new_outbox
         self._end = WRITE_OFF.where(responses.c.tenant == bindparam("of_tenant"))
         self._end_orphan = self._end.where(is_orphaned)
         self._take_over = (
@@ -90,6 +94,7 @@ class SqlBackgroundStore:
             "new_body": record.body,
         }
         statement = self._end_orphan if is_orphan else self._end
+        outbox = self._new_outbox()
         async with self._database.write() as connection:
             # The response's row is locked from here on: who appends to its events waits, and then finds it ended.
             if not (await connection.execute(statement, values | (self._orphan_values() if is_orphan else {}))).rowcount:
@@ -99,7 +104,8 @@ class SqlBackgroundStore:
                 if row.is_streamed:
                     first = await connection.scalar(_NEXT, {"number": row.number})
                     await connection.execute(insert(response_events), event_row(row.number, closing_events(first)))
-                await note_status(connection, [(row.number, record.status)])
+                await note_status(connection, [(row.number, record.status)], outbox)
+        outbox.announce()
         return True
 
     async def take_over(self, record: ResponseRecord) -> bool:

@@ -29,6 +29,7 @@ from antiphon.stores.sql.conversations import READ_ROWS, SqlConversationStore, r
 from antiphon.stores.sql.keys import SqlKeyStore
 from antiphon.stores.sql.prompts import SqlPromptStore
 from antiphon.stores.sql.recordings import SqlSessionStore
+from antiphon.stores.sql.webhooks import SqlWebhookStore
 from antiphon.stores.sql.writes import WRITE_OFF, AppendEvents, DeleteRecord, FinishRecord, PutRecord, StoreWrite, write_batch
 
 MAX_ABANDONED = 10_000
@@ -64,7 +65,10 @@ class SqlStore:
         self._abandoned_ids: dict[str, None] = {}  # the oldest first
         self._writer: GroupCommit[StoreWrite, WriteResult] = GroupCommit(self._commit, self._database.backend.is_systemic)
         self.conversations = SqlConversationStore(self._database, self._writer.write)
-        self.background = SqlBackgroundStore(self._database, self._write_record, is_orphaned, lambda: self._orphan_values)
+        self.webhooks = SqlWebhookStore(self._database)
+        self.background = SqlBackgroundStore(
+            self._database, self._write_record, is_orphaned, lambda: self._orphan_values, self.webhooks.new_outbox
+        )
 
     async def open(self) -> None:
         await self._database.open()
@@ -173,8 +177,11 @@ class SqlStore:
 
     async def _commit(self, writes: Sequence[StoreWrite]) -> Sequence[WriteResult]:
         """Write a batch in one transaction; returns the result of each write."""
+        outbox = self.webhooks.new_outbox()
         async with self._database.write_transaction() as connection:
-            return await write_batch(connection, writes, self._database.server_number, self.conversations.judge)
+            results = await write_batch(connection, writes, self._database.server_number, self.conversations.judge, outbox)
+        outbox.announce()
+        return results
 
 
 class _Extent(NamedTuple):

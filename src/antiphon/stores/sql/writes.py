@@ -22,6 +22,7 @@ from antiphon.stores.sql.conversation_writes import (
     WriteResult,
     conversation_id_of,
 )
+from antiphon.stores.sql.webhook_outbox import WebhookOutbox
 
 
 class PutRecord(Struct, frozen=True):
@@ -78,7 +79,7 @@ class BackgroundRows:
         self.repeats: list[tuple[int, int]] = []
         self.statuses: list[tuple[int, str]] = []
 
-    async def write(self, connection: TimedConnection) -> None:
+    async def write(self, connection: TimedConnection, outbox: WebhookOutbox) -> None:
         """Write them, within a transaction."""
         if self.new:
             await connection.execute(_INSERT_BACKGROUND, [_background_row(number, background) for number, background in self.new])
@@ -86,16 +87,17 @@ class BackgroundRows:
             await connection.execute(_DELETE_EVENTS_FROM, {"of_number": number, "of_first": first})
         if self.events:
             await connection.execute(_INSERT_EVENTS, [event_row(number, events) for number, events in self.events])
-        await note_status(connection, self.statuses)
+        await note_status(connection, self.statuses, outbox)
 
 
-async def note_status(connection: TimedConnection, changes: Iterable[tuple[int, str]]) -> None:
-    """Note that responses, by number, have begun or ended."""
+async def note_status(connection: TimedConnection, changes: Sequence[tuple[int, str]], outbox: WebhookOutbox) -> None:
+    """Note that responses, by number, have begun or ended, within a transaction that stores their status."""
     for number, status in changes:
         if status in UNFINISHED_STATUSES:
             await connection.execute(_BEGIN_BACKGROUND, {"of_number": number})
         else:
             await connection.execute(_END_BACKGROUND, {"of_number": number, "now": int(time.time())})
+    await outbox.add(connection, [number for number, status in changes if status not in UNFINISHED_STATUSES])
 
 
 def event_row(number: int, events: EventRun) -> dict[str, object]:
@@ -192,7 +194,7 @@ class Changes:
 
 
 async def write_batch(
-    connection: TimedConnection, writes: Sequence[StoreWrite], server_number: int, judge: LockJudge
+    connection: TimedConnection, writes: Sequence[StoreWrite], server_number: int, judge: LockJudge, outbox: WebhookOutbox
 ) -> Sequence[WriteResult]:
     """
     Perform writes within a transaction.
@@ -200,6 +202,7 @@ async def write_batch(
     Args:
         server_number: who owns the unfinished responses.
         judge: knows whose locks count.
+        outbox: gets the background responses that end.
 
     Returns:
         The result of each write.
@@ -217,7 +220,7 @@ async def write_batch(
         await _update(connection, record, rows[record.id].number, server_number)
     new_numbers = await _insert_records(connection, [*changes.new_records.values()], server_number)
     numbers = {id: row.number for id, row in rows.items() if id not in changes.deleted_ids} | new_numbers
-    await _background_rows(kept_writes, changes.results, numbers).write(connection)
+    await _background_rows(kept_writes, changes.results, numbers).write(connection, outbox)
     record_results = iter(changes.results)
     results: list[WriteResult] = []
     for write in writes:

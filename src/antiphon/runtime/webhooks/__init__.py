@@ -1,0 +1,1 @@
+"""Webhooks: events of background responses, sent to the endpoints of the configuration."""
