@@ -40,6 +40,11 @@ class Deadline:
             self._timer.cancel()
             self._timer = None
 
+    def close(self) -> None:
+        """Cancel for good, and forget whom to call: who has a deadline of its own forms a cycle with it."""
+        self.cancel()
+        self._on_due = _do_nothing
+
     def _on_timer(self) -> None:
         self._timer, self._fires_at = None, inf
         if self.due_at > self._loop.time() + 0.001:  # uvloop counts whole milliseconds, so a timer may fire so much too early
@@ -47,3 +52,7 @@ class Deadline:
         else:
             self.due_at = inf
             self._on_due()
+
+
+def _do_nothing() -> None:
+    pass

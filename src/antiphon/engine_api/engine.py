@@ -20,6 +20,10 @@ An engine may call it at any time, also from within `send`.
 """
 
 
+def deliver_nowhere(_events: object) -> None:
+    """For an engine whose conversation is over: a session and a conversation that refer to each other are freed late."""
+
+
 class EngineOverrun(RuntimeError):
     """The engine has no room for the command, which was not taken."""
 

@@ -11,20 +11,20 @@ class Outbox(Generic[ServerEventT]):
     """
     What a session does about the event that it is handling.
 
-    Args:
-        stamp: the fields that every event to the client carries, such as its id; called once for each.
-
     Attributes:
         effects: in order.
     """
 
-    def __init__(self, stamp: Callable[[], Mapping[str, object]]) -> None:
+    def __init__(self) -> None:
         self.effects: list[Effect[ServerEventT]] = []
-        self._stamp = stamp
+
+    def stamp(self) -> Mapping[str, object]:
+        """The fields that every event to the client carries, such as its id; called once for each."""
+        return {}
 
     def send(self, kind: Callable[..., ServerEventT], /, **fields: object) -> None:
         """Send the client an event: `kind` is its class."""
-        self.effects.append(Send(kind(**fields, **self._stamp())))
+        self.effects.append(Send(kind(**fields, **self.stamp())))
 
     def send_to_engine(self, command: commands.EngineCommand) -> None:
         """Send the engine a command."""

@@ -124,6 +124,7 @@ class Service:
             limits = SpoolLimits(-(-recording.spool_bytes // config.server.processes), recording.free_bytes, recording.days * DAY_S)
             folder = config.home / "recording"
             self.recorder = Recorder(folder, blobs, self.store.sessions, self.metrics, self.recordings.expire, limits, notice)
+            self.recordings.live_records = self.recorder.live_records
         self.event_encoder = EventEncoder(PROFILES[config.responses.profile])
         self.background = BackgroundRunner(
             config.background,

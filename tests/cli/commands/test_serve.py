@@ -184,7 +184,7 @@ def test_a_model_that_is_configured_wrongly_is_told_before_anything_is_loaded(pa
     assert (result.code, result.err) == (2, f"antiphon: Model 'mine': There is no model file {home / 'absent.gguf'}.\n")
 
 
-def test_a_model_server_that_is_down_is_told_before_the_greeting(parrot, home):
+def test_a_model_server_that_is_down_is_told(parrot, home):
     with (home / "antiphon.toml").open("a") as file:
         file.write('[[models]]\nname = "*"\nengine = "chat"\nbase_url = "http://127.0.0.1:9/v1"\n')
     with subprocess.Popen(

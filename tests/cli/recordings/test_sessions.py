@@ -411,6 +411,27 @@ def test_what_does_not_come_again_is_waited_for_once(url):
     assert time.monotonic() - began_s < 5 * patience_s  # of ten that it might be
 
 
+def test_a_replay_waits_for_the_answer_to_a_truncation_at_its_end(url):
+    """The client stopped the playback, and did nothing more."""
+    ask = {"type": "response.create"}
+    done = {"type": "response.done", "response": {"id": "resp_1", "status": "completed"}}
+    added = {"type": "conversation.item.added", "item": {"id": "item_1", "role": "assistant"}}
+    audio = {"type": "response.output_audio.delta", "response_id": "resp_1", "item_id": "item_1", "delta": "AAAA" * 8000}
+    cut = {"item_id": "item_1", "content_index": 0, "audio_end_ms": 20}
+    events = [
+        ("out", {"type": "session.created"}),
+        ("in", ask),
+        *(("out", each) for each in (added, audio, done)),
+        ("in", {"type": "conversation.item.truncate", **cut}),
+        ("out", {"type": "conversation.item.truncated", **cut}),
+    ]
+    recorded = recording([EventLine(seq, 0.0, *event) for seq, event in enumerate(events, 1)])
+    for _ in range(3):
+        replay = SessionReplay(recorded, is_fast=True)
+        turns = asyncio.run(replay.run(ApiClient(url), recorded.session_path("parrot", is_recorded=False)))
+        assert [turn.replayed.interrupted for turn in turns] == [turn.recorded.interrupted for turn in turns] == [True]
+
+
 def test_what_had_to_wait_keeps_its_pace_after(url):
     def asked(at_s):
         item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]}

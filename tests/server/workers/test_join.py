@@ -512,7 +512,8 @@ def program(home, url, *options):
     environ = os.environ | {"HOME": str(home), "ANTIPHON_WORKER_KEY": KEY}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ) as process:
         try:
-            assert "Joined" in process.stderr.readline()
+            joined = json.loads(process.stderr.readline())
+            assert joined["level"] == "info" and "Joined" in joined["message"]
             yield process
         finally:
             process.kill()
@@ -542,8 +543,11 @@ def test_a_worker_that_is_told_to_stop_cuts_short_what_takes_longer_than_it_may(
         assert process.wait(10) == 0
         thread.join(20)
         assert [status for status, _ in answers] == [503]
-        messages = [json.loads(line)["message"] for line in process.stderr.read().splitlines()]
-        assert messages[1:] == ["Draining: 1 session left.", "Time is up: 1 session cut short."]
+        lines = [json.loads(line) for line in process.stderr.read().splitlines()]
+        assert [(line["level"], line["message"]) for line in lines[1:]] == [
+            ("warning", "Draining: 1 session left."),
+            ("warning", "Time is up: 1 session cut short."),
+        ]
 
 
 def test_five_hundred_workers_that_come_and_go_leave_nothing_behind(base_url):

@@ -48,11 +48,10 @@ def serve(
     notice = log.own_log(loaded_config.config, shell)
     with log.log_failure(loaded_config.config, shell):
         config = weights.with_optional_speech(loaded_config.config, shell)
-        for note in upstreams.unreachable_notes(config):
-            notice(f"{note}; its models work as soon as it answers")
         # The supervisor must not load the server, which only its processes need.
         run = lazy.run.serve if is_alone else lazy.supervisor.serve
-        run(config, on_ready=lambda base_url, access: shell.say(greeting(config, base_url, shell.name, access)), notice=notice)
+        with upstreams.note_unreachable(config, lambda note: notice(f"{note}; its models work as soon as it answers")):
+            run(config, on_ready=lambda base_url, access: shell.say(greeting(config, base_url, shell.name, access)), notice=notice)
 
 
 def _speech_problem(config: Config, program: str) -> str | None:

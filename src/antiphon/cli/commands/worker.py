@@ -87,7 +87,7 @@ def worker(
     checks.check_models(config)
     notice = log.own_log(config, shell)
     with log.log_failure(config, shell):
-        serve(config, url=url, key=key, options=worker_options, notice=notice)
+        serve(config, url=url, key=key, options=worker_options, notice=notice, report=log.own_report(config, shell))
 
 
 def _parse_option(text: str) -> tuple[str, object]:

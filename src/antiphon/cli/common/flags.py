@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import (
+    App,
     CoercionError,
     CycloptsError,
     MissingArgumentError,
     Parameter,
     UnknownCommandError,
+    UnknownOptionError,
     UnusedCliTokensError,
     ValidationError,
 )
@@ -43,9 +45,15 @@ def _describe_problem(error: CycloptsError, command: str) -> str:
     tokens = error.unused_tokens or []
     match error:
         case UnknownCommandError() if error.app is not None:
-            return _describe_unknown(tokens[0], [name for name in error.app if not name.startswith("-")])
+            return _describe_unknown(tokens[0], error.app)
+        case UnknownOptionError() if error.app is not None and error.token is not None:
+            return _describe_unknown(error.token.keyword or error.token.value, error.app)
+        case ValidationError() if error.app is not None and (unknown := _unknown_option(_values(error), error.app)) is not None:
+            return _describe_unknown(unknown, error.app)
         case UnusedCliTokensError():
             return f"`{command}` takes no {quote_list(tokens)}{'; put the question in quotes' if command == 'antiphon ask' else ''}."
+        case MissingArgumentError() if error.app is not None and (unknown := _unknown_option(tokens, error.app)) is not None:
+            return _describe_unknown(unknown, error.app)
         case MissingArgumentError() if error.argument is not None:
             name = error.argument.name
             has_name = any(token.partition("=")[0] in error.argument.names for token in tokens)
@@ -58,9 +66,34 @@ def _describe_problem(error: CycloptsError, command: str) -> str:
             return str(error)
 
 
-def _describe_unknown(name: str, names: Sequence[str]) -> str:
+def _values(error: ValidationError) -> list[str]:
+    """What was typed for the argument that is wrong."""
+    return [token.value for token in error.argument.tokens] if error.argument is not None else []
+
+
+def _options(app: App) -> set[str]:
+    """The options of a command, or of a group of them and of its commands."""
+    names = {name for name in app if name.startswith("-")}
+    if app.default_command is not None:
+        arguments = [each for each in app.assemble_argument_collection() if each.parse]
+        return names.union(name for each in arguments for name in each.names if name.startswith("-"))
+    if app.name == ("antiphon",):  # to load all of its commands takes a second
+        return names
+    return names.union(*(_options(app[name]) for name in app if not name.startswith("-")))
+
+
+def _unknown_option(tokens: Sequence[str], app: App) -> str | None:
+    """The first of the tokens that is an option which a command does not have."""
+    names = _options(app)
+    return next((name for token in tokens if (name := token.partition("=")[0]).startswith("--") and name not in names), None)
+
+
+def _describe_unknown(name: str, app: App) -> str:
     if name.startswith("-"):
-        return f"There is no option {name}."
+        by_word = {option.lstrip("-"): option for option in _options(app)}  # all begin alike
+        close = get_close_matches(name.partition("=")[0].lstrip("-"), sorted(by_word), n=1)
+        return f"There is no option {name}; did you mean {by_word[close[0]]}?" if close else f"There is no option {name}."
+    names = [each for each in app if not each.startswith("-")]
     if close := get_close_matches(name, names, n=1):
         return f"There is no '{name}'; did you mean '{close[0]}'?"
     return f"There is no '{name}'; there are {quote_list(names)}."

@@ -23,6 +23,13 @@ def own_log(config: Config, shell: Shell) -> Callable[[str], None]:
     return lambda line: lazy.logs.get().warning("notice", message=line)
 
 
+def own_report(config: Config, shell: Shell) -> Callable[[str], None]:
+    """What takes lines that tell an operator that all is well; call `own_log` before."""
+    if shell.stderr is not sys.__stderr__ or not lazy.logs.is_json(config.logging):
+        return shell.note
+    return lambda line: lazy.logs.get().info("notice", message=line)
+
+
 @contextlib.contextmanager
 def log_failure(config: Config, shell: Shell) -> Iterator[None]:
     """

@@ -19,7 +19,9 @@ from antiphon.wire.codec.types import JsonDict
 IDLE_TIMEOUT_S = 20.0
 """Longer than any model takes between two events."""
 
-_END_EVENTS = ("response.done", END_OF_TURN)
+_TRUNCATED = "conversation.item.truncated"
+
+_END_EVENTS = ("response.done", END_OF_TURN, _TRUNCATED)
 
 
 class SessionReplay:
@@ -81,6 +83,8 @@ class SessionReplay:
             self._append_line(OUT, event)
             self._ids.on_server_event(event)
             self._received_counts[milestone_of(event)] += 1
+            if event.get("type") == "error":  # a truncation may have been refused, as the new answer is shorter
+                self._missing_counts[_TRUNCATED] += 1
             self._arrival.set()
         self._is_over = True
         self._arrival.set()

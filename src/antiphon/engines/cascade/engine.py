@@ -20,7 +20,7 @@ from msgspec import structs
 
 from antiphon.engine_api import commands, events as engine_events, history as engine_history
 from antiphon.engine_api.capabilities import Capabilities
-from antiphon.engine_api.engine import CountingEngine, Deliver, Engine, EngineConversation, EngineOverrun
+from antiphon.engine_api.engine import CountingEngine, Deliver, Engine, EngineConversation, EngineOverrun, deliver_nowhere
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.cascade.history import TranscriptHistory, count_audio_tokens, is_same_request, last_turn_id
 from antiphon.engines.cascade.input import SpeechInput
@@ -81,20 +81,22 @@ class Cascade:
         """
         if self._ensure_ready is not None:
             await self._ensure_ready()
-        async with asyncio.TaskGroup() as tasks:
-            conversation = _CascadeConversation(
-                self._speech_stack,
-                self._inner.capabilities,
-                deliver,
-                tasks,
-                speculates=self._speculates,
-                count_speculation=self._count_speculation,
-            )
-            async with self._inner.open(settings, conversation.receive) as conversation.inner:
-                try:
-                    yield conversation
-                finally:
-                    conversation.close()
+        with contextlib.ExitStack() as ends:
+            async with asyncio.TaskGroup() as tasks:
+                conversation = _CascadeConversation(
+                    self._speech_stack,
+                    self._inner.capabilities,
+                    deliver,
+                    tasks,
+                    speculates=self._speculates,
+                    count_speculation=self._count_speculation,
+                )
+                ends.callback(conversation.let_go)
+                async with self._inner.open(settings, conversation.receive) as conversation.inner:
+                    try:
+                        yield conversation
+                    finally:
+                        conversation.close()
 
 
 def _cascade_capabilities(inner: Capabilities, speech_stack: SpeechStack) -> Capabilities:
@@ -128,15 +130,23 @@ class _Generation:
     Attributes:
         request: as the session sent it, or is expected to.
         inner_id: the response's id for the inner engine.
-        task: transcribes, requests the answer from the inner engine, and speaks it.
+        task: transcribes, requests the answer from the inner engine, and speaks it; None when it is over, as the
+            traceback of its cancellation leads back here.
     """
-
-    task: "asyncio.Task[None]"
 
     def __init__(self, request: commands.Respond, inner_id: str, answer: SpokenAnswer) -> None:
         self.request = request
         self.inner_id = inner_id
         self.answer = answer
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.task is None or self.task.done()
+
+    def stop(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
 
 
 class _CascadeConversation:
@@ -214,7 +224,13 @@ class _CascadeConversation:
         if self._input is not None:
             self._input.speech_input.close()
         for generation in self._generations.values():
-            generation.task.cancel()
+            generation.stop()
+
+    def let_go(self) -> None:
+        """Forget all that was said, once all work has stopped: the parts of a conversation refer to each other."""
+        self._input = self._speculative = self._expected_request = self._prepare_task = None
+        self._generations.clear()
+        self._deliver = deliver_nowhere
 
     def deliver(self, events: Sequence[engine_events.EngineEvent]) -> None:
         if not self._is_closed:
@@ -241,7 +257,7 @@ class _CascadeConversation:
             self._speculative = self._expected_request = None
             self._record_outcome("used")
             speculative.answer.release(count_audio_tokens(request.history))
-            if speculative.task.done():
+            if speculative.is_over:
                 self._generations.pop(speculative.inner_id, None)
             return
         if not request.out_of_band:  # such a response answers no turn (Realtime reference: `conversation: "none"`)
@@ -296,6 +312,7 @@ class _CascadeConversation:
     def _on_generation_over(self, generation: _Generation, task: "asyncio.Task[None]") -> None:
         # In a callback, not at the end of the task: a task that is cancelled before its first step runs none of its
         # code.
+        generation.task = None
         if task.cancelled():
             generation.answer.end("cancelled")
         if generation is not self._speculative:  # a complete speculative answer still waits for its request
@@ -308,7 +325,7 @@ class _CascadeConversation:
 
     def _stop_generation(self, generation: _Generation) -> None:
         self.inner.send(commands.Cancel(generation.inner_id))
-        generation.task.cancel()
+        generation.stop()
 
     def receive(self, events: Sequence[engine_events.EngineEvent]) -> None:
         """
@@ -375,7 +392,7 @@ class _CascadeConversation:
         self._record_outcome("dropped")
         generation.answer.discard()
         self._stop_generation(generation)
-        if generation.task.done():
+        if generation.is_over:
             self._generations.pop(generation.inner_id, None)
 
     def _record_outcome(self, outcome: Literal["begun", "used", "dropped"]) -> None:

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.capabilities import Capabilities
-from antiphon.engine_api.engine import CountingEngine, Deliver, Engine, EngineConversation
+from antiphon.engine_api.engine import CountingEngine, Deliver, Engine, EngineConversation, deliver_nowhere
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.duplex.conversation import DuplexConversation
 from antiphon.engines.duplex.vision import ImageVision, NoVision, OcrReader, OcrVision, Vision
@@ -119,6 +119,8 @@ class _AdapterConversation:
             self._duplex.resume()
 
     def close(self) -> None:
-        """Deliver nothing more."""
+        """Deliver nothing more, and forget what was said."""
+        self._deliver = deliver_nowhere
         if self._duplex is not None:
             self._duplex.close()
+            self._duplex = None  # it refers to the inner conversation, which delivers to this

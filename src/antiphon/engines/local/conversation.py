@@ -112,6 +112,11 @@ class LocalConversation:
         self._prefill_request = request
         if self._prefill_task is None or self._prefill_task.done():
             self._prefill_task = self._tasks.create_task(self._run_prefill())
+            self._prefill_task.add_done_callback(self._on_prefill_done)
+
+    def _on_prefill_done(self, task: asyncio.Task[None]) -> None:
+        if self._prefill_task is task:
+            self._prefill_task = None  # the traceback of its cancellation leads back here
 
     async def _run_prefill(self) -> None:
         scheduler = self._engine.prefill_scheduler

@@ -94,7 +94,7 @@ class OmniConversation:
         self._is_cut = False
         numbers = count(1)
         self._new_id = lambda: f"said_{next(numbers)}"
-        self._task = tasks.create_task(self._run_jobs())
+        self._task: asyncio.Task[None] | None = tasks.create_task(self._run_jobs())
 
     # Commands
 
@@ -125,7 +125,8 @@ class OmniConversation:
 
     def abort(self) -> None:
         """Fail every response, because the server stops."""
-        self._task.cancel()
+        if self._task is not None:
+            self._task.cancel()
         self._fail(shutting_down(), SHUTTING_DOWN_CODE)
         if self._session is not None:
             self._session.close()
@@ -134,8 +135,10 @@ class OmniConversation:
         """Deliver nothing more and end the session; returns whether the worker became idle."""
         self._deliver_events = lambda _events: None
         self._fatal_error = self._fatal_error or UpstreamError("The conversation is over.")
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None  # the traceback of its cancellation leads back here
         return await self._access.release_session(self._session)
 
     # Jobs

@@ -135,6 +135,7 @@ class BackendSession:
     def close(self) -> None:
         """Close the connection, without a call of the listener."""
         self.detach()
+        self._deadline.close()
         self.websocket.close()
         self._resolve(SessionEnd(UpstreamError("The session is over."), is_from_worker=False))
 
@@ -210,7 +211,7 @@ class BackendSession:
         return UpstreamError(f"The worker ended the session ({shorten(reason, 64)}).", code="backend_error")
 
     def _finish(self, end: SessionEnd) -> None:
-        self._deadline.cancel()
+        self._deadline.close()
         self._resolve(end)
         listener, self._listener = self._listener, None
         if listener is not None:

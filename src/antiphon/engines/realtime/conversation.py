@@ -128,6 +128,7 @@ class RealtimeUpstreamConversation:
         """End the conversation and deliver nothing more."""
         self.deliver = lambda _events: None
         self.abort()
+        self._deadline.close()
 
     # Before there is a connection
 

@@ -16,6 +16,7 @@ from msgspec import UNSET, Struct
 
 from antiphon.audio import duration_ms, size_bytes
 from antiphon.engine_api import commands, events as engine_events, history as engine_history
+from antiphon.engine_api.engine import deliver_nowhere
 from antiphon.engines.realtime.faults import HARMLESS_ERROR_CODES, ErrorMapper, error_from_event
 from antiphon.engines.realtime.input_audio import InputAudioTracker
 from antiphon.engines.realtime.items import to_wire_item
@@ -430,7 +431,8 @@ class RealtimeUpstreamSession:
             response.last_activity_at = now
 
     def close(self, error: ApiError) -> list[engine_events.EngineEvent]:
-        """The connection is lost: end everything with this error."""
+        """The connection is lost: end everything with this error, and send nothing more."""
+        self._send = deliver_nowhere  # it refers to the connection, which has this
         batch: list[engine_events.EngineEvent] = []
         for response in [*self._pending_responses, *self._active_responses.values()]:
             batch += _end_response(response, error)

@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from antiphon.audio import duration_ms, size_bytes
 from antiphon.engine_api import commands, events as engine_events, history
-from antiphon.engine_api.engine import Deliver
+from antiphon.engine_api.engine import Deliver, deliver_nowhere
 from antiphon.engine_api.options import TurnDetection
 from antiphon.engines.scripted.answers import response_steps
 from antiphon.engines.scripted.listening import ScriptedSpeechInput
@@ -124,6 +124,7 @@ class ScriptedDuplex:
     def close(self) -> None:
         """Deliver nothing more."""
         self._is_closed = True
+        self._deliver = deliver_nowhere  # it is who has this
         self._speech_input.close()
         if self._work_handle is not None:
             self._work_handle.cancel()

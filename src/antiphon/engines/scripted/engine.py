@@ -20,7 +20,7 @@ from typing import Any
 
 from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.capabilities import Capabilities
-from antiphon.engine_api.engine import BuildContext, Deliver, EngineConversation, EngineOverrun
+from antiphon.engine_api.engine import BuildContext, Deliver, EngineConversation, EngineOverrun, deliver_nowhere
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.scripted.answers import count_input_tokens, response_steps
 from antiphon.engines.scripted.duplex import ScriptedDuplex
@@ -129,7 +129,7 @@ class _ScriptedConversation:
     def close(self) -> None:
         """Deliver nothing more."""
         self._is_closed = True
-        self._deliver = lambda _events: None
+        self._deliver = deliver_nowhere
         self._speech_input.close()
         if self._duplex is not None:
             self._duplex.close()

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from antiphon.audio import SAMPLE_BYTES
 from antiphon.engine_api import commands, events
-from antiphon.engine_api.engine import Deliver
+from antiphon.engine_api.engine import Deliver, deliver_nowhere
 from antiphon.engines.scripted.answers import placeholder_transcript, split_words
 from antiphon.engines.scripted.script import Script, ScriptedTranscript
 from antiphon.engines.scripted.turn_detection import LevelVad, ScheduledVad, ScriptedVad
@@ -68,8 +68,10 @@ class ScriptedSpeechInput:
         self._clear_turn()
 
     def close(self) -> None:
-        """Process nothing more, not even what waits."""
+        """Process nothing more, not even what waits, and forget whom to tell, who refers to this."""
         self._waiting_commands = []
+        self._vad = None
+        self._deliver = self._play_steps = deliver_nowhere
 
     def _process_waiting(self) -> None:
         waiting, self._waiting_commands = self._waiting_commands, []

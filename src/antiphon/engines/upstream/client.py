@@ -269,14 +269,21 @@ class UpstreamClient:
 
     async def _retry(self, attempt: Callable[[], Awaitable[T | UpstreamFailure]], on_retry: Callable[[], None] = lambda: None) -> T:
         backoff_s = iter(BACKOFF_S[: self._options.retries])
-        while isinstance(outcome := await self._try_guarded(attempt), UpstreamFailure):
-            await self._back_off(outcome, next(backoff_s, None), on_retry)
-        return outcome
+        outcome: T | UpstreamFailure | None = None
+        try:
+            while isinstance(outcome := await self._try_guarded(attempt), UpstreamFailure):
+                await self._back_off(outcome, next(backoff_s, None), on_retry)
+            return outcome
+        finally:
+            outcome = None  # its error has a traceback that leads here, and on to the request
 
     async def _back_off(self, failure: UpstreamFailure, pause_s: float | None, on_retry: Callable[[], None]) -> None:
         self.count_failure(failure.reason)
         if pause_s is None or not failure.may_retry or failure.retry_after_s > MAX_RETRY_WAIT_S:
-            raise self.redact(failure.error)
+            try:
+                raise self.redact(failure.error)
+            finally:
+                del failure  # as above
         on_retry()
         await asyncio.sleep(max(pause_s * random.uniform(1.0, 1.5), failure.retry_after_s))
 

@@ -124,8 +124,9 @@ class HttpExchange:
         self._first_byte_s = first_byte_s
         self._idle_s = idle_s
         self._connection: HttpConnection | None = None
-        # How the body is read; None for a stream of events, which nearly every body is.
-        self._body_reader: Callable[[list[bytes]], None] | None = self._read_error_body
+        # How the body is read; None for a stream of events, which nearly every body is. No bound method: that would
+        # form a cycle.
+        self._body_reader: Callable[[HttpExchange, list[bytes]], None] | None = HttpExchange._read_error_body
         self._parser = SseParser()
         self._body = bytearray()
         self._limit_bytes = ERROR_LIMIT_BYTES
@@ -186,9 +187,9 @@ class HttpExchange:
         elif media_type == "text/event-stream":
             self._body_reader = None
         elif media_type == "application/json":
-            self._body_reader, self._limit_bytes = self._read_json_body, min(JSON_LIMIT_BYTES, self._limits.max_bytes)
+            self._body_reader, self._limit_bytes = HttpExchange._read_json_body, min(JSON_LIMIT_BYTES, self._limits.max_bytes)
         elif media_type in GENERIC_MEDIA_TYPES:
-            self._body_reader = self._sniff_body
+            self._body_reader = HttpExchange._sniff_body
         else:
             self._fail_media_type(media_type)
 
@@ -200,7 +201,7 @@ class HttpExchange:
             self._has_begun = True
             self._deadline.set(due_at)
         if self._body_reader is not None:
-            self._body_reader(pieces)
+            self._body_reader(self, pieces)
             return
         piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._remaining_bytes -= len(piece)
@@ -220,7 +221,7 @@ class HttpExchange:
 
     def on_response_end(self) -> None:
         self._connection = None
-        if self._body_reader == self._read_error_body:
+        if self._body_reader is HttpExchange._read_error_body:
             self._fail_with_status()
         else:
             self._deliver_last_events(self._parser.end() if self._body_reader is None else [bytes(self._body)])
@@ -229,7 +230,7 @@ class HttpExchange:
     def on_response_error(self, problem: str) -> None:
         self._connection = None
         # What came may yet be a complete response, or enough of an error body.
-        if self._status and self._body_reader == self._read_error_body:
+        if self._status and self._body_reader is HttpExchange._read_error_body:
             self._fail_with_status()
         elif self._has_begun:
             self._end_stream(problem)
@@ -309,7 +310,7 @@ class HttpExchange:
 
     def _resolve(self, failure: UpstreamFailure | None, *, abort_connection: bool = False) -> None:
         """End the exchange; with `abort_connection` the rest of the response, perhaps a long one, is not read."""
-        self._deadline.cancel()
+        self._deadline.close()
         connection, self._connection = self._connection, None
         if connection is not None:
             if abort_connection:

@@ -263,7 +263,7 @@ class WebSocketClient(WSListener):
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._transport = None
-        self._deadline.cancel()
+        self._deadline.close()
         self._is_disconnected = True
         self._schedule_turn()
 

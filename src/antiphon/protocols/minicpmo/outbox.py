@@ -72,7 +72,7 @@ class MinicpmoOutbox(Outbox[events.ServerEvent]):
     """
 
     def __init__(self, session_id: str) -> None:
-        super().__init__(self._time_stamp)
+        super().__init__()
         self.at = 0.0
         self.has_begun = False
         self.session_id = session_id
@@ -83,7 +83,7 @@ class MinicpmoOutbox(Outbox[events.ServerEvent]):
         self._pending_notes: list[str] = []
         self._all_notes: set[str] = set()
 
-    def _time_stamp(self) -> dict[str, object]:
+    def stamp(self) -> Mapping[str, object]:
         # MiniCPM-o: events of the queue have no time, all later ones do.
         return {"server_send_ts": self.at if self.has_begun else UNSET}
 

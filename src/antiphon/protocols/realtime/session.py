@@ -17,10 +17,10 @@ from msgspec import UNSET, Struct, structs
 from antiphon.engine_api import commands, events as engine_events, history as engine_history
 from antiphon.errors import ApiError, ClientError, ServerError
 from antiphon.protocols.dispatch import HandlerTable, on, table
-from antiphon.protocols.outbox import Outbox
 from antiphon.protocols.realtime.conversation import ConversationEntry, ConversationItems
 from antiphon.protocols.realtime.input_audio import InputAudioStream, InputTranscriptEvent
 from antiphon.protocols.realtime.items import ItemCommands, check_event_size
+from antiphon.protocols.realtime.outbox import RealtimeOutbox
 from antiphon.protocols.realtime.output_buffer import OutputBuffer, UnheardPart
 from antiphon.protocols.realtime.plan import plan_response
 from antiphon.protocols.realtime.response import CancelReason, RealtimeResponse
@@ -69,7 +69,7 @@ class RealtimeSession:
         self.end_reason: str | None = None
         self._config = config
         self._new_id = new_id
-        self._outbox: Outbox[events.ServerEvent] = Outbox(lambda: {"event_id": new_id("event")})
+        self._outbox = RealtimeOutbox(new_id)
         self._conversation = ConversationItems()
         self._item_commands = ItemCommands(config, self._outbox, new_id, self._conversation)
         self._session: AnySession

@@ -46,6 +46,10 @@ def interrupted_error() -> ServerError:
     return ServerError(INTERRUPTED_MESSAGE)
 
 
+def _ignore(_is_behind: bool) -> None:
+    pass
+
+
 class Journal:
     """
     The client and the store of a background response's driver.
@@ -74,7 +78,7 @@ class Journal:
         self.is_streamed = events is not None
         self.is_over = False
         self.has_finished = False
-        self.on_backlog: Callable[[bool], None] = lambda _is_behind: None
+        self.on_backlog: Callable[[bool], None] = _ignore
         self.error: ApiError | None = None
         self.event_count = 0
         self.first_token_at: float | None = None
@@ -116,6 +120,11 @@ class Journal:
 
     def close(self, error: ApiError | None) -> None:
         self.error = error
+
+    def let_go(self) -> None:
+        """Forget what leads back to the driver, which refers to this: the callback, and the traceback of an error."""
+        self.on_backlog = _ignore
+        self.error = None
 
     def _check_backlog(self) -> None:
         is_behind = len(self._out) > MAX_PENDING_BYTES

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from msgspec import structs
 
@@ -31,11 +31,15 @@ class RecordingLibrary:
     Args:
         settings: how long recordings are kept, and how many.
         clock: Unix seconds.
+
+    Attributes:
+        live_records: of this process's sessions whose record is not stored yet, by their ids.
     """
 
     def __init__(
         self, sessions: SessionStore, blobs: BlobStore, settings: RecordingSettings, clock: Callable[[], float] = time.time
     ) -> None:
+        self.live_records: Mapping[str, SessionRecord] = {}
         self._sessions = sessions
         self._blobs = blobs
         self._settings = settings
@@ -61,6 +65,9 @@ class RecordingLibrary:
             ClientError: 404; there is none, or it is another tenant's.
         """
         session = await self._sessions.get(tenant, session_id) if _ID.fullmatch(session_id) else None
+        if session is None:  # not stored yet
+            live = self.live_records.get(session_id)
+            session = live if live is not None and tenant in (None, live.tenant) else None
         if session is None:
             raise ClientError(f"Session with id '{shorten(session_id)}' not found.", status=404, code="session_not_found")
         return session

@@ -18,6 +18,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+from msgspec import structs
+
 from antiphon.errors import ApiError
 from antiphon.records import KeyRecord, SessionRecord
 from antiphon.runtime.core.metrics import Metrics
@@ -36,6 +38,8 @@ from antiphon.runtime.recording.spool import (
 from antiphon.runtime.recording.writer import DISK_TOO_SLOW, QueuedEnd, QueuedEvent, RecordingWriter
 from antiphon.stores.base import SessionStore
 from antiphon.stores.blobs import BlobStore
+from antiphon.wire.minicpmo import server_events as minicpmo_events
+from antiphon.wire.realtime import server_events as realtime_events
 
 SWEEP_S = 600.0
 """Seconds between two searches for old recordings."""
@@ -59,6 +63,10 @@ def should_record(policy: str, key: KeyRecord | None, *, is_requested: bool) -> 
     return rule == "always" or (rule == "consent" and is_requested)
 
 
+FORGET_S = 10.0
+"""How long after a session's end its record is kept that could not be stored. Storing it takes milliseconds."""
+
+
 class RecordingTap:
     """
     Records the events of one session.
@@ -76,12 +84,16 @@ class RecordingTap:
         self.started_at_s = time.monotonic()
         self._recorder = recorder
         self._record_event = recorder.record_event
+        self._live_id: str | None = None
 
     def on_client_event(self, event: object) -> None:
         if self.truncation_reason is None:
             self._record_event(self, IN, event)
 
     def on_server_event(self, event: object) -> None:
+        if self._live_id is None and (session_id := _created_session_id(event)) is not None:
+            self._live_id = session_id
+            self._recorder.live_records[session_id] = structs.replace(self.record, id=session_id)
         if self.truncation_reason is None:
             self._record_event(self, OUT, event)
 
@@ -91,7 +103,19 @@ class RecordingTap:
             self._record_event(self, INTERNAL, observation)
 
     def end(self, reason: str) -> None:
+        if self._live_id is not None:
+            self._recorder.forget_live_record(self._live_id)
         self._recorder.end(self, reason)
+
+
+def _created_session_id(event: object) -> str | None:
+    match event:
+        case realtime_events.SessionCreated(session=session) if session.id:
+            return session.id
+        case minicpmo_events.SessionCreated(session_id=session_id):
+            return session_id
+        case _:
+            return None
 
 
 class Recorder:
@@ -106,6 +130,7 @@ class Recorder:
         now: Unix seconds.
 
     Attributes:
+        live_records: of the sessions whose record is not stored yet, by their ids: their clients may ask for them.
         pending: recordings that have ended and are not stored yet.
         close_timeout_s: how long `close` waits for them to be stored.
     """
@@ -129,6 +154,7 @@ class Recorder:
         self._expire = expire
         self._spool = spool
         self._notice = notice
+        self.live_records: dict[str, SessionRecord] = {}
         self.pending = PendingRecordings()
         self.close_timeout_s = CLOSE_TIMEOUT_S
         self._writer = RecordingWriter(spool, now, self._enqueue_from_thread, self._drop_from_thread, self.pending, limits)
@@ -193,6 +219,10 @@ class Recorder:
         """Queue the end of a recording."""
         self._writer.enqueue_end(QueuedEnd(recording, time.monotonic(), reason))
 
+    def forget_live_record(self, session_id: str) -> None:
+        """The session has ended: its record is in the store, soon will be, or never."""
+        asyncio.get_running_loop().call_later(FORGET_S, self.live_records.pop, session_id, None)
+
     # Storing ended recordings
 
     def _enqueue_from_thread(self, recording: SpooledRecording) -> None:
@@ -229,6 +259,7 @@ class Recorder:
             # A failure does little harm: a live session is stored again at its end, and a deleted one expires as lost.
             with contextlib.suppress(ApiError):
                 await self._sessions.put(recording.record)
+                self.live_records.pop(recording.record.id, None)
         self._to_persist.put_nowait(None)
 
     def _notice_truncation(self, record: SessionRecord) -> None:

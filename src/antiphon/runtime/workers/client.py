@@ -77,6 +77,7 @@ class WorkerClient:
         url: of the server, `ws://` or `wss://`, without a path.
         key: the API key that workers join with.
         notice: takes lines for the operator; repetitions are left out.
+        report: takes those of them that only tell that all is well; by default as the others.
         exits_when_drained: whether `run` returns when the server's operator drains the worker; else it stays joined and
             idle.
     """
@@ -90,6 +91,7 @@ class WorkerClient:
         notice: Callable[[str], None],
         timeouts: JoinTimeouts | None = None,
         *,
+        report: Callable[[str], None] | None = None,
         exits_when_drained: bool = False,
     ) -> None:
         self._engine = engine
@@ -97,6 +99,7 @@ class WorkerClient:
         self._url = url
         self._key = key
         self._notice = notice
+        self._report = report or notice
         self._timeouts = timeouts or JoinTimeouts()
         self._exits_when_drained = exits_when_drained
         self._server: ConversationServer | None = None
@@ -176,7 +179,8 @@ class WorkerClient:
             case JoinAccepted(id):
                 self._has_joined = True
                 self._unjoined_count = 0
-                self._notice_once(f"Joined {self._url} as {id}{', but takes no sessions, as it was drained' if self._is_draining else ''}.")
+                state = ", but takes no sessions, as it was drained" if self._is_draining else ""
+                self._notice_once(f"Joined {self._url} as {id}{state}.", is_well=not state)
             case JoinRefused(message):
                 self._is_refused = True
                 self._notice_once(f"{self._url} refused this worker: {message}")
@@ -186,7 +190,7 @@ class WorkerClient:
                 self._drain(f"The operator of {self._url} drained this worker: it takes no more sessions.")
             case Undrain() if self._is_draining and not self._end_event.is_set():
                 self._is_draining = False
-                self._notice_once(f"The operator of {self._url} resumed this worker: it takes sessions again.")
+                self._notice_once(f"The operator of {self._url} resumed this worker: it takes sessions again.", is_well=True)
                 if self._server is not None:
                     self._server.resume()
             case WorkerDismissed():
@@ -232,10 +236,10 @@ class WorkerClient:
             again = "" if self._unjoined_count == 1 else f" ({self._unjoined_count} times so far)"
             self._notice_once(f"{self._url} could not be joined{again}: {reason} This worker keeps trying.")
 
-    def _notice_once(self, line: str) -> None:
+    def _notice_once(self, line: str, *, is_well: bool = False) -> None:
         if line != self._last_notice:
             self._last_notice = line
-            self._notice(line)
+            (self._report if is_well else self._notice)(line)
 
 
 def _format_sessions(count: int) -> str:
@@ -263,12 +267,21 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
     drain_s: float = 30.0
 
 
-def serve(config: Config, *, url: str, key: str, options: WorkerOptions, notice: Callable[[str], None]) -> None:
+def serve(
+    config: Config,
+    *,
+    url: str,
+    key: str,
+    options: WorkerOptions,
+    notice: Callable[[str], None],
+    report: Callable[[str], None],
+) -> None:
     """
     Answer for the server at `url` with the first configured model, until a signal.
 
     Args:
         notice: takes lines for the operator.
+        report: takes those that only tell that all is well.
 
     Raises:
         ApiError: the engine can't be built or started.
@@ -292,7 +305,9 @@ def serve(config: Config, *, url: str, key: str, options: WorkerOptions, notice:
             if speech is not None:
                 await speech.warm_up()
             hello, timeouts = _build_hello(served_engine, entry.name, options), JoinTimeouts(drain_s=options.drain_s)
-            client = WorkerClient(served_engine, hello, url, key, notice, timeouts, exits_when_drained=options.exits_when_drained)
+            client = WorkerClient(
+                served_engine, hello, url, key, notice, timeouts, report=report, exits_when_drained=options.exits_when_drained
+            )
             on_first_signal.append(client.stop)
             await client.run()
         finally:

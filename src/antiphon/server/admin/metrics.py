@@ -3,7 +3,7 @@
 import itertools
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -20,7 +20,7 @@ from antiphon.server.http.operation import Operation
 if TYPE_CHECKING:
     from prometheus_client import Metric
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-    from prometheus_client.registry import Collector, CollectorRegistry
+    from prometheus_client.registry import CollectorRegistry
 
 K = TypeVar("K", bound=tuple[str, ...])
 T = TypeVar("T")
@@ -62,26 +62,34 @@ def _registry(totals: ServerTotals) -> "CollectorRegistry":
     return registry
 
 
-def _process_collector(pids: Sequence[int], exited_cpu_s: float) -> "Collector":
+class _Collector:
+    """
+    What a registry collects from. No class of the library's kind: that would be made anew for every scrape, as it is
+    loaded late, and a class is freed by a full collection only.
+    """
+
+    def __init__(self, collect: Callable[[], Iterator["Metric"]]) -> None:
+        self.collect = collect
+
+
+def _process_collector(pids: Sequence[int], exited_cpu_s: float) -> _Collector:
     """CPU, memory and file numbers, added up over all processes; the start time is the earliest one."""
-    from prometheus_client import ProcessCollector, core  # noqa: PLC0415 - as above
-    from prometheus_client.registry import Collector  # noqa: PLC0415 - as above
+    from prometheus_client import ProcessCollector  # noqa: PLC0415 - as above
 
-    class ProcessTotals(Collector):
-        def collect(self) -> Iterator[core.Metric]:
-            each = [ProcessCollector(pid=partial(int, pid), registry=None).collect() for pid in pids]
-            families_by_name: defaultdict[str, list[core.Metric]] = defaultdict(list)
-            for family in itertools.chain(*each):
-                families_by_name[family.name].append(family)
-            for name, families in families_by_name.items():
-                values = [sample.value for family in families for sample in family.samples]
-                if name == "process_cpu_seconds":
-                    values.append(exited_cpu_s)
-                first = families[0]
-                first.samples = [first.samples[0]._replace(value=min(values) if name == "process_start_time_seconds" else sum(values))]
-                yield first
+    def collect() -> Iterator["Metric"]:
+        each = [ProcessCollector(pid=partial(int, pid), registry=None).collect() for pid in pids]
+        families_by_name: defaultdict[str, list[Metric]] = defaultdict(list)
+        for family in itertools.chain(*each):
+            families_by_name[family.name].append(family)
+        for name, families in families_by_name.items():
+            values = [sample.value for family in families for sample in family.samples]
+            if name == "process_cpu_seconds":
+                values.append(exited_cpu_s)
+            first = families[0]
+            first.samples = [first.samples[0]._replace(value=min(values) if name == "process_start_time_seconds" else sum(values))]
+            yield first
 
-    return ProcessTotals()
+    return _Collector(collect)
 
 
 class _Families:
@@ -111,18 +119,16 @@ class _Families:
         return family
 
 
-def _server_collector(metrics: Snapshot) -> "Collector":
+def _server_collector(metrics: Snapshot) -> _Collector:
     from prometheus_client import core  # noqa: PLC0415 - as above
-    from prometheus_client.registry import Collector  # noqa: PLC0415 - as above
 
     families = _Families(core)
 
-    class ServerCollector(Collector):
-        def collect(self) -> Iterator["Metric"]:
-            for collect_part in (_http, _responses, _sessions, _minicpmo, _queue, _backends):
-                yield from collect_part(metrics, families)
+    def collect() -> Iterator["Metric"]:
+        for collect_part in (_http, _responses, _sessions, _minicpmo, _queue, _backends):
+            yield from collect_part(metrics, families)
 
-    return ServerCollector()
+    return _Collector(collect)
 
 
 def _http(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:

@@ -174,6 +174,10 @@ class ServerConnection(LimitedHttpProtocol):
         super().connection_lost(exc)
         if self._listener is not None:
             self._listener.hang_up()
+        # They refer to this, and would only be freed together with it by a full collection.
+        self._listener = self._websocket = None
+        self.scope = self.cycle = None  # type: ignore[assignment]  # as before the first request
+        self.expect_100_continue = False
 
     def pause_writing(self) -> None:
         super().pause_writing()

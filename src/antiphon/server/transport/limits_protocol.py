@@ -77,7 +77,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._enter_phase(Phase.HEAD)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._deadline.cancel()
+        self._deadline.close()
         self._unset_keepalive_if_required()
         if self._address is not None:
             self._limiter.release(self._address)

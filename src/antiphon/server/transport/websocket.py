@@ -271,6 +271,7 @@ class ServerWebSocket:
         self._out.clear()
         self._reader.release()
         self._notify_disconnect()
+        self._listener = self._on_binary = None  # they refer to this
         if not self._closed_future.done():
             self._closed_future.set_result(None)
 

@@ -61,6 +61,23 @@ class FrameListener(Protocol):
         """Invalid or refused input; nothing follows. `code` is the one to close with."""
 
 
+class _Nobody:
+    def on_binary(self, content: bytes) -> None:
+        pass
+
+    def on_ping(self, payload: bytes) -> None:
+        pass
+
+    def on_close(self, code: int | None) -> None:
+        pass
+
+    def on_protocol_error(self, code: int, reason: str) -> None:
+        pass
+
+
+_NOBODY = _Nobody()
+
+
 class FrameReader(WSListener):
     """
     Reads the frames that a client sends.
@@ -95,7 +112,7 @@ class FrameReader(WSListener):
     def __init__(self, listener: FrameListener, on_text: Callable[[bytes], None], limit_bytes: int = MESSAGE_LIMIT_BYTES) -> None:
         self.frames = 0
         self._limit_bytes = limit_bytes
-        self._listener = listener
+        self._listener: FrameListener = listener
         self._on_text = on_text
         self._message_type: WSMsgType | None = None
         self._parts = bytearray()
@@ -206,6 +223,7 @@ class FrameReader(WSListener):
         self.end()
         self.mute()
         self._parser = None
+        self._listener = _NOBODY
 
     # What the parser calls
 

@@ -104,6 +104,11 @@ class OutputAudioTrack:
     def stop(self) -> None:
         """Nothing to do; aiortc calls it."""
 
+    def let_go(self) -> None:
+        """The call is over: play silence, if anything."""
+        self._playback = PlaybackQueue()
+        self._on_tick = lambda: None
+
     def _next_packet(self) -> bytes:
         pcm = self._playback.take(PACKET_BYTES)
         if pcm:

@@ -116,6 +116,15 @@ class CallPeer:
         with contextlib.suppress(TimeoutError, AttributeError):
             async with asyncio.timeout(CLOSE_S):
                 await asyncio.shield(closing)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Part from aiortc's objects: they refer to each other, and what they hold is freed by a full collection only."""
+        self._receive_task = None
+        self._connection.remove_all_listeners()
+        if self._channel is not None:
+            self._channel.remove_all_listeners()
+        self._output_track.let_go()
 
     # Media
 

@@ -6,6 +6,7 @@ A message that can't be used is answered by an error event, and the connection g
 
 import asyncio
 from collections import deque
+from functools import partial
 
 from msgspec import Raw
 from starlette.types import Scope
@@ -62,7 +63,7 @@ class ResponsesSocket:
         self._connection: Connection | None = None
         lease: BodyLease = scope[BODY_LEASE_SCOPE_KEY]
         self._holder = lease.holder
-        self._memory = ConnectionMemory(lambda: service.memory_budget.lease(self._holder))
+        self._memory = ConnectionMemory(partial(service.memory_budget.lease, lease.holder))
 
     async def run(self, websocket: ServerWebSocket) -> None:
         """Serve the client until it leaves, or the connection's time is up."""
@@ -82,6 +83,7 @@ class ResponsesSocket:
             self._next_turn.set()
             steering.close()
             self._memory.clear()
+            self._connection = None  # whose steering refers to this
 
     def drain(self) -> None:
         """The server is about to stop: what runs may finish."""

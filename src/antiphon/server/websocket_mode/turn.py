@@ -126,6 +126,7 @@ class Turn:
         finally:
             self.drop()
             self._record(time.perf_counter() - started_at)
+            self._client = self._driver = self._task = self._resolved_request = None  # they refer to this turn, or are large
 
     def drop(self) -> None:
         """Give back what it holds; it is over, or never runs."""
