@@ -4,6 +4,7 @@ What the Open Responses specification (openresponses.org) asks of a server, and 
 The server's profile is `openai`, so what the specification names otherwise comes by OpenAI's names, and what it does not know comes too.
 """
 
+import contextlib
 import json
 import os
 import uuid
@@ -102,8 +103,8 @@ def stream(http):
 class Connection:
     """A WebSocket, whose every event is checked."""
 
-    def __init__(self):
-        self.socket = connect(f"{URL.replace('http', 'ws', 1)}/responses", additional_headers={"authorization": "Bearer none"})
+    def __init__(self, socket):
+        self.socket = socket
 
     def turn(self, input, **fields):
         """The last event of a `response.create` that stores nothing."""
@@ -120,15 +121,9 @@ class Connection:
 
 @pytest.fixture
 def open_connection():
-    connections = []
-
-    def opened():
-        connections.append(Connection())
-        return connections[-1]
-
-    yield opened
-    for connection in connections:
-        connection.socket.close()
+    address = f"{URL.replace('http', 'ws', 1)}/responses"
+    with contextlib.ExitStack() as stack:
+        yield lambda: Connection(stack.enter_context(connect(address, additional_headers={"authorization": "Bearer none"})))
 
 
 def said(response):
