@@ -92,6 +92,8 @@ def _response_template(resolved_request: ResolvedRequest) -> wire.Response:
         created_at=resolved_request.created_at,
         completed_at=None,
         status="in_progress",
+        # OpenAI's SDKs require it: null is the standard program where none was asked for.
+        access_programs=request.access_programs if request.access_programs and request.access_programs.cyber else None,
         background=resolved_request.is_background,
         conversation=UNSET if resolved_request.conversation_id is None else ConversationReference(id=resolved_request.conversation_id),
         error=None,
