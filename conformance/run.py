@@ -50,6 +50,11 @@ engine = "scripted"
 script = "{script}"
 
 [[models]]
+name = "gpt-parrot"
+engine = "scripted"
+script = "{script}"
+
+[[models]]
 name = "one-place"
 engine = "scripted"
 script = "{script}"

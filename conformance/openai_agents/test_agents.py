@@ -8,9 +8,11 @@ import pytest
 from agents import (
     Agent,
     OpenAIConversationsSession,
+    OpenAIResponsesCompactionSession,
     OpenAIResponsesModel,
     OpenAIResponsesWSModel,
     Runner,
+    SQLiteSession,
     function_tool,
     set_tracing_disabled,
 )
@@ -126,3 +128,26 @@ def test_a_websocket_carries_runs_with_tools_and_conversations_by_id():
     *outputs, kinds = asyncio.run(scenario())
     assert outputs == ["The tool says sunny in Paris", "You said: again", "The tool says sunny in Paris"]
     assert "raw_response_event" in kinds
+
+
+@pytest.mark.parametrize("mode", ["previous_response_id", "input"])
+def test_a_session_that_is_compacted(mode):
+    async def scenario():
+        client = openai.AsyncOpenAI(base_url=os.environ["ANTIPHON_URL"], api_key="none", max_retries=0)
+        session = OpenAIResponsesCompactionSession(
+            session_id="long",
+            underlying_session=SQLiteSession("long"),
+            client=client,
+            # The SDK takes only names here that could be OpenAI's.
+            model="gpt-parrot",
+            compaction_mode=mode,
+            should_trigger_compaction=lambda context: len(context["compaction_candidate_items"]) >= 3,
+        )
+        outputs = [
+            (await Runner.run(agent(tools=[get_weather]), text, session=session)).final_output for text in ("weather?", "Hello", "bye")
+        ]
+        return outputs, [item.get("type", "message") for item in await session.get_items()]
+
+    outputs, kinds = asyncio.run(scenario())
+    assert outputs == ["The tool says sunny in Paris", "You said: Hello", "You said: bye"]
+    assert "compaction" in kinds and "function_call" not in kinds

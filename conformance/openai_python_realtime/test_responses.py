@@ -5,10 +5,13 @@ import os
 
 import openai
 import pytest
+from dialogue import fields_beyond
 from openai.types.responses.responses_server_event import ResponsesServerEvent
 from pydantic import TypeAdapter
 
 TYPES = TypeAdapter(ResponsesServerEvent)
+# The original sends these too; the SDK has no types for them.
+UNTYPED = {".name", ".obfuscation", *(f".response.{name}" for name in ("frequency_penalty", "presence_penalty", "store"))}
 LAST = ("response.completed", "response.incomplete", "response.failed")
 
 
@@ -23,7 +26,8 @@ def events_until(connection, *kinds):
     """All events up to the first of these types, each held against the SDK's types."""
     events = []
     while not events or events[-1].type not in kinds:
-        events.append(TYPES.validate_python(json.loads(connection.recv_bytes())))
+        events.append(event := TYPES.validate_python(json.loads(connection.recv_bytes())))
+        assert not (beyond := set(fields_beyond(event)) - UNTYPED), f"{event.type} has fields that its type has not: {beyond}"
     return events
 
 

@@ -237,12 +237,12 @@ def test_deltas_are_padded_so_that_their_length_does_not_tell_the_word():
     assert all((len(event["delta"]) + len(event["obfuscation"])) % PADDING_MULTIPLE == 0 for event in deltas)
 
 
-def test_every_key_that_open_responses_requires_is_there_from_the_first_event():
+def test_every_key_that_open_responses_or_an_sdk_requires_is_there_from_the_first_event():
     required = (
         "id object created_at completed_at status incomplete_details model previous_response_id instructions output error tools "
         "tool_choice truncation parallel_tool_calls text top_p presence_penalty frequency_penalty top_logprobs temperature reasoning "
         "usage "
-        "max_output_tokens max_tool_calls store background service_tier metadata safety_identifier prompt_cache_key"
+        "max_output_tokens max_tool_calls store background service_tier metadata safety_identifier prompt_cache_key access_programs"
     ).split()
     response = talk_with().events[0]["response"]
     assert set(required) <= set(response)

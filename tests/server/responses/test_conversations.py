@@ -155,6 +155,30 @@ def test_every_item_comes_back_as_the_official_types_have_it_and_with_an_id(base
         assert ask(base_url, "GET", f"/conversations/{id}/items/{item['id']}?include[]=code_interpreter_call.outputs") == (200, item)
 
 
+@pytest.mark.parametrize(
+    ("sent", "listed"),
+    [
+        (
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hi"}]},
+            {"content": [{"type": "output_text", "text": "Hi", "annotations": [], "logprobs": []}]},
+        ),
+        ({"type": "tool_search_call", "arguments": {}}, {"call_id": None, "execution": "server"}),
+        ({"type": "tool_search_output", "tools": [], "call_id": "call_1"}, {"call_id": "call_1", "execution": "client"}),
+        (
+            {"type": "shell_call", "call_id": "call_1", "action": {"commands": ["ls"], "timeout_ms": 9}},
+            {"action": {"commands": ["ls"], "max_output_length": None, "timeout_ms": 9}, "environment": None},
+        ),
+        ({"type": "shell_call_output", "call_id": "call_1", "output": [], "max_output_length": 5}, {"max_output_length": 5}),
+        ({"type": "shell_call_output", "call_id": "call_1", "output": []}, {"max_output_length": None}),
+    ],
+)
+def test_an_item_comes_back_with_all_that_the_apis_schema_requires_of_it(base_url, sent, listed):
+    id = created(base_url, sent)
+    _, page = ask(base_url, "GET", f"/conversations/{id}/items")
+    (item,) = page["data"]
+    assert item.items() >= {**listed, "status": "completed"}.items()
+
+
 def test_a_reference_is_replaced_by_a_copy_of_what_it_stands_for(base_url):
     id = created(base_url, {"type": "message", "id": "msg_one", "role": "user", "content": "The word is plum."})
     other = created(base_url, {"type": "item_reference", "id": "msg_one"})

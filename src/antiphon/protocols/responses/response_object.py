@@ -15,7 +15,7 @@ from antiphon.protocols.session import NewId
 from antiphon.records import Direction, ItemRecord
 from antiphon.wire.codec.fields import is_set, value_or
 from antiphon.wire.codec.types import Extra, JsonDict, Unknown, encode
-from antiphon.wire.responses import items, parts, response as wire, tools
+from antiphon.wire.responses import hosted_calls, items, parts, response as wire, tools
 from antiphon.wire.responses.request import ConversationReference, TextOptions
 
 
@@ -92,6 +92,8 @@ def _response_template(resolved_request: ResolvedRequest) -> wire.Response:
         created_at=resolved_request.created_at,
         completed_at=None,
         status="in_progress",
+        # OpenAI's SDKs require it: null is the standard program where none was asked for.
+        access_programs=request.access_programs if request.access_programs and request.access_programs.cyber else None,
         background=resolved_request.is_background,
         conversation=UNSET if resolved_request.conversation_id is None else ConversationReference(id=resolved_request.conversation_id),
         error=None,
@@ -270,10 +272,10 @@ def wire_logprobs(tokens: Iterable[events.TokenLogprob]) -> list[parts.Logprob]:
 
 def complete_input_item(item: items.Item, new_id: NewId) -> items.Item:
     """
-    The input item as `input_items` lists it: with an id and a status, a message's content as a list, and a `detail` for
-    every image.
+    The input item as `input_items` lists it: with an id and a status, a message's content as a list, a `detail` for
+    every image, and whatever else the types of listed items require.
     """
-    complete = item
+    complete = item = _with_required_fields(item)
     if isinstance(item, items.FunctionCallOutput | items.CustomToolCallOutput) and not isinstance(item.output, str):
         item = complete = msgspec.structs.replace(item, output=[_with_detail(part) for part in item.output])
     if isinstance(item, items.Message):
@@ -281,6 +283,21 @@ def complete_input_item(item: items.Item, new_id: NewId) -> items.Item:
     elif "status" in getattr(item, "__struct_fields__", ()) and not is_set(item.status):  # type: ignore[union-attr]
         complete = msgspec.structs.replace(item, status="completed")
     return complete if _item_id(complete) else _with_new_id(complete, new_id)
+
+
+def _with_required_fields(item: items.Item) -> items.Item:
+    # The API's schema requires these of items that are read, and not of those that are sent.
+    if isinstance(item, hosted_calls.ToolSearchCall | hosted_calls.ToolSearchOutput):
+        # What the client runs has a `call_id`, what the server runs has none.
+        execution = value_or(item.execution, "client" if is_set(item.call_id) else "server")
+        return msgspec.structs.replace(item, call_id=value_or(item.call_id, None), execution=execution)
+    if isinstance(item, hosted_calls.ShellCall):
+        limits = {name: value_or(getattr(item.action, name), None) for name in ("max_output_length", "timeout_ms")}
+        action = msgspec.structs.replace(item.action, **limits)
+        return msgspec.structs.replace(item, action=action, environment=value_or(item.environment, None))
+    if isinstance(item, hosted_calls.ShellCallOutput):
+        return msgspec.structs.replace(item, max_output_length=value_or(item.max_output_length, None))
+    return item
 
 
 def _with_new_id(item: items.Item, new_id: NewId) -> items.Item:
@@ -299,11 +316,16 @@ def _with_detail(part: parts.ToolOutputPart) -> parts.ToolOutputPart:
     return msgspec.structs.replace(part, detail=part.detail or "auto") if isinstance(part, parts.OutputImage) else part
 
 
+def _with_logprobs(part: parts.MessagePart) -> parts.MessagePart:
+    # Required of text that is read, as above.
+    return msgspec.structs.replace(part, logprobs=value_or(part.logprobs, [])) if isinstance(part, parts.OutputText) else part
+
+
 def _message_content(message: items.Message) -> list[parts.MessagePart]:
     if not isinstance(message.content, str):
-        return list(message.content)
+        return [_with_logprobs(part) for part in message.content]
     if message.role == "assistant":
-        return [parts.OutputText(text=message.content, annotations=[])]
+        return [parts.OutputText(text=message.content, annotations=[], logprobs=[])]
     return [parts.InputText(text=message.content)]
 
 
