@@ -19,6 +19,7 @@ from antiphon.records import (
     SessionRecord,
 )
 from antiphon.stores.availability import Availability
+from antiphon.stores.files import FileStore
 
 SortOrder = Literal["asc", "desc"]
 
@@ -348,6 +349,10 @@ class Store(Protocol):
     @property
     def sessions(self) -> SessionStore:
         """The records of recorded sessions, in the same place."""
+
+    @property
+    def files(self) -> FileStore:
+        """The records of uploaded files, in the same place."""
 
     @property
     def conversations(self) -> ConversationStore:

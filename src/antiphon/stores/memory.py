@@ -33,6 +33,7 @@ from antiphon.stores.base import (
     chain_too_long,
     check_conversation_size,
 )
+from antiphon.stores.memory_files import MemoryFileStore
 
 
 class MemoryStore:
@@ -43,6 +44,7 @@ class MemoryStore:
         self.keys = MemoryKeyStore()
         self.client_secrets = MemoryClientSecretStore()
         self.sessions = MemorySessionStore()
+        self.files = MemoryFileStore()
         self.conversations = MemoryConversationStore()
         self._records: dict[str, ResponseRecord] = {}  # in the order they were put
         self._ids_since_open: set[str] = set()  # put since it was opened
