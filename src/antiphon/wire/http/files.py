@@ -31,7 +31,7 @@ class FileOptions(Wire, kw_only=True):
 class CreateFileForm(Wire, kw_only=True):
     """A form with a file."""
 
-    file: Annotated[Raw, Meta(extra_json_schema={"type": "string", "contentMediaType": "application/octet-stream"})]
+    file: Annotated[Raw, Meta(extra_json_schema={"type": "string", "contentMediaType": "application/octet-stream", "minLength": 1})]
     purpose: Purpose
     expires_after: Opt[ExpiresAfter] = UNSET
 
