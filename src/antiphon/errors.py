@@ -424,6 +424,18 @@ def conversation_lock_lost() -> ServerError:
     return ServerError("The server lost its hold on the conversation while it made this response. Please try again.")
 
 
+def file_not_found(file_id: str, param: str = "id") -> ClientError:
+    """There is no such file, or it is another tenant's, or it has expired; `param` names it."""
+    return ClientError(f"No such File object: {shorten(file_id)}", status=404, param=param)
+
+
+def file_too_large(param: str, limit_bytes: int, setting: str | None = None) -> ClientError:
+    """A file has more than `limit_bytes`; `setting` is the operator's name for that limit."""
+    name = f" (`{setting}`)" if setting else ""
+    message = f"The file is too large: the limit is {limit_bytes} bytes{name}."
+    return ClientError(message, status=413 if setting else 400, code="file_too_large", param=param)
+
+
 def wrong_id_prefix(param: str, value: str, prefix: str) -> ClientError:
     """An id is not of the kind that the field takes."""
     return ClientError(

@@ -306,3 +306,33 @@ class SessionRecord(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     bytes: int = 0
     truncated: str | None = None
+
+
+FileStatus = Literal["uploading", "processed", "deleted"]
+
+
+class FileRecord(Struct, frozen=True, kw_only=True):
+    """
+    One uploaded file; its bytes are elsewhere.
+
+    Attributes:
+        id: unique; clients refer to the file by it.
+        tenant: its owner; every look-up names it.
+        key_id: the key it was uploaded with; None where no key was needed.
+        created_at: Unix seconds, as all times here.
+        expires_at: when it is deleted; None for never.
+        filename: as the client named it, without a folder.
+        purpose: what the client said that it is for.
+        bytes: its size; while it is uploaded, what it is expected to have.
+        status: `uploading` until all of it is stored, `deleted` until its bytes are gone; clients see neither.
+    """
+
+    id: str
+    tenant: str
+    key_id: str | None
+    created_at: int
+    expires_at: int | None = None
+    filename: str = ""
+    purpose: str = ""
+    bytes: int = 0
+    status: FileStatus = "uploading"

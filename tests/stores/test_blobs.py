@@ -98,3 +98,27 @@ async def test_a_bucket_that_refuses_leaves_the_folder_as_it_was(monkeypatch, tm
     assert "recordings" not in refusal.value.message and refusal.value.status == 503
     (line,) = told
     assert line.startswith("The files at s3://recordings can't be written: ") and "lovelace" not in line
+
+
+async def test_a_stream_is_stored_as_one_file(blobs):
+    async def chunks():
+        for number in range(130):
+            yield bytes([number]) * (100 << 10)
+
+    await blobs.put_stream("file-1/content", chunks())
+    assert await blobs.list_files("file-1") == [Blob("content", 130 * (100 << 10))]
+    assert await read(blobs, "file-1/content", 129 * (100 << 10)) == bytes([129]) * (100 << 10)
+
+
+async def test_nothing_is_left_of_a_stream_that_breaks(blobs):
+    class Break(Exception):
+        pass
+
+    async def chunks():
+        for _ in range(8):
+            yield bytes(1 << 20)
+        raise Break
+
+    with pytest.raises(Break):
+        await blobs.put_stream("file-1/content", chunks())
+    assert await blobs.list_files("file-1") == []

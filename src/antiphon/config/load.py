@@ -21,6 +21,7 @@ from pydantic_core import ErrorDetails
 from antiphon.config.settings import (
     BackgroundSettings,
     CallsSettings,
+    FilesSettings,
     LoggingSettings,
     MinicpmoSettings,
     PromptEntry,
@@ -97,6 +98,7 @@ class Config(BaseModel, frozen=True, extra="forbid"):
     queue: QueueSettings = QueueSettings()
     workers: WorkerSettings = WorkerSettings()
     recording: RecordingSettings = RecordingSettings()
+    files: FilesSettings = FilesSettings()
     speech: SpeechSettings = SpeechSettings()
     store: StoreSettings = StoreSettings()
     logging: LoggingSettings = LoggingSettings()
@@ -156,6 +158,14 @@ class Config(BaseModel, frozen=True, extra="forbid"):
     def recordings_location(self) -> str:
         """The location of recordings: the path of a folder, or a URL."""
         url = self.recording.url or "recordings"
+        return url if "://" in url else str(self.home / url)
+
+    @property
+    def files_location(self) -> str | None:
+        """The location of uploaded files, likewise; None where they must not outlive the store, which is in memory."""
+        if self.files.url is None and self.database_url is None:
+            return None
+        url = self.files.url or "files"
         return url if "://" in url else str(self.home / url)
 
     @property

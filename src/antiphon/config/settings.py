@@ -262,6 +262,18 @@ class WorkerSettings(BaseModel, frozen=True, extra="forbid"):
     quarantine_s: float = Field(default=60, gt=0, description="Seconds that a quarantined worker gets no clients.")
 
 
+class FilesSettings(BaseModel, frozen=True, extra="forbid"):
+    """Uploaded files."""
+
+    url: str | None = Field(
+        default=None, min_length=1, description="Where to store files: a folder or `s3://…`; unset: in the home folder."
+    )
+    upload_mib: int = Field(default=512, ge=1, description="The most MiB of one file.")
+    tenant_gb: float = Field(default=10, ge=0, description="The most gigabytes of one tenant's files; 0: no limit.")
+    key_gb: float = Field(default=0, ge=0, description="The most gigabytes of files uploaded with one key; 0: no limit.")
+    tenant_files: int = Field(default=100_000, ge=0, description="The most files of one tenant; 0: no limit.")
+
+
 class RecordingSettings(BaseModel, frozen=True, extra="forbid"):
     """Recordings of sessions."""
 

@@ -4,10 +4,11 @@ that takes none.
 """
 
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from msgspec import Struct, structs
 
+from antiphon.engine_api.documents import FileContent
 from antiphon.errors import (
     ClientError,
     conversation_not_found,
@@ -21,9 +22,11 @@ from antiphon.errors import (
 from antiphon.offload import offload
 from antiphon.protocols.responses.request import ResolvedRequest, has_audio_output, is_set
 from antiphon.records import ItemRecord
+from antiphon.runtime.access.body_budget import BodyLease
 from antiphon.runtime.access.encrypted_items import decrypt_items
 from antiphon.runtime.conversation_lock import check_conversation_id
 from antiphon.runtime.core.ids import new_id
+from antiphon.runtime.files.references import load_documents
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.runtime.speech.transcribe_input import transcribe_item
@@ -57,6 +60,7 @@ async def resolve_request(
     tenant: str,
     size_bytes: int,
     *,
+    lease: BodyLease,
     response_id: str | None = None,
     created_at: int | None = None,
     history: KnownHistory | None = None,
@@ -66,12 +70,13 @@ async def resolve_request(
 
     Args:
         size_bytes: of the request's JSON.
+        lease: counts the memory that uploaded files take.
         response_id: the id of the response, where it has one already.
         created_at: when it was created, in Unix seconds, where that was before.
         history: that of the previous response; None to load it from the store.
 
     Raises:
-        ApiError: it refers to a response or an item that does not exist, or has audio or encrypted reasoning that can't
+        ApiError: it refers to a response, an item or a file that does not exist, or has audio or encrypted reasoning that can't
             be decoded; or the model has no worker now.
     """
     model.require_worker()
@@ -87,6 +92,7 @@ async def resolve_request(
     decrypted_texts = await decrypt_items(
         input_items, previous_items, service.content_cipher, tenant, engine_encrypts=capabilities.encrypts_reasoning
     )
+    documents = await _load_documents(service, request, tenant, input_items, previous_items, lease, fetches_itself=capabilities.files)
     if speech.missing_reason is None and not capabilities.audio_in:
         input_items = [await transcribe_item(item, f"input[{index}]", speech) for index, item in enumerate(input_items)]
         previous_items = [await transcribe_item(item, request.previous_path, speech) for item in previous_items]
@@ -102,9 +108,26 @@ async def resolve_request(
         input_items=tuple(input_items),
         previous_items=tuple(previous_items),
         decrypted_texts=decrypted_texts,
+        documents=documents,
         size_bytes=size_bytes + history.size_bytes,
         omit_unsupported=service.config.responses.unavailable_tools == "carry",
     )
+
+
+async def _load_documents(
+    service: Service,
+    request: CreateRequest,
+    tenant: str,
+    input_items: Sequence[items.Item],
+    previous_items: Sequence[items.Item],
+    lease: BodyLease,
+    *,
+    fetches_itself: bool,
+) -> Mapping[str, FileContent]:
+    given_items = [("input", input_items)]
+    if request.instructions and not isinstance(request.instructions, str):
+        given_items.append(("instructions", request.instructions))
+    return await load_documents(service.files, None if fetches_itself else service.fetch, tenant, given_items, previous_items, lease)
 
 
 def check_item_ids(input_items: Sequence[items.Item], path: str) -> Sequence[items.Item]:

@@ -3,9 +3,12 @@
 import asyncio
 import contextlib
 import ipaddress
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
+from pathlib import Path
 
 import structlog
 
@@ -20,8 +23,10 @@ from antiphon.runtime.background.runner import BackgroundRunner
 from antiphon.runtime.core import lazy
 from antiphon.runtime.core.calls import ActiveCalls
 from antiphon.runtime.core.home_lock import home_lock
+from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.core.metrics import Metrics
 from antiphon.runtime.core.sessions import LiveSessions
+from antiphon.runtime.files.library import FileLibrary
 from antiphon.runtime.multiprocess.peer import PeerProcesses
 from antiphon.runtime.prompts import PromptLibrary
 from antiphon.runtime.recording.library import DAY_S, RecordingLibrary
@@ -55,6 +60,9 @@ so again before the second look.
 EXPIRY_S = 60.0
 """How often events of background responses are deleted that are old, or too many."""
 
+FILE_SWEEP_S = 30.0
+"""How often expired files are deleted, which clients don't see any more."""
+
 MAX_INTEGER = 2**63 - 1
 
 
@@ -65,6 +73,8 @@ class Service:
     Attributes:
         background: makes background responses.
         calls: the calls under way.
+        fetch: fetches what requests name by URL.
+        files: the uploaded files.
         coordinator: leases the workers of models.
         is_ready: whether everything has started.
         live_sessions: the sessions under way.
@@ -94,7 +104,7 @@ class Service:
         self._exit_stack = ExitStack()
         self.started_at = int(time.time())
         self.store = _build_store(config, peers)
-        fetch = _lazy_fetch(config.server.fetch_networks)
+        self.fetch = _lazy_fetch(config.server.fetch_networks)
         self.speech = SpeechService(
             config.speech, config.models_dir, config.secrets, notice, count_speculation=self.metrics.count_speculation
         )
@@ -106,7 +116,7 @@ class Service:
             notice,
             config.secrets,
             self.metrics,
-            fetch,
+            self.fetch,
             self.speech.with_speech,
             config.workers.embedded,
             self.coordinator,
@@ -116,6 +126,10 @@ class Service:
         self.client_secrets = ClientSecretIssuer(self.store.client_secrets, self.keyring)
         self.prompts = PromptLibrary(self.store.prompts, config.prompts)
         blobs = BlobStore(config.recordings_location, notice)
+        location = config.files_location
+        self._files_folder = None if location is not None else Path(tempfile.gettempdir()) / new_id("antiphon_files")
+        file_blobs = BlobStore(location or str(self._files_folder), notice, error_code="files_unavailable")
+        self.files = FileLibrary(self.store.files, file_blobs, config.files)
         self._content_cipher: lazy.ContentCipher | None = None
         self.recordings = RecordingLibrary(self.store.sessions, blobs, config.recording)
         self.recorder: Recorder | None = None
@@ -177,6 +191,7 @@ class Service:
         self._check_exposure()
         await self.webhooks.start()  # before the first response ends
         suspects = await self._look_for_orphans()
+        await self._open_files()
         if self.recorder is not None:
             await self.recorder.open()
         await self.registry.start()
@@ -189,6 +204,7 @@ class Service:
             ("key uses", self._write_key_uses()),
             ("sweeper", self._sweep(suspects)),
             ("event sweeper", self._expire_events()),
+            ("file sweeper", self._expire_files()),
         ):
             self._tasks.append(asyncio.create_task(work, name=name))  # noqa: TID251
         if self.config.speech.warm_up and self.speech.missing_reason is None:
@@ -233,6 +249,14 @@ class Service:
                 await self.background.settle_orphan(record)
         return {record.id for record in orphans}
 
+    async def _open_files(self) -> None:
+        if self._files_folder is not None:  # they go with the store, which is in memory
+            self._exit_stack.callback(shutil.rmtree, self._files_folder, ignore_errors=True)
+        try:
+            await self.files.open(is_shared=self.peers is not None or self.config.has_shared_store)
+        except ApiError as error:  # the sweep tries again
+            self._notice(f"Unfinished uploads could not be deleted: {error.operator_message}")
+
     async def _look_for_orphans(self) -> Collection[str]:
         """The first look, at the start: nobody else can work on what is in a store that is not shared."""
         suspects = {record.id for record in await self.store.orphans()}
@@ -265,6 +289,12 @@ class Service:
                 if await self.store.background.expire(ended_before, limit_bytes):
                     continue  # there may be more
             await asyncio.sleep(EXPIRY_S)
+
+    async def _expire_files(self) -> None:
+        while True:
+            await asyncio.sleep(FILE_SWEEP_S)
+            with contextlib.suppress(ApiError):  # likewise
+                await self.files.sweep()
 
     async def _write_key_uses(self) -> None:
         while True:

@@ -10,6 +10,7 @@ from antiphon.runtime.service import Service
 from antiphon.server import shared_address
 from antiphon.server.admin import docs_page, health, metrics, queue, recordings
 from antiphon.server.audio import routes as audio
+from antiphon.server.files import routes as files
 from antiphon.server.http.access_log import AccessLogMiddleware
 from antiphon.server.http.auth import GuardedRoute
 from antiphon.server.http.errors import on_api_error, on_client_disconnect, on_exception_group, on_http_exception, on_unexpected_error
@@ -28,6 +29,7 @@ def routes(service: Service) -> list[GuardedRoute]:
     surfaces = (
         responses,
         conversations,
+        files,
         websocket_mode,
         shared_address,
         client_secrets,

@@ -21,6 +21,7 @@ from antiphon.records import (
     SessionRecord,
 )
 from antiphon.stores.availability import Availability
+from antiphon.stores.files import FileStore
 from antiphon.stores.webhooks import WebhookStore
 
 SortOrder = Literal["asc", "desc"]
@@ -389,6 +390,10 @@ class Store(Protocol):
     @property
     def sessions(self) -> SessionStore:
         """The records of recorded sessions, in the same place."""
+
+    @property
+    def files(self) -> FileStore:
+        """The records of uploaded files, in the same place."""
 
     @property
     def conversations(self) -> ConversationStore:

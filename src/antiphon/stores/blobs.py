@@ -24,6 +24,15 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 1 << 18
 """How much of a file is read at a time."""
 
+_PART_BYTES, _PARTS_AT_ONCE = 5 << 20, 2
+"""
+How a stream is stored: S3 takes no smaller parts. Source:
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html
+"""
+
+STREAM_BYTES = (_PARTS_AT_ONCE + 1) * _PART_BYTES
+"""The memory that storing a stream takes: the parts on their way, and the one that is filled."""
+
 _RETRIES: "RetryConfig" = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
 """
 A store that doesn't answer is given up soon: callers try again later. By default it has 10 retries within 3 minutes.
@@ -57,11 +66,13 @@ class BlobStore:
     Args:
         location: the path of a folder, or a URL such as `s3://bucket/prefix`.
         notice: called with a line for the operator, from any thread, at the first error after a success.
+        error_code: the code of the error where the location can't be used.
     """
 
-    def __init__(self, location: str, notice: Callable[[str], None] = lambda _line: None) -> None:
+    def __init__(self, location: str, notice: Callable[[str], None] = lambda _line: None, *, error_code: str = "recordings_away") -> None:
         self._location = location
         self._notice = notice
+        self._error_code = error_code
         self._is_unavailable = False
         self._folder = Path(location) if "://" not in location else None
         self._object_store: ObjectStore | None = None
@@ -92,6 +103,25 @@ class BlobStore:
             for path in paths:  # given as a path, a file is uploaded in parts and never whole in memory
                 await obstore.put_async(self._store, f"{name}/{path.relative_to(folder).as_posix()}", path)
             await asyncio.to_thread(shutil.rmtree, folder)
+
+    async def put_stream(self, name: str, chunks: AsyncIterator[bytes]) -> None:
+        """
+        Store a file as it arrives. It takes at most `STREAM_BYTES` of memory.
+
+        Nothing can be read before all of it is stored, and nothing is left if `chunks` raises, or if this is cancelled.
+
+        Args:
+            chunks: its content. What it raises is raised here.
+
+        Raises:
+            ServerError: the file can't be stored.
+        """
+        import obstore  # noqa: PLC0415 - as above
+
+        with self._translate_errors("written"):
+            if self._folder is not None:
+                await asyncio.to_thread(self._folder.mkdir, mode=0o700, parents=True, exist_ok=True)
+            await obstore.put_async(self._store, name, chunks, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
 
     async def list_files(self, folder: str) -> list[Blob]:
         """The files of a folder, sorted by name; empty where there is no such folder."""
@@ -147,7 +177,7 @@ class BlobStore:
                 where = self._folder or mask_password(self._location.partition("?")[0])
                 self._notice(f"The files at {where} can't be {action}: {mask_password(str(error).partition(chr(10))[0])}")
             message = f"The files can't be {action} now. Please try again later."
-            raise ServerError(message, status=503, code="recordings_away", retry_after_s=10) from error
+            raise ServerError(message, status=503, code=self._error_code, retry_after_s=10) from error
 
 
 def _list_files(folder: Path) -> list[Path]:

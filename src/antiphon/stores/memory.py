@@ -35,6 +35,7 @@ from antiphon.stores.base import (
     chain_too_long,
     check_conversation_size,
 )
+from antiphon.stores.memory_files import MemoryFileStore
 from antiphon.stores.webhooks import MemoryWebhookStore
 
 
@@ -47,6 +48,7 @@ class MemoryStore:
         self.prompts = MemoryPromptStore()
         self.client_secrets = MemoryClientSecretStore()
         self.sessions = MemorySessionStore()
+        self.files = MemoryFileStore()
         self.conversations = MemoryConversationStore()
         self._records: dict[str, ResponseRecord] = {}  # in the order they were put
         self._ids_since_open: set[str] = set()  # put since it was opened

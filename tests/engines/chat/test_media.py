@@ -124,8 +124,21 @@ def test_a_document_by_address_is_fetched_for_whoever_takes_documents():
     part = engine_history.FilePart(url="SITE/a/my%20paper.pdf?x=1")
     messages, _, _ = sent(part, site=page(pdf, "application/pdf"), quirks="openai")
     assert messages[0]["content"] == [{"type": "file", "file": {"filename": "my paper.pdf", "file_data": inline(pdf, "application/pdf")}}]
-    broke, paths, _ = sent(part, site=page(pdf, "application/pdf"), quirks="vllm")
-    assert (broke.status, broke.code, paths) == (400, "unsupported_parameter", [])
+    broke, _, _ = sent(part, site=page(pdf, "application/pdf"), quirks="vllm")
+    assert (broke.status, broke.code) == (400, "unsupported_parameter")
+
+
+def test_a_text_by_address_is_read_out_to_whoever_takes_no_documents():
+    part = engine_history.FilePart(url="SITE/a/notes.md")
+    messages, paths, _ = sent(part, site=page(b"# Owls", "text/plain"), quirks="vllm")
+    assert messages[0]["content"] == '<file name="notes.md">\n# Owls\n</file>\n'
+    assert paths == ["/a/notes.md"]
+
+
+def test_an_image_by_the_address_of_a_document_is_an_image():
+    part = engine_history.FilePart(url="SITE/cat.pdf")
+    messages, _, _ = sent(part, site=page(b"GIF89a", "application/pdf"), quirks="openai")
+    assert messages[0]["content"] == [{"type": "image_url", "image_url": {"url": inline(b"GIF89a", "image/gif"), "detail": "auto"}}]
 
 
 @pytest.mark.parametrize(

@@ -301,7 +301,7 @@ def test_what_cannot_be_done_is_refused_by_name(base_url, fields, expected):
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64,AA=="}]}]},
             "input[0].content[0]",
         ),
-        ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "file_1"}]}]}, "input[0].content[0]"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file", "file_data": "JVBERi0xLjc="}]}]}, "input[0].content[0]"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}]}]},
             "input[0].content[0]",

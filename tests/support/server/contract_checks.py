@@ -10,12 +10,22 @@ import re
 
 import schemathesis
 
+FILE_REASONS = [
+    (code, f"{items}[].{field}[]", name)
+    for items in ("input", "items", "instructions")
+    for field in ("content", "output")
+    for code, name in (("invalid_value", "file_id"), ("invalid_value", "file_data"), ("missing_required_parameter", "file_id"))
+]
+"""Ids that lead nowhere, data that is not base64, and files that are none."""
+
 REASONS = {
     ("context_length_exceeded", "input"),
     ("invalid_encrypted_content", "input[].encrypted_content"),  # which this server did not make
     ("invalid_value", "after"),
     ("invalid_value", "audio_base"),  # which is no file of sound
     ("invalid_value", "conversation"),
+    ("invalid_value", "file"),  # which is empty
+    *((code, f"{path}.{name}") for code, path, name in FILE_REASONS),
     ("invalid_value", "items[].id"),
     ("invalid_value", "items[].type"),  # which nobody would read
     ("invalid_value", "items[].tools[].type"),

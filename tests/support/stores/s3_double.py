@@ -35,17 +35,39 @@ class _Bucket(BaseHTTPRequestHandler):
 
     def do_PUT(self):
         assert self.headers["authorization"].startswith("AWS4-HMAC-SHA256 ")
-        self.server.objects[self._key] = self._body()
+        if "uploadId" in self._query:
+            self.server.uploads[self._query["uploadId"][0]][int(self._query["partNumber"][0])] = self._body()
+        else:
+            self.server.objects[self._key] = self._body()
         self._answer(200, etag='"1"')
 
+    def do_DELETE(self):
+        del self.server.uploads[self._query["uploadId"][0]]
+        self._answer(204)
+
     def do_POST(self):
-        assert "delete" in self._query
+        if "delete" not in self._query:
+            return self._upload_parts()
         bucket = self._key.partition("/")[0]
         keys = re.findall(r"<Key>(.*?)</Key>", self._body().decode())
         for key in keys:
             self.server.objects.pop(f"{bucket}/{key}", None)
         deleted = "".join(f"<Deleted><Key>{escape(key)}</Key></Deleted>" for key in keys)
         self._answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode(), content_type="application/xml")
+
+    def _upload_parts(self):
+        """The begin and the end of an upload in parts."""
+        if "uploads" in self._query:
+            id = str(len(self.server.uploads) + 1)
+            self.server.uploads[id] = {}
+            body = f"<InitiateMultipartUploadResult><UploadId>{id}</UploadId></InitiateMultipartUploadResult>"
+        else:
+            self._body()
+            parts = self.server.uploads.pop(self._query["uploadId"][0])
+            assert all(len(part) >= 5 << 20 for number, part in parts.items() if number < max(parts)), "S3 takes no smaller parts"
+            self.server.objects[self._key] = b"".join(part for _, part in sorted(parts.items()))
+            body = "<CompleteMultipartUploadResult><ETag>1</ETag></CompleteMultipartUploadResult>"
+        self._answer(200, body.encode(), content_type="application/xml")
 
     def do_GET(self):
         if "list-type" in self._query:
@@ -79,7 +101,7 @@ class _Bucket(BaseHTTPRequestHandler):
 def s3():
     """An S3; yields its address, and what is in it by bucket and key."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Bucket) as server:
-        server.objects = {}
+        server.objects, server.uploads = {}, {}
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}", server.objects

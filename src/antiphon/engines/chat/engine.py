@@ -13,7 +13,7 @@ import msgspec
 from antiphon.engine_api import commands
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import BuildContext, Fetch
-from antiphon.engines.chat.media import inline_media
+from antiphon.engines.chat.media import inline_media, read_texts
 from antiphon.engines.chat.quirks import PROBE_INTERVAL_S, QUIRKS, Quirks, detect_quirks
 from antiphon.engines.chat.request import encode_request, flat_name
 from antiphon.engines.chat.response import ChatResponseReader
@@ -125,6 +125,8 @@ class _ChatDialect:
 
     async def prepare_request(self, request: commands.Respond, model: str) -> tuple[bytes, UpstreamResponseReader]:
         quirks = self._quirks or await self._resolve_quirks()
+        if not quirks.files:
+            request = await read_texts(request, self._fetch)
         if request.truncate:
             request = await self._counter.truncate(request, self._model or model, quirks)
         request = await inline_media(
@@ -138,6 +140,8 @@ class _ChatDialect:
 
     async def count_tokens(self, request: commands.Respond) -> int:
         quirks = self._quirks or await self._resolve_quirks()
+        if not quirks.files:
+            request = await read_texts(request, self._fetch)
         return (await self._counter.count(request, self._counted_model, quirks)).tokens
 
     async def _resolve_quirks(self) -> Quirks:

@@ -17,12 +17,10 @@ from urllib.parse import unquote, urlsplit
 from msgspec import structs
 
 from antiphon.engine_api import commands, history
+from antiphon.engine_api.documents import IMAGE_SIGNATURES, MAX_DOCUMENT_BYTES, new_document, text_part
 from antiphon.engine_api.engine import Fetch
 from antiphon.errors import ClientError
 from antiphon.offload import offload
-
-MAX_BYTES = 20 << 20
-"""The largest image or document."""
 
 MAX_TOTAL_BYTES = 64 << 20
 """The most that is fetched for one request."""
@@ -30,14 +28,6 @@ MAX_TOTAL_BYTES = 64 << 20
 MAX_FETCHES = 32
 MAX_CONCURRENT_FETCHES = 4
 FETCH_TIMEOUT_S = 30.0
-
-IMAGE_SIGNATURES = (
-    (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
-    (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
-    (re.compile(rb"RIFF....WEBP", re.DOTALL), "image/webp"),
-    (re.compile(rb"GIF8[79]a"), "image/gif"),
-)
-"""First bytes of the supported image formats. Declared types are not trusted: they are often wrong."""
 
 MediaPart = history.ImagePart | history.FilePart
 
@@ -64,6 +54,26 @@ async def inline_media(request: commands.Respond, fetch: Fetch, *, pass_image_ur
         raise ClientError(f"The input names {len(to_fetch)} URLs; at most {MAX_FETCHES} are fetched.", code="invalid_url", param="input")
     data_urls = await _fetch_all(to_fetch, fetch)
     return structs.replace(request, history=tuple(_with_inline_media(item, data_urls) for item in request.history))
+
+
+async def read_texts(request: commands.Respond, fetch: Fetch) -> commands.Respond:
+    """
+    The request with the texts of its documents in place of those that are text, for an upstream that takes none.
+
+    Raises:
+        ClientError: as `inline_media`.
+    """
+    if not await offload(request.size_bytes, lambda: any(isinstance(part, history.FilePart) for part in _parts(request))):
+        return request
+    request = await inline_media(request, fetch, pass_image_urls=True)
+    return await offload(request.size_bytes, lambda: structs.replace(request, history=tuple(map(_with_texts, request.history))))
+
+
+def _with_texts(item: history.HistoryItem) -> history.HistoryItem:
+    if not isinstance(item, history.Message | history.ToolResult):
+        return item
+    texts = [text_part(part) if isinstance(part, history.FilePart) else None for part in item.parts]
+    return structs.replace(item, parts=tuple(text or part for text, part in zip(texts, item.parts, strict=True)))
 
 
 def _checked_media(request: commands.Respond) -> list[MediaPart]:
@@ -109,7 +119,8 @@ async def _fetch_image(url: str, fetch: Fetch) -> str:
 
 async def _fetch_file(url: str, fetch: Fetch) -> str:
     body, content_type = await fetch(url, "file_url", ("application/", "text/"))
-    return _data_url(content_type, body)
+    document = await offload(len(body), new_document, body, _file_name(url), content_type.partition(";")[0].strip().lower())
+    return document.url
 
 
 def _parts(request: commands.Respond) -> Iterator[history.HistoryPart]:
@@ -128,6 +139,8 @@ def _inline_part(part: history.HistoryPart, data_urls: dict[str, str]) -> histor
     match part:
         case history.ImagePart(url=str(url)) if url in data_urls:
             return structs.replace(part, url=data_urls[url])
+        case history.FilePart(url=str(url)) if url in data_urls and data_urls[url].startswith("data:image/"):
+            return history.ImagePart(data_urls[url])
         case history.FilePart(url=str(url)) if url in data_urls:
             return structs.replace(part, url=None, inline=data_urls[url], filename=part.filename or _file_name(url))
     return part
@@ -161,8 +174,8 @@ def _decode_data_url(url: str, param: str, code: str) -> bytes:
     header = _DATA_URL.match(url)
     if header is None:
         raise ClientError(f"Invalid '{param}': a data URL must say its type and be base64.", code=code, param="input")
-    if (len(url) - header.end()) * 3 // 4 > MAX_BYTES + 2:
-        raise _too_large(f"'{param}' is", MAX_BYTES)
+    if (len(url) - header.end()) * 3 // 4 > MAX_DOCUMENT_BYTES + 2:
+        raise _too_large(f"'{param}' is", MAX_DOCUMENT_BYTES)
     try:
         return binascii.a2b_base64(url[header.end() :], strict_mode=True)
     except ValueError:  # also where it is not ASCII

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from antiphon.engine_api import history as engine_history
-from antiphon.engine_api.capabilities import Capabilities
 from antiphon.errors import ClientError, unsupported_value
 from antiphon.protocols.dispatch import convert, table
+from antiphon.protocols.responses.documents import file_part, image_part
 from antiphon.protocols.responses.history_tools import hosted_history_item, plain_history_items, shell_call_ids
 from antiphon.protocols.responses.tools import TranslationContext
 from antiphon.wire.responses import items, parts
@@ -35,7 +35,7 @@ def _history_items(item: items.Item, path: str, context: TranslationContext) -> 
         return (engine_history.Message("user", (engine_history.TextPart(f"{COMPACTION_HEADING}\n\n{summary}"),)),)
     convert = _ITEM_CONVERTERS.get(type(item))
     if convert is not None:
-        return (convert(item, lambda content, field: _parts(content, f"{path}.{field}", context.capabilities, context.model)),)
+        return (convert(item, lambda content, field: _parts(content, f"{path}.{field}", context)),)
     if (hosted_item := hosted_history_item(item, context.capabilities)) is not None:
         return (hosted_item,)
     if type(item) in _UNSUPPORTED_ITEMS:
@@ -99,50 +99,45 @@ SUPPORTED_ITEM_TYPES = ("message", "reasoning", "function_call", "function_call_
 """The types of items that every engine understands."""
 
 
-def _parts(content: str | Sequence[AnyPart], path: str, capabilities: Capabilities, model: str) -> tuple[engine_history.HistoryPart, ...]:
+def _parts(content: str | Sequence[AnyPart], path: str, context: TranslationContext) -> tuple[engine_history.HistoryPart, ...]:
     if isinstance(content, str):
         return (engine_history.TextPart(content),)
-    return tuple(_part(part, f"{path}[{index}]", capabilities, model) for index, part in enumerate(content))
+    return tuple(_part(part, f"{path}[{index}]", context) for index, part in enumerate(content))
 
 
 SILENT_RECORDING_TEXT = "(A recording in which nothing is said.)"
 
 
-def _part(part: AnyPart, path: str, capabilities: Capabilities, model: str) -> engine_history.HistoryPart:
+def _part(part: AnyPart, path: str, context: TranslationContext) -> engine_history.HistoryPart:
+    capabilities = context.capabilities
     if type(part) is parts.InputAudio and isinstance(part.transcript, str) and not capabilities.audio_in:
         return engine_history.TextPart(part.transcript or SILENT_RECORDING_TEXT)
     capability = _REQUIRED_CAPABILITIES.get(type(part))
     if capability is not None and not getattr(capabilities, capability):
         raise ClientError(
-            f"Unsupported parameter: '{path}' is not supported with the '{model}' model, which takes no {part.type}.",
+            f"Unsupported parameter: '{path}' is not supported with the '{context.model}' model, which takes no {part.type}.",
             code="unsupported_parameter",
             param=path,
         )
-    return _PART_CONVERTERS[type(part)](part)
-
-
-def _image(part: parts.InputImage | parts.OutputImage) -> engine_history.HistoryPart:
-    return engine_history.ImagePart(part.image_url or None, part.file_id or None, part.detail or "auto")
-
-
-def _file(part: parts.InputFile) -> engine_history.HistoryPart:
-    return engine_history.FilePart(part.file_url or None, part.file_id or None, part.file_data or None, part.filename or None)
+    match part:
+        case parts.InputImage():
+            return image_part(part, path, context)
+        case parts.InputFile():
+            return file_part(part, path, context)
+        case _:
+            return _PART_CONVERTERS[type(part)](part)
 
 
 _PART_CONVERTERS: dict[type, Callable[[AnyPart], engine_history.HistoryPart]] = table(
     convert(parts.InputText, lambda part: engine_history.TextPart(part.text)),
     convert(parts.OutputText, lambda part: engine_history.TextPart(part.text)),
     convert(parts.Refusal, lambda part: engine_history.RefusalPart(part.refusal)),
-    convert(parts.InputImage, _image),
-    convert(parts.OutputImage, _image),
-    convert(parts.InputFile, _file),
     convert(parts.InputAudio, lambda part: engine_history.AudioPart(part.input_audio.data, part.input_audio.format)),
 )
 
 _REQUIRED_CAPABILITIES = {
     parts.InputImage: "images",
     parts.OutputImage: "images",
-    parts.InputFile: "files",
     parts.InputAudio: "audio_in",
 }
 """The capability that a content part needs."""

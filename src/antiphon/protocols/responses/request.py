@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engine_api.documents import FileContent
 from antiphon.engine_api.options import JsonObject, JsonSchema, Sampling, Voice
 from antiphon.errors import ClientError, invalid_modalities, invalid_value, unsupported_parameter, unsupported_value
 from antiphon.protocols.responses.history import SUPPORTED_ITEM_TYPES, ItemWithPath, to_history
@@ -42,6 +43,7 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
         input_items: the items in this request.
         previous_items: the items of the conversation before it, oldest first.
         decrypted_texts: reasoning and compactions of the conversation, by their `encrypted_content`.
+        documents: files that the conversation names, by their ids, or URLs where the engine fetches none.
         size_bytes: of the JSON of the request and of the items before it.
         omit_unsupported: whether unsupported tools and items are left out (see `Omissions`) rather than refused.
     """
@@ -55,6 +57,7 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
     input_items: tuple[items.Item, ...]
     previous_items: tuple[items.Item, ...] = ()
     decrypted_texts: Mapping[str, str] = {}
+    documents: Mapping[str, FileContent] = {}
     size_bytes: int = 0
     omit_unsupported: bool = True
 
@@ -62,6 +65,11 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
     def conversation_id(self) -> str | None:
         """The conversation that the response belongs to."""
         return self.request.conversation_id
+
+    @property
+    def engine_bytes(self) -> int:
+        """About how large the request for the engine is, which has the uploaded files in it."""
+        return self.size_bytes + sum(len(document.url) for document in self.documents.values())
 
     @property
     def is_stored(self) -> bool:
@@ -118,7 +126,12 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
     for check in _CHECKS:
         check(request, capabilities, resolved_request.model)
     context = TranslationContext(
-        capabilities, resolved_request.model, resolved_request.omit_unsupported, Omissions(), resolved_request.decrypted_texts
+        capabilities,
+        resolved_request.model,
+        resolved_request.omit_unsupported,
+        Omissions(),
+        resolved_request.decrypted_texts,
+        resolved_request.documents,
     )
     instructions, prelude = _instructions(request)
     conversation: list[ItemWithPath] = [
@@ -135,7 +148,7 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
     engine_tools = build_engine_tools(tuple(requested_tools(request, items_with_paths)), context)
     respond = commands.Respond(
         id=resolved_request.id,
-        size_bytes=resolved_request.size_bytes,
+        size_bytes=resolved_request.engine_bytes,
         whole=request.stream is not True,
         history=history,
         instructions=instructions,

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct, UnsetType, field
 
 from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engine_api.documents import FileContent
 from antiphon.engine_api.options import CustomTool, FunctionTool, HostedTool, Tool, ToolChoice
 from antiphon.errors import ClientError, tool_choice_not_found, unsupported_parameter
 from antiphon.wire.codec.fields import value_or
@@ -44,6 +45,7 @@ class TranslationContext(Struct, frozen=True):
         omit_unsupported: whether unsupported tools and items are omitted rather than refused.
         omissions: collects what is omitted.
         decrypted_texts: reasoning and compactions, by their `encrypted_content`.
+        documents: files that the conversation names, by their ids, or URLs where the engine fetches none.
     """
 
     capabilities: Capabilities
@@ -51,6 +53,7 @@ class TranslationContext(Struct, frozen=True):
     omit_unsupported: bool
     omissions: Omissions
     decrypted_texts: Mapping[str, str] = {}
+    documents: Mapping[str, FileContent] = {}
 
 
 class EngineTools(Struct):

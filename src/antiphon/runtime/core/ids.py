@@ -8,6 +8,11 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(24)}"
 
 
+def new_file_id() -> str:
+    """A new id of an uploaded file: OpenAI's have a hyphen, and clients know them by it."""
+    return f"file-{secrets.token_hex(12)}"
+
+
 def new_short_id(prefix: str) -> str:
     """A new id that people may type: 12 digits, enough for some thousands of ids, but no secret."""
     return f"{prefix}_{secrets.token_hex(6)}"

@@ -22,7 +22,7 @@ async def read_json_body(request: Request) -> bytes:
         ClientError: its content type is not JSON, it is compressed, or it is larger than the limit.
     """
     _check_content_type(request.headers.get("content-type"))
-    _check_content_encoding(request.headers.get("content-encoding"))
+    check_content_encoding(request.headers.get("content-encoding"))
     return await read_body(request)
 
 
@@ -77,7 +77,7 @@ def _check_content_type(content_type: str | None) -> None:
     )
 
 
-def _check_content_encoding(coding: str | None) -> None:
+def check_content_encoding(coding: str | None) -> None:
     """
     Refuse compressed bodies by name; otherwise they would be reported as invalid JSON.
 

@@ -11,25 +11,25 @@ from antiphon.stores.base import SortOrder
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100
 
 
-def page_parameters(noun: str) -> list[Parameter]:
+def page_parameters(noun: str, default_limit: int = DEFAULT_LIMIT, max_limit: int = MAX_LIMIT) -> list[Parameter]:
     """The parameters of a list of `noun`s, newest first."""
     return [
         Parameter(
-            "limit", f"The most {noun}s to return.", {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}
+            "limit", f"The most {noun}s to return.", {"type": "integer", "minimum": 1, "maximum": max_limit, "default": default_limit}
         ),
         Parameter("order", "`asc` for the oldest first.", {"type": "string", "enum": ["asc", "desc"], "default": "desc"}),
         Parameter("after", f"The id of the {noun} before the first one to return.", {"type": "string"}),
     ]
 
 
-def page_limit(query: QueryParams) -> int:
+def page_limit(query: QueryParams, default_limit: int = DEFAULT_LIMIT, max_limit: int = MAX_LIMIT) -> int:
     """
     The parameter `limit`.
 
     Raises:
         ClientError: it is not a number, or out of range.
     """
-    text = query.get("limit", str(DEFAULT_LIMIT))
+    text = query.get("limit", str(default_limit))
     if not re.fullmatch(r"-?\d{1,9}", text, re.ASCII):
         raise ClientError(
             f"Invalid type for 'limit': expected an integer, but got '{shorten(text)}' instead.", code="invalid_type", param="limit"
@@ -37,8 +37,8 @@ def page_limit(query: QueryParams) -> int:
     limit = int(text)
     if limit < 1:
         raise _out_of_range("below minimum", ">= 1", limit, "integer_below_min_value")
-    if limit > MAX_LIMIT:
-        raise _out_of_range("above maximum", f"<= {MAX_LIMIT}", limit, "integer_above_max_value")
+    if limit > max_limit:
+        raise _out_of_range("above maximum", f"<= {max_limit}", limit, "integer_above_max_value")
     return limit
 
 

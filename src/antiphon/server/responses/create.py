@@ -18,6 +18,7 @@ from antiphon.offload import offload
 from antiphon.protocols.responses.request import ResolvedRequest
 from antiphon.protocols.responses.session import ResponsesSession
 from antiphon.records import ResponseRecord
+from antiphon.runtime.access.body_budget import BodyLease
 from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.conversation_lock import lock_conversation, unlock_conversation
 from antiphon.runtime.core.driver import Driver
@@ -48,6 +49,7 @@ class PreparedResponse(Struct, frozen=True):
     Attributes:
         settings: of the engine's conversation.
         omitted_headers: tell the client what of its request the model does not get.
+        lease: of the memory that the files take which it refers to.
     """
 
     request: CreateRequest
@@ -57,11 +59,13 @@ class PreparedResponse(Struct, frozen=True):
     settings: ConversationSettings
     omitted_headers: Mapping[str, str]
     store: Store
+    lease: BodyLease
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_error: object) -> None:
+        self.lease.release()
         await unlock_conversation(self.store, self.resolved_request.id)
 
     @property
@@ -105,13 +109,15 @@ async def prepare_for_caller(
         request, size_bytes = filled_request.request, size_bytes + filled_request.added_bytes
     model = service.registry.find(request.model or None)
     response_id = new_id("resp") if record is None else record.id
-    if request.conversation_id is None:
-        return await _prepare(service, caller, request, size_bytes, model, response_id, record, history)
-    await lock_conversation(service.store, caller.tenant, request.conversation_id, response_id)
+    lease = service.body_budget.lease(caller.key.id if caller.key else "")
+    if request.conversation_id is not None:
+        await lock_conversation(service.store, caller.tenant, request.conversation_id, response_id)
     try:
-        return await _prepare(service, caller, request, size_bytes, model, response_id, record, history)
+        return await _prepare(service, caller, request, size_bytes, model, response_id, record, history, lease)
     except BaseException:
-        await unlock_conversation(service.store, response_id)
+        lease.release()
+        if request.conversation_id is not None:
+            await unlock_conversation(service.store, response_id)
         raise
 
 
@@ -124,6 +130,7 @@ async def _prepare(
     response_id: str,
     record: ResponseRecord | None,
     history: KnownHistory | None,
+    lease: BodyLease,
 ) -> PreparedResponse:
     resolved_request = await resolve_request(
         service,
@@ -131,17 +138,18 @@ async def _prepare(
         model,
         caller.tenant,
         size_bytes,
+        lease=lease,
         response_id=response_id,
         created_at=None if record is None else record.created_at,
         history=history,
     )
     encrypt = await _encryption(service, resolved_request)
-    session = await offload(resolved_request.size_bytes, ResponsesSession, resolved_request, new_id, _paddings(service, request), encrypt)
+    session = await offload(resolved_request.engine_bytes, ResponsesSession, resolved_request, new_id, _paddings(service, request), encrypt)
     omitted_headers = omission_headers(session.omissions)
     if omitted_headers:
         log_omissions(session.omissions, model.name)
     settings = caller_settings(caller, model.name, "responses")
-    return PreparedResponse(request, resolved_request, model, session, settings, omitted_headers, service.store)
+    return PreparedResponse(request, resolved_request, model, session, settings, omitted_headers, service.store, lease)
 
 
 async def _encryption(service: Service, resolved_request: ResolvedRequest) -> Callable[[str], str | None] | None:

@@ -13,7 +13,7 @@ from antiphon.protocols.responses.request import engine_request, is_set
 from antiphon.runtime.resolve_request import resolve_request
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import EndpointFunction, request_caller
-from antiphon.server.http.body import read_json_body
+from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY, read_json_body
 from antiphon.server.http.errors import json_response
 from antiphon.server.responses.omitted import omission_headers
 from antiphon.wire.codec.reading import Reader
@@ -41,8 +41,9 @@ def count_input_tokens(service: Service) -> EndpointFunction:
         model.require_worker()
         if not model.engine.capabilities.counts_tokens:
             raise ClientError(f"Counting tokens is not supported with the '{model.name}' model.", code="unsupported_model", param="model")
-        resolved_request = await resolve_request(service, create_request, model, tenant, size_bytes)
-        counted_request = await offload(resolved_request.size_bytes, engine_request, resolved_request)
+        lease = request.scope[BODY_LEASE_SCOPE_KEY]
+        resolved_request = await resolve_request(service, create_request, model, tenant, size_bytes, lease=lease)
+        counted_request = await offload(resolved_request.engine_bytes, engine_request, resolved_request)
         count = await cast(CountingEngine, model.engine).count(counted_request.respond)
         return json_response(encode(InputTokens(input_tokens=count)), headers=omission_headers(counted_request.omissions))
 

@@ -28,6 +28,7 @@ from sqlalchemy import (
     inspect,
     literal_column,
     select,
+    text,
 )
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
@@ -232,6 +233,24 @@ sessions = Table(
     Column("bytes", BigInteger, nullable=False),
     Column("truncated", Text),
     Index("ix_sessions_tenant", "tenant", "number"),
+)
+
+files = Table(
+    "files",
+    metadata,
+    Column("number", _Number, primary_key=True),  # in the order in which their uploads began
+    Column("id", Text, nullable=False, unique=True),
+    Column("tenant", Text, nullable=False),
+    Column("key_id", Text),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, index=True),
+    Column("filename", Text, nullable=False),
+    Column("purpose", Text, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("owner", BigInteger),  # the number of the server that it is uploaded to, until all of it is stored
+    Index("ix_files_tenant", "tenant", "number"),
+    Index("ix_files_hidden", "number", sqlite_where=text("status != 'processed'"), postgresql_where=text("status != 'processed'")),
 )
 
 schema_compatibility = Table(

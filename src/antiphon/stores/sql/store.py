@@ -26,6 +26,7 @@ from antiphon.stores.sql.background import SqlBackgroundStore
 from antiphon.stores.sql.client_secrets import SqlClientSecretStore
 from antiphon.stores.sql.conversation_writes import WriteResult
 from antiphon.stores.sql.conversations import READ_ROWS, SqlConversationStore, raise_refusal
+from antiphon.stores.sql.files import SqlFileStore
 from antiphon.stores.sql.keys import SqlKeyStore
 from antiphon.stores.sql.prompts import SqlPromptStore
 from antiphon.stores.sql.recordings import SqlSessionStore
@@ -59,6 +60,7 @@ class SqlStore:
         self.prompts = SqlPromptStore(self._database)
         self.client_secrets = SqlClientSecretStore(self._database)
         self.sessions = SqlSessionStore(self._database)
+        self.files = SqlFileStore(self._database)
         is_orphaned = self._database.backend.is_dead(responses.c.owner) | responses.c.id.in_(bindparam("abandoned", expanding=True))
         self._orphans_query = select(responses).where(is_unfinished, is_orphaned).order_by(responses.c.number)
         self._write_off = WRITE_OFF.where(is_orphaned)

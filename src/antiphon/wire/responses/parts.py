@@ -9,7 +9,7 @@ from antiphon.wire.codec.types import Maybe, Tagged, Wire
 # Lengths: Responses reference, under `input`.
 LongText = Annotated[str, Meta(max_length=10_485_760)]
 ImageUrl = Annotated[str, Meta(max_length=20_971_520)]
-FileBase64 = Annotated[str, Meta(max_length=73_400_320)]
+FileBase64 = Annotated[str, Meta(max_length=33_554_432)]  # Open Responses; OpenAI takes 73,400,320, more than a body may have
 ImageDetail = Literal["low", "high", "auto", "original"]
 
 

@@ -1,0 +1,159 @@
+"""The files that a request refers to: found, and read before it is translated for its engine."""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from antiphon.engine_api.documents import MAX_DOCUMENT_BYTES, FileContent, new_document
+from antiphon.engine_api.engine import Fetch
+from antiphon.errors import ClientError, file_too_large, wrong_id_prefix
+from antiphon.offload import offload
+from antiphon.records import FileRecord
+from antiphon.runtime.access.body_budget import BodyLease
+from antiphon.runtime.files.library import ID_PREFIX, FileLibrary
+from antiphon.wire.responses import items
+from antiphon.wire.responses.parts import InputFile, InputImage
+
+MAX_FILES = 500
+"""The most files in one request, with those of the conversation before it."""
+
+MAX_TOTAL_BYTES = 64 << 20
+"""The most that they may come to."""
+
+
+MAX_FETCHES = 32
+FETCH_TIMEOUT_S = 30.0
+
+
+class FileReference(NamedTuple):
+    """A file's id or URL, and where it stands in the request."""
+
+    name: str
+    path: str
+
+    @property
+    def is_url(self) -> bool:
+        """Whether it is a URL."""
+        return self.path.endswith(".file_url")
+
+
+def file_references(conversation: Sequence[items.Item], path: str, start: int = 0) -> Iterator[FileReference]:
+    """The files that items from `start` on name in their content; `path` is that of the items."""
+    for index, item in enumerate(conversation[start:], start):
+        match item:
+            case items.Message(content=list(parts)):
+                field = "content"
+            case items.FunctionCallOutput(output=list(parts)) | items.CustomToolCallOutput(output=list(parts)):
+                field = "output"
+            case _:
+                continue
+        for position, part in enumerate(parts):
+            if isinstance(part, InputImage | InputFile) and part.file_id:
+                yield FileReference(part.file_id, f"{path}[{index}].{field}[{position}].file_id")
+            elif isinstance(part, InputFile) and part.file_url and not part.file_data:
+                yield FileReference(part.file_url, f"{path}[{index}].{field}[{position}].file_url")
+
+
+async def check_references(files: FileLibrary, tenant: str, new_items: Sequence[items.Item], path: str) -> None:
+    """
+    Check that the files exist that items name; `path` is that of the items.
+
+    Raises:
+        ClientError: one doesn't, or there are more than `MAX_FILES`.
+    """
+    await _find_all(files, tenant, file_references(new_items, path), path)
+
+
+async def load_documents(
+    files: FileLibrary,
+    fetch: Fetch | None,
+    tenant: str,
+    given_items: Sequence[tuple[str, Sequence[items.Item]]],
+    previous_items: Sequence[items.Item],
+    lease: BodyLease,
+) -> Mapping[str, FileContent]:
+    """
+    The content of the files that a conversation names from its newest compaction on, by file id or URL.
+
+    Args:
+        fetch: fetches documents by URL; None where the engine does that.
+        given_items: those in the request itself, by their path. A file of earlier items may be gone.
+        lease: counts the memory that the files take.
+
+    Raises:
+        ClientError: a file in the request doesn't exist, or can't be fetched; or the files are too many or too large.
+        ServerError: a file can't be read now.
+    """
+    references: list[FileReference] = []
+    for path, conversation in given_items:
+        references += file_references(conversation, path, items.newest_compaction(conversation))
+    is_compacted = any(isinstance(item, items.Compaction) for _, conversation in given_items for item in conversation)
+    start = len(previous_items) if is_compacted else items.newest_compaction(previous_items)
+    previous = [*file_references(previous_items, "input", start)]
+    if not references and not previous:
+        return {}
+    records = await _find_all(files, tenant, references, "input")
+    for file_id in {reference.name for reference in previous if not reference.is_url} - records.keys():
+        try:
+            records[file_id] = await files.find(tenant, file_id)
+        except ClientError:
+            continue  # it was deleted since, or has expired
+    _check_size(records, {reference.name: reference.path for reference in references})
+    documents = {file_id: await _read(files, record, lease) for file_id, record in records.items()}
+    if fetch is not None:
+        urls = dict.fromkeys(reference.name for reference in (*references, *previous) if reference.is_url)
+        documents |= await _fetch_all(fetch, [*urls], lease)
+    return documents
+
+
+async def _fetch_all(fetch: Fetch, urls: Sequence[str], lease: BodyLease) -> Mapping[str, FileContent]:
+    if len(urls) > MAX_FETCHES:
+        raise ClientError(f"The input names {len(urls)} URLs; at most {MAX_FETCHES} are fetched.", code="invalid_url", param="input")
+    documents: dict[str, FileContent] = {}
+    try:
+        async with asyncio.timeout(FETCH_TIMEOUT_S):
+            for url in urls:
+                content, content_type = await fetch(url, "file_url", ("application/", "text/"))
+                lease.extend(lease.size_bytes + 4 * len(content) // 3)
+                filename = unquote(PurePosixPath(urlsplit(url).path).name)
+                declared_type = content_type.partition(";")[0].strip().lower()
+                documents[url] = await offload(len(content), new_document, content, filename or None, declared_type)
+    except TimeoutError:
+        raise ClientError(
+            f"Failed to download the input's URLs: it took longer than {FETCH_TIMEOUT_S:g} seconds.", code="invalid_url", param="input"
+        ) from None
+    return documents
+
+
+async def _find_all(files: FileLibrary, tenant: str, references: Iterable[FileReference], path: str) -> dict[str, FileRecord]:
+    records: dict[str, FileRecord] = {}
+    for reference in references:
+        file_id, param = reference
+        if reference.is_url or file_id in records:
+            continue
+        if not file_id.startswith(ID_PREFIX):
+            raise wrong_id_prefix(param, file_id, ID_PREFIX)
+        if len(records) == MAX_FILES:
+            raise ClientError(f"There are too many files: the limit is {MAX_FILES}.", code="too_many_files", param=path)
+        records[file_id] = await files.find(tenant, file_id, param)
+    return records
+
+
+def _check_size(records: Mapping[str, FileRecord], paths: Mapping[str, str]) -> None:
+    for file_id, record in records.items():
+        if record.bytes > MAX_DOCUMENT_BYTES:
+            raise file_too_large(paths.get(file_id, "input"), MAX_DOCUMENT_BYTES)
+    if len(records) > MAX_FILES or sum(record.bytes for record in records.values()) > MAX_TOTAL_BYTES:
+        raise ClientError(
+            f"The files of the conversation are too large together: the limit is {MAX_TOTAL_BYTES >> 20} MiB in {MAX_FILES} files.",
+            code="file_too_large",
+            param="input",
+        )
+
+
+async def _read(files: FileLibrary, record: FileRecord, lease: BodyLease) -> FileContent:
+    lease.extend(lease.size_bytes + 4 * record.bytes // 3)  # in base64
+    content = b"".join([chunk async for chunk in files.chunks(record)])
+    return await offload(len(content), new_document, content, record.filename)

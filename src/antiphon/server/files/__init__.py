@@ -1,0 +1,1 @@
+"""The Files API over HTTP."""
