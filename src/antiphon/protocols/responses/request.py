@@ -14,6 +14,7 @@ from antiphon.engine_api import commands, events
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import JsonObject, JsonSchema, Sampling, Voice
 from antiphon.errors import ClientError, invalid_modalities, unsupported_parameter, unsupported_value
+from antiphon.protocols.responses.compaction import CompactionPlan, Window, open_window, plan_compaction, requested_compaction
 from antiphon.protocols.responses.history import ItemWithPath, to_history
 from antiphon.protocols.responses.tools import Omissions, TranslationContext, build_engine_tools, requested_tools, tool_choice
 from antiphon.wire.codec.fields import is_set as is_set, value_or
@@ -39,7 +40,9 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
         model: the name that the client requested.
         created_at: in Unix seconds.
         input_items: the items in this request.
-        previous_items: the items of the conversation before it, oldest first.
+        previous_items: the items of the conversation before it, oldest first; those that a compaction stands for may be
+            missing.
+        previous_ids: of all items of the conversation that the response belongs to.
         decrypted_texts: reasoning and compactions of the conversation, by their `encrypted_content`.
         size_bytes: of the JSON of the request and of the items before it.
         omit_unsupported: whether unsupported tools and items are left out (see `Omissions`) rather than refused.
@@ -53,6 +56,7 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
     capabilities: Capabilities
     input_items: tuple[items.Item, ...]
     previous_items: tuple[items.Item, ...] = ()
+    previous_ids: frozenset[str] = frozenset()
     decrypted_texts: Mapping[str, str] = {}
     size_bytes: int = 0
     omit_unsupported: bool = True
@@ -100,10 +104,16 @@ def has_audio_output(request: CreateRequest) -> bool:
 
 
 class EngineRequest(Struct, frozen=True):
-    """The command for the engine, and what it leaves out of the client's request."""
+    """
+    The command for the engine, and what it leaves out of the client's request.
+
+    Attributes:
+        compaction: how the conversation is compacted before the engine gets it; None where it is not.
+    """
 
     respond: commands.Respond
     omissions: Omissions
+    compaction: CompactionPlan | None = None
 
 
 def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
@@ -120,12 +130,9 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
         capabilities, resolved_request.model, resolved_request.omit_unsupported, Omissions(), resolved_request.decrypted_texts
     )
     instructions, prelude = _instructions(request)
-    conversation: list[ItemWithPath] = [
-        # Responses: `previous_response_id` brings the items of earlier responses, but not their instructions.
-        *((request.previous_path, item) for item in resolved_request.previous_items),
-        *((f"input[{index}]", item) for index, item in enumerate(resolved_request.input_items)),
-    ]
-    items_with_paths = [*prelude, *conversation[items.newest_compaction([item for _, item in conversation]) :]]
+    compaction = None if resolved_request.is_warm_up else requested_compaction(request, resolved_request.input_items)
+    window = _window(resolved_request)
+    items_with_paths = [*prelude, *window.head, *window.rest]
     history = to_history(items_with_paths, context)
     if not history and instructions is None:
         raise ClientError(
@@ -156,8 +163,24 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
         encrypt_reasoning=resolved_request.encrypts_reasoning,
         verbosity=(text.verbosity or None) if text and capabilities.verbosities else None,
         voice=Voice(_requested_voice(request), AUDIO_RATE_HZ) if resolved_request.is_spoken else None,
+        compaction=compaction if capabilities.compacts else None,
     )
-    return EngineRequest(respond, context.omissions)
+    if compaction is None or capabilities.compacts:
+        return EngineRequest(respond, context.omissions)
+    head_count = len(to_history([*prelude, *window.head], context)) if prelude or window.head else 0
+    return EngineRequest(respond, context.omissions, plan_compaction(compaction, respond, window, head_count, context))
+
+
+def _window(resolved_request: ResolvedRequest) -> Window:
+    """The conversation that the model reads."""
+    conversation: list[ItemWithPath] = [
+        # Responses: `previous_response_id` brings the items of earlier responses, but not their instructions.
+        *((resolved_request.request.previous_path, item) for item in resolved_request.previous_items),
+        *((f"input[{index}]", item) for index, item in enumerate(resolved_request.input_items)),
+    ]
+    # A trigger says what to do with the conversation, and is no part of it.
+    conversation = [pair for pair in conversation if not isinstance(pair[1], items.CompactionTrigger)]
+    return open_window(conversation, resolved_request.decrypted_texts)
 
 
 # Checks

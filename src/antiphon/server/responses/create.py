@@ -4,7 +4,7 @@ import contextlib
 import functools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Self
+from typing import Literal, Self
 
 from msgspec import Struct
 from starlette.requests import Request
@@ -19,6 +19,7 @@ from antiphon.protocols.responses.request import ResolvedRequest
 from antiphon.protocols.responses.session import ResponsesSession
 from antiphon.records import ResponseRecord
 from antiphon.runtime.access.keys import Caller
+from antiphon.runtime.compaction_engine import CompactingEngine
 from antiphon.runtime.conversation_lock import lock_conversation, unlock_conversation
 from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.core.ids import new_id, padding
@@ -38,6 +39,9 @@ from antiphon.wire.responses.events import TERMINAL_EVENTS, StreamEvent
 from antiphon.wire.responses.profiles import EventEncoder
 from antiphon.wire.responses.request import CreateRequest, decode_request
 
+Encrypt = Callable[[str], str | None]
+"""Encrypts text for the client, which gives it back; None if it is too long."""
+
 
 class PreparedResponse(Struct, frozen=True):
     """
@@ -48,6 +52,7 @@ class PreparedResponse(Struct, frozen=True):
     Attributes:
         settings: of the engine's conversation.
         omitted_headers: tell the client what of its request the model does not get.
+        encrypt_compaction: encrypts a compaction of the conversation; None where there can't be one.
     """
 
     request: CreateRequest
@@ -57,6 +62,7 @@ class PreparedResponse(Struct, frozen=True):
     settings: ConversationSettings
     omitted_headers: Mapping[str, str]
     store: Store
+    encrypt_compaction: Encrypt | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -66,7 +72,10 @@ class PreparedResponse(Struct, frozen=True):
 
     @property
     def engine(self) -> Engine:
-        return self.model.live_engine if self.resolved_request.is_spoken else self.model.engine
+        engine = self.model.live_engine if self.resolved_request.is_spoken else self.model.engine
+        if self.session.compaction is None or self.encrypt_compaction is None:
+            return engine
+        return CompactingEngine(engine, self.session.compaction, self.encrypt_compaction)
 
 
 async def prepare_response(
@@ -132,20 +141,19 @@ async def _prepare(
         created_at=None if record is None else record.created_at,
         history=history,
     )
-    encrypt = await _encryption(service, resolved_request)
+    encrypt = await _encryption(service, resolved_request.tenant, "reasoning") if resolved_request.encrypts_reasoning else None
     session = await offload(resolved_request.size_bytes, ResponsesSession, resolved_request, new_id, _paddings(service, request), encrypt)
     omitted_headers = omission_headers(session.omissions)
     if omitted_headers:
         log_omissions(session.omissions, model.name)
     settings = caller_settings(caller, model.name, "responses")
-    return PreparedResponse(request, resolved_request, model, session, settings, omitted_headers, service.store)
+    encrypt_compaction = None if session.compaction is None else await _encryption(service, caller.tenant, "compaction")
+    return PreparedResponse(request, resolved_request, model, session, settings, omitted_headers, service.store, encrypt_compaction)
 
 
-async def _encryption(service: Service, resolved_request: ResolvedRequest) -> Callable[[str], str | None] | None:
-    if not resolved_request.encrypts_reasoning:
-        return None
+async def _encryption(service: Service, tenant: str, purpose: Literal["reasoning", "compaction"]) -> Encrypt:
     cipher = await service.content_cipher()
-    return lambda text: cipher.encrypt(text.encode(), resolved_request.tenant, "reasoning")
+    return lambda text: cipher.encrypt(text.encode(), tenant, purpose)
 
 
 def _paddings(service: Service, request: CreateRequest) -> Sequence[str] | None:

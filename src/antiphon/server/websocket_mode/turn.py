@@ -30,7 +30,7 @@ from antiphon.server.websocket_mode.steering import Steering, Submission
 from antiphon.server.websocket_mode.warm_up import WarmUpEngine, can_prefill, prefill
 from antiphon.wire.codec.types import Unknown, encode
 from antiphon.wire.responses.events import TERMINAL_EVENTS, ResponseCompleted, ResponseIncomplete, StreamEvent
-from antiphon.wire.responses.items import Item, decode_item
+from antiphon.wire.responses.items import Compaction, Item, decode_item, newest_compaction
 from antiphon.wire.responses.profiles import EventEncoder
 from antiphon.wire.responses.websocket import ResponseCreate
 
@@ -238,6 +238,8 @@ class Turn:
             output = [decode_item(item.json) if isinstance(item, Unknown) else item for item in response.output]
             all_items = (*resolved_request.previous_items, *resolved_request.input_items, *output)
             size_bytes = past_bytes + self._input_bytes + client.output_bytes
+            if (start := newest_compaction(output)) or (output and isinstance(output[0], Compaction)):
+                all_items, size_bytes = tuple(output[start:]), client.output_bytes  # nothing from before it is read again
             connection.memory.remember(self._lane, response.id, KnownHistory(all_items, size_bytes))
         elif self._previous_id is not None:
             connection.memory.evict(self._lane, self._previous_id)
