@@ -77,13 +77,13 @@ class _Summary:
     A summary that the engine writes.
 
     Attributes:
-        done: set at its end: its text, or a `_SummaryFailed`.
+        text: set at its end, or raises `_SummaryFailed`.
     """
 
     def __init__(self, request: commands.Respond) -> None:
         self.request = request
         self.usage: events.Usage | None = None
-        self.done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.text: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._chunks: list[str] = []
         self._size = 0
 
@@ -100,19 +100,19 @@ class _Summary:
                 self._end("".join(self._chunks).strip())
             case events.ResponseEnded(_, reason):
                 self._fail(f"the model did not finish its summary ({reason})")
-            case events.ResponseFailed() if not self.done.done():
-                self.done.set_exception(_SummaryFailed(event))
+            case events.ResponseFailed() if not self.text.done():
+                self.text.set_exception(_SummaryFailed(event))
 
     def _end(self, text: str) -> None:
         if not text:
             self._fail("the model wrote no summary")
-        elif not self.done.done():
-            self.done.set_result(text)
+        elif not self.text.done():
+            self.text.set_result(text)
 
     def _fail(self, reason: str) -> None:
-        if not self.done.done():
+        if not self.text.done():
             failure = events.ResponseFailed.from_error(self.request.id, UpstreamError(f"{reason}.", code="server_error"))
-            self.done.set_exception(_SummaryFailed(failure))
+            self.text.set_exception(_SummaryFailed(failure))
 
 
 class _CompactingConversation:
@@ -216,7 +216,7 @@ class _CompactingConversation:
         """The summary of the request's conversation; raises `_SummaryFailed`."""
         summary = self._summary = _Summary(await self._summary_request(request))
         self._send(summary.request)
-        return await summary.done
+        return await summary.text
 
     async def _summary_request(self, request: commands.Respond) -> commands.Respond:
         prompt = history.Message("user", (history.TextPart(SUMMARY_PROMPT),))

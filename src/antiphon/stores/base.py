@@ -337,7 +337,10 @@ class BackgroundStore(Protocol):
         """
 
     async def find_lost(self, response_ids: Collection[str]) -> Collection[str]:
-        """Those of the responses that are not unfinished any more, or that this server does not work on."""
+        """
+        Those of the responses, in the background or not, that are not unfinished any more, or that this server does not
+        work on.
+        """
 
     async def expire(self, ended_before: int, limit_bytes: int) -> int:
         """

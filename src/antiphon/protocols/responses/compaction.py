@@ -160,7 +160,8 @@ def plan_compaction(
     is_rest_empty = all(_stays(item) or id(item) in newest_ids for _, item in window.rest)
     if threshold is None or is_rest_empty:
         return None
-    developer = _limited([pair for pair in (*window.head, *window.rest) if _stays(pair[1]) and id(pair[1]) not in newest_ids], threshold)
+    stays = [pair for pair in (*window.head, *window.rest) if _stays(pair[1]) and id(pair[1]) not in newest_ids]
+    developer = _newest_within(stays, threshold)
     is_small = sum(len(encode(item)) for _, item in newest) <= threshold * BYTES_PER_TOKEN * MAX_KEPT_SHARE
     return CompactionPlan(
         threshold=threshold,
@@ -211,16 +212,16 @@ def _stays(item: items.Item) -> bool:
     return isinstance(item, items.AdditionalTools) or (isinstance(item, items.Message) and item.role in ("system", "developer"))
 
 
-def _limited(pairs: Sequence[ItemWithPath], threshold: int) -> Sequence[ItemWithPath]:
+def _newest_within(pairs: Sequence[ItemWithPath], threshold: int) -> Sequence[ItemWithPath]:
     """The newest of these that have room, each once, in their order."""
     room_bytes = threshold * BYTES_PER_TOKEN * MAX_KEPT_SHARE
-    kept: dict[bytes, ItemWithPath] = {}
+    by_content: dict[bytes, ItemWithPath] = {}
     for path, item in reversed(pairs):
         key = encode(item.content if isinstance(item, items.Message) else item)
-        if key not in kept and len(key) <= room_bytes:
-            kept[key] = (path, item)
+        if key not in by_content and len(key) <= room_bytes:
+            by_content[key] = (path, item)
             room_bytes -= len(key)
-    return [*kept.values()][::-1]
+    return [*by_content.values()][::-1]
 
 
 def _summary_text(summary: str) -> str:

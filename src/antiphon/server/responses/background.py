@@ -191,6 +191,7 @@ def _event_replay(
 ) -> Response:
     follower = Follower(
         service.store,
+        service.event_encoder,
         service.background.journals,
         record.tenant,
         record.id,

@@ -211,12 +211,15 @@ async def driving(
     Yields:
         What makes it; see `Driver.run` for its argument.
     """
-    session = prepared_response.session
+    session, response_id = prepared_response.session, prepared_response.resolved_request.id
     async with prepared_response, track_response(scope, lambda: session.tokens):
         on_retry = client.hold_head if isinstance(client, EventStream) else lambda: None
         driver = Driver(session, client, service.store, metrics=service.metrics, on_retry=on_retry)
         with service.live_sessions.track(driver), measure_response(service, prepared_response.model, client, started_at):
-            with connection.from_scope(scope).notify(driver):
+            with (
+                connection.from_scope(scope).notify(driver),
+                service.background.streams.track(response_id, driver),
+            ):
                 yield functools.partial(
                     driver.run, prepared_response.engine, prepared_response.settings, prepared_response.resolved_request
                 )

@@ -185,7 +185,8 @@ class Turn:
             driver = self._driver = Driver(session, client, service.store, metrics=service.metrics)
             if self._is_behind:
                 driver.pause()
-            with measure_response(service, prepared_response.model, client, started_at):
+            is_made = service.background.streams.track(prepared_response.resolved_request.id, driver)
+            with is_made, measure_response(service, prepared_response.model, client, started_at):
                 await driver.run(warm_up or engine, prepared_response.settings, prepared_response.resolved_request)
         service.metrics.stream_events += client.event_count
         if client.error is not None:
