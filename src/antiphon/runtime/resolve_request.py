@@ -93,8 +93,8 @@ async def resolve_request(
         engine_compacts=capabilities.compacts,
     )
     if speech.missing_reason is None and not capabilities.audio_in:
-        input_items = [await transcribe_item(item, f"input[{index}]", speech) for index, item in enumerate(input_items)]
-        previous_items = [await transcribe_item(item, request.previous_path, speech) for item in previous_items]
+        input_items = [await transcribe_item(item, f"input[{index}]", speech, tenant) for index, item in enumerate(input_items)]
+        previous_items = [await transcribe_item(item, request.previous_path, speech, tenant) for item in previous_items]
     if has_audio_output(request):
         capabilities = structs.replace(model.live_engine.capabilities, audio_in=capabilities.audio_in)
     return ResolvedRequest(
