@@ -15,7 +15,6 @@ from antiphon.stores.memory import MemoryStore
 from antiphon.wire.responses.profiles import PROFILES, EventEncoder
 from antiphon.wire.responses.request import CreateRequest
 
-
 pytestmark = pytest.mark.anyio
 
 

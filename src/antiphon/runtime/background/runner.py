@@ -21,6 +21,7 @@ from antiphon.records import BackgroundRecord, EventRun, KeyRecord, ResponseReco
 from antiphon.runtime.access.keys import Caller, Keyring
 from antiphon.runtime.background.ending import fail_response
 from antiphon.runtime.background.journal import EventWriter, Journal, interrupted_error
+from antiphon.runtime.background.priority import CompletionOrder
 from antiphon.runtime.background.streams import StoredStreams
 from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.core.metrics import Metrics
@@ -73,6 +74,7 @@ class BackgroundRunner:
     Attributes:
         journals: of the responses that wait or are made here, by id.
         streams: the responses that are no background responses.
+        order: that in which those are made that wait.
     """
 
     def __init__(
@@ -98,7 +100,8 @@ class BackgroundRunner:
         self.journals: dict[str, Journal] = {}
         self.streams = StoredStreams()
         self._writer = EventWriter()
-        self._order = itertools.count()
+        self.order = CompletionOrder()
+        self._arrivals = itertools.count()
         self._queue: list[tuple[float, int, BackgroundResponse]] = []
         self._drivers: dict[str, Driver[ResolvedRequest, StreamEvent]] = {}
         self._counts: Counter[str] = Counter()  # admitted, by key
@@ -161,7 +164,7 @@ class BackgroundRunner:
     def submit(self, response: BackgroundResponse) -> None:
         """Have an admitted response made, as soon as there is room."""
         self.journals[response.record.id] = response.journal
-        heapq.heappush(self._queue, (response.rank, next(self._order), response))
+        heapq.heappush(self._queue, (response.rank, next(self._arrivals), response))
         self._start_next()
 
     def _start_next(self) -> None:
