@@ -146,7 +146,7 @@ class _CompactingConversation:
     def send(self, command: commands.EngineCommand) -> None:
         assert self._inner is not None and self._tasks is not None
         match command:
-            case commands.Respond() if self._may_be_long(command):
+            case commands.Respond():
                 self._work = self._tasks.create_task(self._prepare(command), name="compaction")
             case commands.Cancel(id) if self._work is not None and not self._work.done():
                 self._work.cancel()
@@ -178,17 +178,12 @@ class _CompactingConversation:
             case _:
                 return None
 
-    def _may_be_long(self, request: commands.Respond) -> bool:
-        # A token has a byte at least, so most inputs need not be counted.
-        return self._plan.is_requested or estimate_input_tokens(request) * BYTES_PER_TOKEN > self._plan.threshold
-
     async def _prepare(self, request: commands.Respond) -> None:
         """Compact the conversation if it is too long, and have the response made."""
         self._response_id = request.id
         plan, tokens = self._plan, 0
         if not plan.is_requested:
-            tokens = await self._count(request)
-            if tokens <= plan.threshold:
+            if await self._is_short(request, plan.threshold) or (tokens := await self._count(request)) <= plan.threshold:
                 self._send(request)
                 return
         try:
@@ -241,12 +236,16 @@ class _CompactingConversation:
         """
         window = self._engine.capabilities.context_window
         limit = None if window is None else window - output_room(request, window)
-        if limit is None or estimate_input_tokens(request) * BYTES_PER_TOKEN <= limit or await self._count(request) <= limit:
+        if limit is None or await self._is_short(request, limit) or await self._count(request) <= limit:
             return request
         head, rest = request.history[: self._plan.head_count], request.history[self._plan.head_count :]
         measure = lambda rest: self._count(structs.replace(request, history=(*head, *rest)))  # noqa: E731
         shorter = await drop_oldest(rest, measure, lambda tokens: tokens, limit)
         return request if shorter is None else structs.replace(request, history=(*head, *shorter[0]))
+
+    async def _is_short(self, request: commands.Respond, limit: int) -> bool:
+        """Whether the request needs not be counted: a token has a byte at least."""
+        return await offload(request.size_bytes, estimate_input_tokens, request) * BYTES_PER_TOKEN <= limit
 
     async def _count(self, request: commands.Respond) -> int:
         if self._engine.capabilities.counts_tokens:
