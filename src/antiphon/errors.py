@@ -359,6 +359,11 @@ def response_not_found(response_id: str) -> ClientError:
     return ClientError(f"Response with id '{shorten(response_id)}' not found.", status=404)
 
 
+def response_deleted() -> ClientError:
+    """The response was deleted while it was made."""
+    return ClientError("This response was deleted while it was made.", status=404, code="response_deleted")
+
+
 def previous_response_not_found(response_id: str) -> ClientError:
     """`previous_response_id` names nothing that is stored."""
     return ClientError(

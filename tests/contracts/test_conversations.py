@@ -42,7 +42,9 @@ def turn(response_id: str = "resp_1", *items: ItemRecord, tenant: str = "ada") -
 
 
 async def ids(store: Store, conversation_id: str = "conv_1") -> Sequence[str]:
-    return [item.id for item in await store.conversations.items("ada", conversation_id) or ()]
+    window = await store.conversations.window("ada", conversation_id)
+    assert window is None or window.ids >= {item.id for item in window.items}
+    return [] if window is None else [item.id for item in window.items]
 
 
 async def page(store: Store, after: str | None = None, limit: int = 10, order: SortOrder = "asc") -> Sequence[str]:
@@ -55,7 +57,8 @@ async def test_a_conversation_comes_back_as_it_was_created_with_its_items_in_ord
     first = [item("msg_b", body=b"\x00\xff"), item("msg_a", "output")]
     await store.conversations.create(CONVERSATION, first)
     assert await store.conversations.get("ada", "conv_1") == CONVERSATION
-    assert list(await store.conversations.items("ada", "conv_1") or ()) == first
+    window = await store.conversations.window("ada", "conv_1")
+    assert window is not None and list(window.items) == first and window.ids == {"msg_a", "msg_b"}
     assert await store.conversations.item("ada", "msg_b", "conv_1") == first[0]
 
 
@@ -110,7 +113,7 @@ async def test_a_deleted_conversation_is_gone_with_its_items(store: Store) -> No
     assert await store.conversations.delete("ada", "conv_1") is True
     assert await store.conversations.delete("ada", "conv_1") is False
     assert await store.conversations.get("ada", "conv_1") is None
-    assert await store.conversations.items("ada", "conv_1") is None
+    assert await store.conversations.window("ada", "conv_1") is None
     assert await store.conversations.item("ada", "msg_1") is None
     with pytest.raises(UnknownConversation):
         await store.conversations.add_items("ada", "conv_1", [item("msg_2")])
@@ -124,7 +127,7 @@ async def test_another_tenants_conversation_is_as_good_as_none(store: Store, ten
     assert await there.update(tenant, id, b"{}") is None
     assert await there.delete(tenant, id) is False
     assert await there.page(tenant, id, after=None, limit=1, order="asc") is None
-    assert await there.items(tenant, id) is None
+    assert await there.window(tenant, id) is None
     assert await there.item(tenant, "msg_1", id) is None
     assert await there.item("eve", "msg_1") is None
     assert await there.delete_item(tenant, id, "msg_1") is None
@@ -141,14 +144,24 @@ async def test_a_conversation_that_is_too_large_is_refused(store: Store) -> None
     assert await ids(store) == ["msg_1", "msg_2"]
     await store.conversations.add_items("ada", "conv_1", [item("msg_3")])
     with pytest.raises(ClientError, match=r"too large: it has more than 64 MiB") as error:
-        await store.conversations.items("ada", "conv_1")
+        await store.conversations.window("ada", "conv_1")
     assert (error.value.status, error.value.code, error.value.param) == (400, "context_length_exceeded", "conversation")
+
+
+async def test_a_conversation_is_read_from_its_newest_compaction_on_whatever_came_before(store: Store) -> None:
+    await store.conversations.create(CONVERSATION, [item("msg_1", body=bytes(MAX_CHAIN_BYTES // 2)), item("msg_2")])
+    await store.conversations.add_items("ada", "conv_1", [item("msg_3", body=bytes(MAX_CHAIN_BYTES // 2))])
+    compaction, message = item("cmp_1", "output"), item("cmpx", "output")
+    await store.conversations.add_items("ada", "conv_1", [item("cmp_0", "output"), compaction, item("cmp_2", "input"), message])
+    window = await store.conversations.window("ada", "conv_1")
+    assert window is not None and [each.id for each in window.items] == ["cmp_1", "cmp_2", "cmpx"]
+    assert window.ids == {"msg_1", "msg_2", "msg_3", "cmp_0", "cmp_1", "cmp_2", "cmpx"}
 
 
 async def test_a_conversation_of_too_many_items_is_refused(store: Store) -> None:
     await store.conversations.create(CONVERSATION, [item(f"msg_{number}") for number in range(MAX_CONVERSATION_ITEMS + 1)])
     with pytest.raises(ClientError, match="more than 50,000 items"):
-        await store.conversations.items("ada", "conv_1")
+        await store.conversations.window("ada", "conv_1")
 
 
 # One response at a time

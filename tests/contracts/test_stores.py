@@ -102,6 +102,19 @@ async def test_a_chain_begins_with_the_oldest(store: Store) -> None:
     assert list(await store.chain("ada", "resp_1")) == records[:2]
 
 
+async def test_a_chain_begins_with_the_newest_compaction_even_if_what_came_before_is_gone(store: Store) -> None:
+    first = response("resp_1", ItemRecord(id="cmp_1", direction="input", body=b"{}"))
+    second = response("resp_2", ItemRecord(id="cmp_2", direction="output", body=b"{}"), after="resp_1")
+    third = response("resp_3", item("cmpx"), after="resp_2")
+    fourth = response("resp_4", ItemRecord(id="cmp_3", direction="input", body=b"{}"), after="resp_3")
+    for record in (first, second, third, fourth):
+        await store.put(record)
+    assert list(await store.chain("ada", "resp_4")) == [second, third, fourth]
+    assert list(await store.chain("ada", "resp_2")) == [second]
+    await store.delete("ada", "resp_1")
+    assert list(await store.chain("ada", "resp_4")) == [second, third, fourth]
+
+
 async def test_two_responses_may_continue_the_same_one(store: Store) -> None:
     trunk, left, right = response("resp_1"), response("resp_2", after="resp_1"), response("resp_3", after="resp_1")
     for record in (trunk, left, right):

@@ -15,6 +15,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
         encrypts_reasoning: whether it can encrypt its reasoning itself (`EncryptedReasoning`), and reads it back so; what
             it does not encrypt, the protocol may.
         counts_tokens: whether it is a `CountingEngine`.
+        compacts: whether it can put a summary in the place of a conversation itself, and reads it back as a
+            `HostedToolItem`.
         hosted: the types of tools that it takes as `HostedTool`; it then also takes their items, as `HostedToolItem`.
         audio_in: whether it takes audio in the history, as `AudioPart` and `SpeechPart`.
         hears_speech: whether it understands speech directly, so that a `SpeechPart` needs no transcript, nor its
@@ -58,6 +60,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     verbosities: tuple[str, ...] = ()
     context_window: int | None = None
     counts_tokens: bool = False
+    compacts: bool = False
     hosted: tuple[str, ...] = ()
     hears_speech: bool = False
     audio_out: bool = False

@@ -26,6 +26,7 @@ from msgspec import Struct
 from antiphon.engine_api.capabilities import Capabilities as Capabilities
 from antiphon.engine_api.history import HistoryItem
 from antiphon.engine_api.options import (
+    Compaction as Compaction,
     ConversationKind as ConversationKind,
     ConversationSettings as ConversationSettings,
     CustomTool as CustomTool,
@@ -68,6 +69,7 @@ class Respond(_Command, frozen=True, kw_only=True, tag=True):
         voice: how the response is spoken; None for text output.
         retention: how much of a conversation is left when it is truncated; None for as much as fits.
         out_of_band: whether the response stays out of the conversation, so that later ones don't build on it.
+        compaction: for an engine that `compacts`: when to; None for never.
     """
 
     id: str
@@ -90,6 +92,7 @@ class Respond(_Command, frozen=True, kw_only=True, tag=True):
     voice: Voice | None = None
     retention: Retention | None = None
     out_of_band: bool = False
+    compaction: Compaction | None = None
 
 
 class Prepare(_Command, frozen=True, tag=True):

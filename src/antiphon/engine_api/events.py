@@ -312,6 +312,16 @@ class EngineLost(_Event, frozen=True, kw_only=True, tag=True):
     id: str = ""
 
 
+class CompactionProgress(_Event, frozen=True, tag=True):
+    """
+    A summary of the conversation is being written, which is to be the output item `item_id`. It may still fail, and the
+    response go on without.
+    """
+
+    id: str
+    item_id: str
+
+
 class RetryScheduled(_Event, frozen=True, tag=True):
     """
     The model's server refused the request, or didn't answer, and is asked again in a moment. The response has no output
@@ -400,6 +410,7 @@ EngineEvent = (
     | QueueUpdate
     | WorkerAssigned
     | EngineLost
+    | CompactionProgress
     | RetryScheduled
     | ResponseEnded
     | ResponseFailed

@@ -192,6 +192,19 @@ class NoiseReduction(Struct, frozen=True):
     strength: float = 1.0
 
 
+class Compaction(Struct, frozen=True):
+    """
+    When an engine that `compacts` puts a summary in the place of the conversation.
+
+    Attributes:
+        threshold: where the input has more tokens than this; None leaves it to the engine.
+        is_requested: in any case, and nothing else is generated.
+    """
+
+    threshold: int | None = None
+    is_requested: bool = False
+
+
 class Retention(Struct, frozen=True):
     """
     How much of a conversation is left when it is truncated.

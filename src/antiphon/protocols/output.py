@@ -516,6 +516,7 @@ ENGINE_STATUS_EVENTS = frozenset(
         events.QueueUpdate,
         events.WorkerAssigned,
         events.EngineLost,
+        events.CompactionProgress,
         events.RetryScheduled,
     }
 )

@@ -45,7 +45,7 @@ class KnownHistory(Struct, frozen=True):
 
     Attributes:
         size_bytes: of their JSON.
-        item_ids: those of the stored items.
+        item_ids: those of all items of the conversation that the response belongs to.
     """
 
     items: tuple[items.Item, ...]
@@ -90,12 +90,17 @@ async def resolve_request(
         check_conversation_ids(input_items, "input", history.item_ids)
     previous_items: Sequence[items.Item] = history.items
     decrypted_texts = await decrypt_items(
-        input_items, previous_items, service.content_cipher, tenant, engine_encrypts=capabilities.encrypts_reasoning
+        input_items,
+        previous_items,
+        service.content_cipher,
+        tenant,
+        engine_encrypts=capabilities.encrypts_reasoning,
+        engine_compacts=capabilities.compacts,
     )
     documents = await _load_documents(service, request, tenant, input_items, previous_items, lease, fetches_itself=capabilities.files)
     if speech.missing_reason is None and not capabilities.audio_in:
-        input_items = [await transcribe_item(item, f"input[{index}]", speech) for index, item in enumerate(input_items)]
-        previous_items = [await transcribe_item(item, request.previous_path, speech) for item in previous_items]
+        input_items = [await transcribe_item(item, f"input[{index}]", speech, tenant) for index, item in enumerate(input_items)]
+        previous_items = [await transcribe_item(item, request.previous_path, speech, tenant) for item in previous_items]
     if has_audio_output(request):
         capabilities = structs.replace(model.live_engine.capabilities, audio_in=capabilities.audio_in)
     return ResolvedRequest(
@@ -107,6 +112,7 @@ async def resolve_request(
         capabilities=capabilities,
         input_items=tuple(input_items),
         previous_items=tuple(previous_items),
+        previous_ids=history.item_ids,
         decrypted_texts=decrypted_texts,
         documents=documents,
         size_bytes=size_bytes + history.size_bytes,
@@ -203,10 +209,10 @@ async def _load_history(request: CreateRequest, store: Store, tenant: str) -> Kn
     conversation_id = request.conversation_id
     if conversation_id is not None:
         check_conversation_id(conversation_id, "conversation")
-        items_before = await store.conversations.items(tenant, conversation_id)
-        if items_before is None:
+        window = await store.conversations.window(tenant, conversation_id)
+        if window is None:
             raise conversation_not_found(conversation_id)
-        return await _decode_history(items_before)
+        return await _decode_history(window.items, window.ids)
     previous_id = request.previous_response_id
     if not is_set(previous_id):
         return KnownHistory((), 0)
@@ -217,10 +223,10 @@ async def _load_history(request: CreateRequest, store: Store, tenant: str) -> Kn
         raise previous_response_not_found(str(error)) from None
     if not chain:
         raise previous_response_not_found(previous_id)
-    return await _decode_history([record for response in chain for record in response.items])
+    return await _decode_history([record for response in chain for record in response.items], frozenset())
 
 
-async def _decode_history(records: Sequence[ItemRecord]) -> KnownHistory:
+async def _decode_history(records: Sequence[ItemRecord], item_ids: frozenset[str]) -> KnownHistory:
     size_bytes = sum(len(record.body) for record in records)
     decoded_items = await offload(size_bytes, lambda: tuple(items.decode_item(record.body) for record in records))
-    return KnownHistory(decoded_items, size_bytes, frozenset(record.id for record in records))
+    return KnownHistory(decoded_items, size_bytes, item_ids)

@@ -53,6 +53,26 @@ class ItemPage(Struct, frozen=True):
     has_more: bool
 
 
+COMPACTION_ID_PREFIX = "cmp_"
+"""
+How the id of a compaction begins. One that a response produced stands for all that came before it, which is not read any
+more.
+"""
+
+
+class ConversationWindow(Struct, frozen=True):
+    """
+    What a response reads of a conversation.
+
+    Attributes:
+        items: those from the newest compaction on, in order.
+        ids: of all items.
+    """
+
+    items: Sequence[ItemRecord]
+    ids: frozenset[str]
+
+
 class SessionPage(Struct, frozen=True):
     """One page of a list of sessions, and whether more follow in the order asked for."""
 
@@ -177,12 +197,12 @@ class ConversationStore(Protocol):
     async def item(self, tenant: str, item_id: str, conversation_id: str | None = None) -> ItemRecord | None:
         """One item by its id; without `conversation_id`, the newest of any conversation."""
 
-    async def items(self, tenant: str, conversation_id: str) -> Sequence[ItemRecord] | None:
+    async def window(self, tenant: str, conversation_id: str) -> ConversationWindow | None:
         """
-        All items in order; None where there is no such conversation.
+        What a response reads; None where there is no such conversation.
 
         Raises:
-            ClientError: they are too many or too large (`check_conversation_size`). They are counted before they are
+            ClientError: the items are too many or too large (`check_conversation_size`). They are counted before they are
                 read.
         """
 
@@ -355,7 +375,10 @@ class BackgroundStore(Protocol):
         """
 
     async def find_lost(self, response_ids: Collection[str]) -> Collection[str]:
-        """Those of the responses that are not unfinished any more, or that this server does not work on."""
+        """
+        Those of the responses, in the background or not, that are not unfinished any more, or that this server does not
+        work on.
+        """
 
     async def expire(self, ended_before: int, limit_bytes: int) -> int:
         """
@@ -445,7 +468,8 @@ class Store(Protocol):
 
     async def chain(self, tenant: str, response_id: str) -> Sequence[ResponseRecord]:
         """
-        The response and all its ancestors, oldest first; empty when there is no such response.
+        The response and its ancestors, oldest first; empty when there is no such response. The oldest is the newest that
+        produced a compaction, or else the first one.
 
         Raises:
             MissingAncestor: one of them was deleted, so the conversation is not complete.

@@ -20,10 +20,12 @@ from antiphon.records import (
 from antiphon.stores.availability import Availability
 from antiphon.stores.background import MemoryBackgroundStore
 from antiphon.stores.base import (
+    COMPACTION_ID_PREFIX,
     MAX_CHAIN_BYTES,
     MAX_CHAIN_LENGTH,
     UNFINISHED_STATUSES,
     ConversationLocked,
+    ConversationWindow,
     DuplicateItem,
     ItemPage,
     MissingAncestor,
@@ -90,7 +92,7 @@ class MemoryStore:
         if newest is None:
             return ()
         chain, size_bytes = [newest], _size_bytes(newest)
-        while (previous := chain[-1].previous_response_id) is not None:
+        while (previous := chain[-1].previous_response_id) is not None and not any(map(_is_compaction, chain[-1].items)):
             if len(chain) == MAX_CHAIN_LENGTH:
                 raise chain_too_long()
             ancestor = await self.get(tenant, previous)
@@ -151,6 +153,10 @@ class MemoryStore:
 
 def _size_bytes(record: ResponseRecord) -> int:
     return len(record.body) + sum(len(item.body) for item in record.items)
+
+
+def _is_compaction(item: ItemRecord) -> bool:
+    return item.direction == "output" and item.id.startswith(COMPACTION_ID_PREFIX)
 
 
 def _page(items: list[ItemRecord], after: str | None, limit: int, order: SortOrder) -> ItemPage:
@@ -233,12 +239,14 @@ class MemoryConversationStore:
                 return each.items[item_id]
         return None
 
-    async def items(self, tenant: str, conversation_id: str) -> Sequence[ItemRecord] | None:
+    async def window(self, tenant: str, conversation_id: str) -> ConversationWindow | None:
         current = self._find(tenant, conversation_id)
         if current is None:
             return None
-        check_conversation_size(len(current.items), sum(len(item.body) for item in current.items.values()))
-        return [*current.items.values()]
+        items = [*current.items.values()]
+        items = items[max((position for position, item in enumerate(items) if _is_compaction(item)), default=0) :]
+        check_conversation_size(len(items), sum(len(item.body) for item in items))
+        return ConversationWindow(items, frozenset(current.items))
 
     async def lock(self, tenant: str, conversation_id: str, response_id: str) -> bool:
         current = self._find(tenant, conversation_id)

@@ -1,5 +1,6 @@
 """Background responses over a real socket: made without a connection, streamed again from anywhere, and cancelled."""
 
+import asyncio
 import concurrent.futures
 import json
 import random
@@ -14,6 +15,7 @@ from pydantic import TypeAdapter
 
 from antiphon.server.processes.run import background_server
 from support.server.own_process import serving
+from support.server.responses_peer import connected
 from support.server.scripted_server import configured
 
 EVENT: TypeAdapter = TypeAdapter(ResponseStreamEvent)
@@ -269,3 +271,44 @@ def test_the_shorter_completion_window_is_made_first(limited):
         while client.responses.retrieve(soon.id).status != "in_progress":
             assert time.monotonic() < deadline
         assert client.responses.retrieve(late.id).status == "queued"
+
+
+def test_a_stream_whose_response_is_deleted_ends_wherever_it_is_made(url):
+    for _ in range(3):  # each connection is to either of the processes
+        with (
+            client_of(url) as client,
+            client_of(url) as other,
+            client.responses.create(model="endless", input="Sing.", stream=True) as stream,
+        ):
+            response_id = next(iter(stream)).response.id
+            other.responses.delete(response_id)
+            with pytest.raises(openai.APIError) as failure:
+                list(stream)
+            assert failure.value.code == "response_deleted"
+            with pytest.raises(openai.NotFoundError):
+                other.responses.retrieve(response_id)
+            with pytest.raises(openai.NotFoundError):
+                other.responses.input_items.list(response_id)
+
+
+def test_a_deleted_response_gives_its_conversation_back_and_adds_nothing(official, url):
+    conversation = official.conversations.create()
+    with official.responses.create(model="endless", input="Sing.", stream=True, conversation=conversation.id) as stream:
+        official.responses.delete(next(iter(stream)).response.id)
+        with pytest.raises(openai.APIError):
+            list(stream)
+    assert official.responses.create(model="parrot", input="Hi", conversation=conversation.id).status == "completed"
+    assert len(list(official.conversations.items.list(conversation.id))) == 2
+
+
+def test_a_turn_of_a_websocket_whose_response_is_deleted_ends(official, url):
+    async def talk():
+        async with connected(url) as peer:
+            await peer.say(model="endless", input="Sing.")
+            created = await peer.hear()
+            await asyncio.to_thread(official.responses.delete, created["response"]["id"])
+            failed = (await peer.until("response.failed"))[-1]["response"]
+            assert (failed["status"], failed["error"]["code"]) == ("failed", "invalid_prompt")
+            assert (await peer.ask("Hi", model="parrot"))["status"] == "completed"
+
+    asyncio.run(talk())

@@ -6,8 +6,8 @@ import openai
 import pytest
 from openai.types.responses import CompactedResponse
 
+from antiphon.protocols.responses.compaction import SUMMARY_PROMPT
 from antiphon.server.processes.run import background_server
-from antiphon.server.responses.compact import SUMMARY_PROMPT
 from support.server.key_server import KeyServer
 from support.server.model_server import playing
 from support.server.scripted_server import configured

@@ -5,6 +5,7 @@ import json
 import os
 from pathlib import Path
 
+import openai
 import pytest
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
@@ -59,6 +60,16 @@ def test_a_recording_is_written_down_once_however_long_the_conversation(served):
     response_id = json.loads(first)["id"]
     status, _, second = post(served.url, {"model": "deaf", "input": "Again", "previous_response_id": response_id})
     assert status == 200 and text_of(second) == "You said: Again"
+    assert len(served.transcriber.wishes) == 1
+
+
+def test_a_recording_that_was_added_to_a_conversation_is_written_down_once(served):
+    served.transcriber.wishes.clear()
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+        conversation = client.post("/conversations", body={"items": asked(beep(1.5))}, cast_to=dict[str, object])["id"]
+        for question in ("Well?", "Again?"):
+            response = client.responses.create(model="deaf", input=question, conversation=conversation)
+            assert response.output_text == f"You said: {question}"
     assert len(served.transcriber.wishes) == 1
 
 

@@ -72,6 +72,7 @@ def _capabilities(options: ResponsesOptions, is_openai: bool, model: str) -> Cap
         penalties=not is_openai,
         summaries=True,
         encrypts_reasoning=True,
+        compacts=is_openai,
         hosted=options.tools,
     )
     return parse_capabilities(defaults, options.abilities, model)

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.engine_api import commands, history as engine_history
-from antiphon.engine_api.options import CustomTool, FunctionTool, JsonObject, JsonSchema, Tool
+from antiphon.engine_api.options import Compaction, CustomTool, FunctionTool, JsonObject, JsonSchema, Tool
 from antiphon.engines.chat import request as chat_request
 from antiphon.engines.chat.request import assistant_texts, describe_namespaces, flat_name, input_audio, passthrough_fields, without_none
 from antiphon.errors import ClientError
@@ -60,7 +60,17 @@ def responses_body(request: commands.Respond, model: str, quirks: ResponsesQuirk
         body["stream_options"] = {"include_obfuscation": False}
     for part in (_sampling(request), _tools(request, quirks), _text(request), _reasoning(request), _include(request)):
         body |= part
+    if request.compaction is not None:
+        body |= _context_management(request.compaction)
+        if request.compaction.is_requested:
+            body["input"].append({"type": "compaction_trigger"})
     return body
+
+
+def _context_management(compaction: Compaction) -> JsonDict:
+    if compaction.is_requested and compaction.threshold is None:
+        return {}
+    return {"context_management": [{"type": "compaction"} | without_none({"compact_threshold": compaction.threshold})]}
 
 
 # Sampling and format

@@ -31,8 +31,8 @@ def to_history(items_with_paths: Sequence[ItemWithPath], context: TranslationCon
 def _history_items(item: items.Item, path: str, context: TranslationContext) -> Iterable[engine_history.HistoryItem]:
     if isinstance(item, items.Reasoning):
         return (_reasoning(item, context.decrypted_texts),)
-    if isinstance(item, items.Compaction) and (summary := context.decrypted_texts.get(item.encrypted_content)) is not None:
-        return (engine_history.Message("user", (engine_history.TextPart(f"{COMPACTION_HEADING}\n\n{summary}"),)),)
+    if isinstance(item, items.Compaction) and context.capabilities.compacts:
+        return (engine_history.HostedToolItem({"type": item.type, "encrypted_content": item.encrypted_content}),)
     convert = _ITEM_CONVERTERS.get(type(item))
     if convert is not None:
         return (convert(item, lambda content, field: _parts(content, f"{path}.{field}", context)),)
@@ -85,12 +85,6 @@ _ITEM_CONVERTERS = table(
     convert(items.CustomToolCallOutput, _tool_result),
 )
 """The items that every engine understands. Others belong to tools that this server doesn't run."""
-
-COMPACTION_HEADING = "Summary of our conversation so far, of which only this is left:"
-"""
-Before the summary that stands for a compacted conversation. It comes as the user's: it repeats what users and tools
-said, which must not have a developer's weight.
-"""
 
 _UNSUPPORTED_ITEMS = (items.Compaction, items.CompactionTrigger, items.ConfigurationUpdate)
 """Items that change the meaning of the conversation if they are left out, so they are always refused."""

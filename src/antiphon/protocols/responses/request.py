@@ -15,6 +15,7 @@ from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.documents import FileContent
 from antiphon.engine_api.options import JsonObject, JsonSchema, Sampling, Voice
 from antiphon.errors import ClientError, invalid_modalities, invalid_value, unsupported_parameter, unsupported_value
+from antiphon.protocols.responses.compaction import CompactionPlan, Window, open_window, plan_compaction, requested_compaction
 from antiphon.protocols.responses.history import SUPPORTED_ITEM_TYPES, ItemWithPath, to_history
 from antiphon.protocols.responses.tools import Omissions, TranslationContext, build_engine_tools, requested_tools, tool_choice
 from antiphon.wire.codec.fields import is_set as is_set, value_or
@@ -41,7 +42,9 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
         model: the name that the client requested.
         created_at: in Unix seconds.
         input_items: the items in this request.
-        previous_items: the items of the conversation before it, oldest first.
+        previous_items: the items of the conversation before it, oldest first; those that a compaction stands for may be
+            missing.
+        previous_ids: of all items of the conversation that the response belongs to.
         decrypted_texts: reasoning and compactions of the conversation, by their `encrypted_content`.
         documents: files that the conversation names, by their ids, or URLs where the engine fetches none.
         size_bytes: of the JSON of the request and of the items before it.
@@ -56,6 +59,7 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
     capabilities: Capabilities
     input_items: tuple[items.Item, ...]
     previous_items: tuple[items.Item, ...] = ()
+    previous_ids: frozenset[str] = frozenset()
     decrypted_texts: Mapping[str, str] = {}
     documents: Mapping[str, FileContent] = {}
     size_bytes: int = 0
@@ -109,10 +113,16 @@ def has_audio_output(request: CreateRequest) -> bool:
 
 
 class EngineRequest(Struct, frozen=True):
-    """The command for the engine, and what it leaves out of the client's request."""
+    """
+    The command for the engine, and what it leaves out of the client's request.
+
+    Attributes:
+        compaction: how the conversation is compacted before the engine gets it; None where it is not.
+    """
 
     respond: commands.Respond
     omissions: Omissions
+    compaction: CompactionPlan | None = None
 
 
 def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
@@ -134,15 +144,12 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
         resolved_request.documents,
     )
     instructions, prelude = _instructions(request)
-    conversation: list[ItemWithPath] = [
-        # Responses: `previous_response_id` brings the items of earlier responses, but not their instructions.
-        *((request.previous_path, item) for item in resolved_request.previous_items),
-        *((f"input[{index}]", item) for index, item in enumerate(resolved_request.input_items)),
-    ]
-    items_with_paths = [*prelude, *conversation[items.newest_compaction([item for _, item in conversation]) :]]
+    compaction = None if resolved_request.is_warm_up else requested_compaction(request, resolved_request.input_items)
+    window = _window(resolved_request)
+    items_with_paths = [*prelude, *window.head, *window.rest]
     history = to_history(items_with_paths, context)
     if not history and instructions is None:
-        raise _no_input(conversation[len(resolved_request.previous_items) :], context)
+        raise _no_input(resolved_request.input_items, context)
     reasoning = request.reasoning or None
     text = request.text or None
     engine_tools = build_engine_tools(tuple(requested_tools(request, items_with_paths)), context)
@@ -166,17 +173,33 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
         encrypt_reasoning=resolved_request.encrypts_reasoning,
         verbosity=(text.verbosity or None) if text and capabilities.verbosities else None,
         voice=Voice(_requested_voice(request), AUDIO_RATE_HZ) if resolved_request.is_spoken else None,
+        compaction=compaction if capabilities.compacts else None,
     )
-    return EngineRequest(respond, context.omissions)
+    if compaction is None or capabilities.compacts:
+        return EngineRequest(respond, context.omissions)
+    head_count = len(to_history([*prelude, *window.head], context)) if prelude or window.head else 0
+    return EngineRequest(respond, context.omissions, plan_compaction(compaction, respond, window, head_count, context))
 
 
-def _no_input(input_items: Sequence[ItemWithPath], context: TranslationContext) -> ClientError:
+def _window(resolved_request: ResolvedRequest) -> Window:
+    """The conversation that the model reads."""
+    conversation: list[ItemWithPath] = [
+        # Responses: `previous_response_id` brings the items of earlier responses, but not their instructions.
+        *((resolved_request.request.previous_path, item) for item in resolved_request.previous_items),
+        *((f"input[{index}]", item) for index, item in enumerate(resolved_request.input_items)),
+    ]
+    # A trigger says what to do with the conversation, and is no part of it.
+    conversation = [pair for pair in conversation if not isinstance(pair[1], items.CompactionTrigger)]
+    return open_window(conversation, resolved_request.decrypted_texts)
+
+
+def _no_input(input_items: Sequence[items.Item], context: TranslationContext) -> ClientError:
     """The error for a request that has nothing for the model: of the first item that was left out, if one was."""
-    for path, item in input_items:
+    for index, item in enumerate(input_items):
         if isinstance(item, Unknown):
-            return invalid_value(f"{path}.type", item.type, items.ITEM_TYPES)
+            return invalid_value(f"input[{index}].type", item.type, items.ITEM_TYPES)
         if item.type in context.omissions.items:
-            return unsupported_value(path, item.type, context.model, SUPPORTED_ITEM_TYPES)
+            return unsupported_value(f"input[{index}]", item.type, context.model, SUPPORTED_ITEM_TYPES)
     return ClientError(
         "One of 'input' or 'previous_response_id' or 'prompt' or 'conversation' must be provided.",
         code="missing_required_parameter",

@@ -33,8 +33,7 @@ class ResponseBuilder:
         in_conversation = resolved_request.conversation_id is not None
         input_items = resolved_request.input_items if resolved_request.is_stored or in_conversation else ()
         self._input_records = input_records(input_items, new_id)
-        previous_items = resolved_request.previous_items if in_conversation else ()
-        self._previous_ids = {item_id for item in previous_items if (item_id := _item_id(item)) is not None}
+        self._previous_ids = resolved_request.previous_ids
         self._new_id = new_id
         self._template = _response_template(resolved_request)
 

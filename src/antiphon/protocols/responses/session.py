@@ -64,6 +64,10 @@ INTERRUPTED_MESSAGE = "The server stopped, or could not store this response, bef
 """Why a response failed whose server died, was taken for dead, or failed to store the end."""
 
 
+COMPACTION_REPORT_S = 1.0
+"""How often a client is told that its conversation is being compacted."""
+
+
 class ResponsesSession:
     """
     The machine of one response.
@@ -75,6 +79,7 @@ class ResponsesSession:
 
     Attributes:
         omissions: what of the request the model does not get.
+        compaction: how the conversation is to be compacted before the engine gets it; None where it is not.
 
     Raises:
         ClientError: from the constructor only: the engine can't do what the request asks.
@@ -89,6 +94,7 @@ class ResponsesSession:
     ) -> None:
         translated_request = engine_request(resolved_request)
         self.omissions = translated_request.omissions
+        self.compaction = translated_request.compaction
         self._respond = translated_request.respond
         self._resolved_request = resolved_request
         self._builder = ResponseBuilder(resolved_request, new_id)
@@ -104,6 +110,7 @@ class ResponsesSession:
         self._is_streaming = resolved_request.request.stream is True
         self._sequence_number = 0
         self._terminal_sequence_number = 0
+        self._compaction_reported_at = 0.0
         self._has_begun = False
         self._has_client_left = False
         self._is_closed = False
@@ -144,6 +151,9 @@ class ResponsesSession:
                 continue
             if type(engine_event) is engine_events.RetryScheduled:
                 effects.append(ReportRetry())
+                continue
+            if type(engine_event) is engine_events.CompactionProgress:
+                self._report_compaction(engine_event, event.at, effects)
                 continue
             for step in output.apply(engine_event):
                 _STEP_HANDLERS[type(step)](self, step, event.at, effects)
@@ -293,6 +303,14 @@ class ResponsesSession:
 
     def _padding_for(self, text: str) -> Opt[str]:
         return msgspec.UNSET if self._paddings is None else self._paddings[len(text) % PADDING_MULTIPLE]
+
+    def _report_compaction(self, progress: engine_events.CompactionProgress, at: float, effects: list[Effect[StreamEvent]]) -> None:
+        """Tell that the conversation is being compacted. Its item follows with the content: without a summary there is none."""
+        if at - self._compaction_reported_at < COMPACTION_REPORT_S:
+            return
+        self._compaction_reported_at = at
+        number = self._next_sequence_number()
+        effects.append(Send(events.CompactionCompacting(sequence_number=number, item_id=progress.item_id, output_index=0)))
 
     # Steps of the output machine
 

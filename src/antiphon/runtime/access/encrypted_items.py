@@ -33,13 +33,15 @@ async def decrypt_items(
     tenant: str,
     *,
     engine_encrypts: bool,
+    engine_compacts: bool = False,
 ) -> Mapping[str, str]:
     """
     The texts of the encrypted items in a conversation from its newest compaction on, by encrypted content.
 
     Args:
-        engine_encrypts: whether the engine reads encrypted content of its own. Whatever is not this server's is left
+        engine_encrypts: whether the engine reads encrypted reasoning of its own. Whatever is not this server's is left
             to it.
+        engine_compacts: likewise for compactions.
 
     Raises:
         ClientError: content in the request can't be read: it was changed, or was not made here for this tenant.
@@ -57,8 +59,9 @@ async def decrypt_items(
         for path, content, purpose, is_input in entries:
             if content in texts:
                 continue
-            if purpose == "reasoning" and (engine_encrypts or not is_input) and not cipher.knows_key(content):
-                continue  # of an upstream server; its own model reads it, others don't miss it
+            is_upstreams = engine_compacts if purpose == "compaction" else engine_encrypts or not is_input
+            if is_upstreams and not cipher.knows_key(content):
+                continue  # its own model reads it; others don't miss reasoning
             texts[content] = cipher.decrypt(content, tenant, purpose, path).decode()
         return texts
 

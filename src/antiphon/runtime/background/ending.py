@@ -10,7 +10,9 @@ from antiphon.protocols.responses.session import cancel_record, closing_events, 
 from antiphon.records import ResponseRecord
 from antiphon.runtime.background.journal import encode_run
 from antiphon.stores.base import Store
+from antiphon.wire.responses.events import ResponseCompleted, ResponseFailed, ResponseIncomplete, StreamEvent
 from antiphon.wire.responses.profiles import EventEncoder
+from antiphon.wire.responses.response import decode_response
 
 
 async def cancel_response(store: Store, encoder: EventEncoder, record: ResponseRecord) -> None:
@@ -29,3 +31,12 @@ async def fail_response(store: Store, encoder: EventEncoder, record: ResponseRec
     failed_record = fail_record(record, error)
     events = lambda first: encode_run(encoder, first, closing_events(failed_record, first, error))  # noqa: E731
     await store.background.end(failed_record, events, is_orphan=is_orphan)
+
+
+def terminal_event(record: ResponseRecord, number: int) -> StreamEvent:
+    """The last event of a response that has ended, as its record tells it; one that was cancelled ends as failed."""
+    kinds: dict[str, type[ResponseCompleted | ResponseIncomplete | ResponseFailed]] = {
+        "completed": ResponseCompleted,
+        "incomplete": ResponseIncomplete,
+    }
+    return kinds.get(record.status, ResponseFailed)(sequence_number=number, response=decode_response(record.body))

@@ -9,9 +9,12 @@ import msgspec
 
 from antiphon.errors import StoreError
 from antiphon.records import EventRun
-from antiphon.runtime.background.journal import Journal
+from antiphon.runtime.background.ending import terminal_event
+from antiphon.runtime.background.journal import Journal, encode_run
 from antiphon.runtime.core.ids import padding
 from antiphon.stores.base import Store
+from antiphon.wire.responses.events import TERMINAL_EVENTS
+from antiphon.wire.responses.profiles import EventEncoder
 
 PAGE_RUNS = 16
 """Rows read at once: what is read waits in memory until the client has taken it."""
@@ -24,6 +27,9 @@ KEEP_ALIVE = b": keep-alive\n\n"
 
 _OBFUSCATION = re.compile(rb',"obfuscation":"[\w-]*"(?=}\n\n)')  # the last field of every delta that has one
 _DELTA = re.compile(rb"^data: (.*\"delta\":.*)$", re.MULTILINE)
+
+
+_ENDS = tuple(f"event: {kind.__struct_config__.tag}\n".encode() for kind in TERMINAL_EVENTS)
 
 
 class Follower:
@@ -40,6 +46,7 @@ class Follower:
     def __init__(
         self,
         store: Store,
+        encoder: EventEncoder,
         journals: Mapping[str, Journal],
         tenant: str,
         response_id: str,
@@ -49,6 +56,7 @@ class Follower:
         obfuscation: bool | None = None,
     ) -> None:
         self._store = store
+        self._encoder = encoder
         self._journals = journals
         self._tenant = tenant
         self._response_id = response_id
@@ -78,6 +86,7 @@ class Follower:
                 yield self._page(runs)
                 continue
             if is_over:
+                yield await self._missing_end()
                 return
             await self._wait(journal, sent_at + self._heartbeat_s - loop.time())
             if loop.time() >= sent_at + self._heartbeat_s:
@@ -93,6 +102,20 @@ class Follower:
         except StoreError:  # it may be back soon
             return (), False
         return ((), True) if page is None else (page.runs, not page.is_unfinished)
+
+    async def _missing_end(self) -> bytes:
+        """The last event where it is not stored, as of a response that an older server has written off."""
+        try:
+            page = await self._store.background.events(self._tenant, self._response_id, max(self._after - 1, -1), 1)
+            record = await self._store.get(self._tenant, self._response_id)
+        except StoreError:
+            return b""
+        if page is None or record is None or page.is_unfinished or page.is_expired or not page.runs:
+            return b""
+        run = page.runs[0]
+        if run.first + run.count - 1 != self._after or _is_ended(run.body):
+            return b""
+        return encode_run(self._encoder, self._after + 1, [terminal_event(record, self._after + 1)]).body
 
     async def _wait(self, journal: Journal | None, patience_s: float) -> None:
         """Until more may be there."""
@@ -121,6 +144,11 @@ class Follower:
             return page
         page = _OBFUSCATION.sub(b"", page)
         return _DELTA.sub(_pad, page) if self._obfuscation else page
+
+
+def _is_ended(body: bytes) -> bool:
+    """Whether the last of these events is the last of a response."""
+    return body.rstrip(b"\n").rpartition(b"\n\n")[2].startswith(_ENDS)
 
 
 def _pad(line: re.Match[bytes]) -> bytes:

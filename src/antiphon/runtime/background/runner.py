@@ -21,6 +21,8 @@ from antiphon.records import BackgroundRecord, EventRun, KeyRecord, ResponseReco
 from antiphon.runtime.access.keys import Caller, Keyring
 from antiphon.runtime.background.ending import fail_response
 from antiphon.runtime.background.journal import EventWriter, Journal, interrupted_error
+from antiphon.runtime.background.priority import CompletionOrder
+from antiphon.runtime.background.streams import StoredStreams
 from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.core.metrics import Metrics
 from antiphon.runtime.core.sessions import LiveSessions
@@ -71,6 +73,8 @@ class BackgroundRunner:
 
     Attributes:
         journals: of the responses that wait or are made here, by id.
+        streams: the responses that are no background responses.
+        order: that in which those are made that wait.
     """
 
     def __init__(
@@ -94,8 +98,10 @@ class BackgroundRunner:
         self._peers = peers
         self.restarts_queued = settings.restart_queued and can_restart
         self.journals: dict[str, Journal] = {}
+        self.streams = StoredStreams()
         self._writer = EventWriter()
-        self._order = itertools.count()
+        self.order = CompletionOrder()
+        self._arrivals = itertools.count()
         self._queue: list[tuple[float, int, BackgroundResponse]] = []
         self._drivers: dict[str, Driver[ResolvedRequest, StreamEvent]] = {}
         self._counts: Counter[str] = Counter()  # admitted, by key
@@ -158,7 +164,7 @@ class BackgroundRunner:
     def submit(self, response: BackgroundResponse) -> None:
         """Have an admitted response made, as soon as there is room."""
         self.journals[response.record.id] = response.journal
-        heapq.heappush(self._queue, (response.rank, next(self._order), response))
+        heapq.heappush(self._queue, (response.rank, next(self._arrivals), response))
         self._start_next()
 
     def _start_next(self) -> None:
@@ -201,6 +207,7 @@ class BackgroundRunner:
 
     def stop(self, response_id: str) -> None:
         """Stop making a response that was ended or deleted in the store; does nothing where it is not made here."""
+        self.streams.stop(response_id)
         if (driver := self._drivers.get(response_id)) is not None:
             driver.hang_up()
             return
@@ -222,9 +229,9 @@ class BackgroundRunner:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(WATCH_S)
-            if self.journals:
+            if response_ids := [*self.journals, *self.streams.stored_ids]:
                 with contextlib.suppress(StoreError):
-                    for response_id in await self._store.background.find_lost([*self.journals]):
+                    for response_id in await self._store.background.find_lost(response_ids):
                         self.stop(response_id)
 
     # Those that another server left

@@ -148,6 +148,11 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         self._close_event = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether the response is in the store."""
+        return self._is_stored
+
     async def run(
         self,
         engine: Engine,

@@ -15,6 +15,7 @@ from antiphon.engine_api.engine import Engine
 from antiphon.errors import ApiError, ServerError, quote_list
 from antiphon.installation import install_hint
 from antiphon.runtime.core import lazy
+from antiphon.runtime.speech.transcripts import Transcripts
 from antiphon.runtime.speech.warm_up import import_modules, run_once
 from antiphon.speech.base import Synthesizer, Transcriber
 from antiphon.speech.tts.voices import kokoro_synthesizer, piper_synthesizer
@@ -43,6 +44,7 @@ class SpeechService:
     Attributes:
         missing_reason: why there is no speech, and how to get it; None where there is.
         warm_up_state: how far `warm_up` is.
+        transcripts: of audio in conversations.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class SpeechService:
         count_speculation: "lazy.CountSpeculation" = lambda _outcome: None,
     ) -> None:
         self.warm_up_state: WarmUpState = "off"
+        self.transcripts = Transcripts()
         self._settings = settings
         self._weights = weights
         self._secrets = secrets

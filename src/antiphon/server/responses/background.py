@@ -1,6 +1,5 @@
 """Background responses over HTTP: created, streamed from any point, and cancelled."""
 
-import re
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -29,8 +28,6 @@ from antiphon.wire.codec.fields import is_set
 from antiphon.wire.codec.reading import read_query
 from antiphon.wire.responses.endpoints import RetrieveQuery
 from antiphon.wire.responses.request import CreateRequest, decode_request, encode_request
-
-_WINDOW_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 async def create_background(
@@ -96,7 +93,9 @@ def _background_response(
     return BackgroundResponse(
         record=record,
         key=caller.key,
-        rank=record.created_at + completion_window_s(prepared_response.request),
+        rank=service.background.order.rank(
+            record.tenant, record.model, prepared_response.request.background_options or None, record.created_at
+        ),
         journal=journal,
         session=prepared_response.session,
         engine=prepared_response.engine,
@@ -124,16 +123,6 @@ async def _hold_limits(caller: Caller, prepared_response: PreparedResponse, *, i
             if not is_admitted:
                 raise
         return limits.pop_all()
-
-
-def completion_window_s(request: CreateRequest) -> float:
-    """
-    How long a response may take by `background_options.completion_window`, such as `15m` or `24h`: of those that wait,
-    the one with the earliest end is made first. It is a hint, so any other text means none.
-    """
-    options = request.background_options
-    window = re.fullmatch(r"(\d{1,4})\s?([smhd])", (options.completion_window or "") if options else "")
-    return int(window[1]) * _WINDOW_UNITS_S[window[2]] if window else 0
 
 
 async def restart(service: Service, caller: Caller, record: ResponseRecord, body: bytes) -> BackgroundResponse:
@@ -197,6 +186,7 @@ def _event_replay(
 ) -> Response:
     follower = Follower(
         service.store,
+        service.event_encoder,
         service.background.journals,
         record.tenant,
         record.id,

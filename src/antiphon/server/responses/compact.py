@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from antiphon.errors import ClientError, UpstreamError
 from antiphon.offload import offload
+from antiphon.protocols.responses.compaction import SUMMARY_PROMPT
 from antiphon.protocols.responses.response_object import complete_input_item
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.service import Service
@@ -26,11 +27,6 @@ from antiphon.wire.responses import items, parts, response as wire
 from antiphon.wire.responses.endpoints import CompactedResponse, CompactRequest
 from antiphon.wire.responses.events import TERMINAL_EVENTS
 from antiphon.wire.responses.request import CreateRequest, check_request
-
-SUMMARY_PROMPT = """\
-Summarize the conversation above, so that you can go on with it from your summary alone: you will not see the rest again.
-Say what the user wants, what was decided and done and why, what the tools returned that still matters (names, paths,
-numbers, errors, word for word where that counts), and what is left to do. Write only the summary."""
 
 _reader: Reader[CompactRequest] = Reader(CompactRequest)
 

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Self
+from typing import Literal, Self
 
 from msgspec import Struct
 from starlette.requests import Request
@@ -20,6 +20,7 @@ from antiphon.protocols.responses.session import ResponsesSession
 from antiphon.records import ResponseRecord
 from antiphon.runtime.access.body_budget import BodyLease
 from antiphon.runtime.access.keys import Caller
+from antiphon.runtime.compaction_engine import CompactingEngine
 from antiphon.runtime.conversation_lock import lock_conversation, unlock_conversation
 from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.core.ids import new_id, padding
@@ -39,6 +40,9 @@ from antiphon.wire.responses.events import TERMINAL_EVENTS, StreamEvent
 from antiphon.wire.responses.profiles import EventEncoder
 from antiphon.wire.responses.request import CreateRequest, decode_request
 
+Encrypt = Callable[[str], str | None]
+"""Encrypts text for the client, which gives it back; None if it is too long."""
+
 
 class PreparedResponse(Struct, frozen=True):
     """
@@ -50,6 +54,7 @@ class PreparedResponse(Struct, frozen=True):
         settings: of the engine's conversation.
         omitted_headers: tell the client what of its request the model does not get.
         lease: of the memory that the files take which it refers to.
+        encrypt_compaction: encrypts a compaction of the conversation; None where there can't be one.
     """
 
     request: CreateRequest
@@ -60,6 +65,7 @@ class PreparedResponse(Struct, frozen=True):
     omitted_headers: Mapping[str, str]
     store: Store
     lease: BodyLease
+    encrypt_compaction: Encrypt | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -70,7 +76,10 @@ class PreparedResponse(Struct, frozen=True):
 
     @property
     def engine(self) -> Engine:
-        return self.model.live_engine if self.resolved_request.is_spoken else self.model.engine
+        engine = self.model.live_engine if self.resolved_request.is_spoken else self.model.engine
+        if self.session.compaction is None or self.encrypt_compaction is None:
+            return engine
+        return CompactingEngine(engine, self.session.compaction, self.encrypt_compaction)
 
 
 async def prepare_response(
@@ -143,20 +152,19 @@ async def _prepare(
         created_at=None if record is None else record.created_at,
         history=history,
     )
-    encrypt = await _encryption(service, resolved_request)
+    encrypt = await _encryption(service, resolved_request.tenant, "reasoning") if resolved_request.encrypts_reasoning else None
     session = await offload(resolved_request.engine_bytes, ResponsesSession, resolved_request, new_id, _paddings(service, request), encrypt)
     omitted_headers = omission_headers(session.omissions)
     if omitted_headers:
         log_omissions(session.omissions, model.name)
     settings = caller_settings(caller, model.name, "responses")
-    return PreparedResponse(request, resolved_request, model, session, settings, omitted_headers, service.store, lease)
+    encrypt_compaction = None if session.compaction is None else await _encryption(service, caller.tenant, "compaction")
+    return PreparedResponse(request, resolved_request, model, session, settings, omitted_headers, service.store, lease, encrypt_compaction)
 
 
-async def _encryption(service: Service, resolved_request: ResolvedRequest) -> Callable[[str], str | None] | None:
-    if not resolved_request.encrypts_reasoning:
-        return None
+async def _encryption(service: Service, tenant: str, purpose: Literal["reasoning", "compaction"]) -> Encrypt:
     cipher = await service.content_cipher()
-    return lambda text: cipher.encrypt(text.encode(), resolved_request.tenant, "reasoning")
+    return lambda text: cipher.encrypt(text.encode(), tenant, purpose)
 
 
 def _paddings(service: Service, request: CreateRequest) -> Sequence[str] | None:
@@ -214,12 +222,15 @@ async def driving(
     Yields:
         What makes it; see `Driver.run` for its argument.
     """
-    session = prepared_response.session
+    session, response_id = prepared_response.session, prepared_response.resolved_request.id
     async with prepared_response, track_response(scope, lambda: session.tokens):
         on_retry = client.hold_head if isinstance(client, EventStream) else lambda: None
         driver = Driver(session, client, service.store, metrics=service.metrics, on_retry=on_retry)
         with service.live_sessions.track(driver), measure_response(service, prepared_response.model, client, started_at):
-            with connection.from_scope(scope).notify(driver):
+            with (
+                connection.from_scope(scope).notify(driver),
+                service.background.streams.track(response_id, driver),
+            ):
                 yield functools.partial(
                     driver.run, prepared_response.engine, prepared_response.settings, prepared_response.resolved_request
                 )

@@ -104,7 +104,7 @@ _DELETE = Operation(
     "Delete a response",
     ResponseDeleted,
     errors=_NOT_FOUND,
-    description="Conversations can't be continued from it any more.",
+    description="Conversations can't be continued from it any more. The model stops if it is being made.",
 )
 _CANCEL = Operation(
     "cancelResponse",

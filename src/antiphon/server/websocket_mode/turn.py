@@ -30,7 +30,7 @@ from antiphon.server.websocket_mode.steering import Steering, Submission
 from antiphon.server.websocket_mode.warm_up import WarmUpEngine, can_prefill, prefill
 from antiphon.wire.codec.types import Unknown, encode
 from antiphon.wire.responses.events import TERMINAL_EVENTS, ResponseCompleted, ResponseIncomplete, StreamEvent
-from antiphon.wire.responses.items import Item, decode_item
+from antiphon.wire.responses.items import Compaction, Item, decode_item, newest_compaction
 from antiphon.wire.responses.profiles import EventEncoder
 from antiphon.wire.responses.websocket import ResponseCreate
 
@@ -186,7 +186,8 @@ class Turn:
             driver = self._driver = Driver(session, client, service.store, metrics=service.metrics)
             if self._is_behind:
                 driver.pause()
-            with measure_response(service, prepared_response.model, client, started_at):
+            is_made = service.background.streams.track(prepared_response.resolved_request.id, driver)
+            with is_made, measure_response(service, prepared_response.model, client, started_at):
                 await driver.run(warm_up or engine, prepared_response.settings, prepared_response.resolved_request)
         service.metrics.stream_events += client.event_count
         if client.error is not None:
@@ -239,6 +240,8 @@ class Turn:
             output = [decode_item(item.json) if isinstance(item, Unknown) else item for item in response.output]
             all_items = (*resolved_request.previous_items, *resolved_request.input_items, *output)
             size_bytes = past_bytes + self._input_bytes + client.output_bytes
+            if (start := newest_compaction(output)) or (output and isinstance(output[0], Compaction)):
+                all_items, size_bytes = tuple(output[start:]), client.output_bytes  # nothing from before it is read again
             connection.memory.remember(self._lane, response.id, KnownHistory(all_items, size_bytes))
         elif self._previous_id is not None:
             connection.memory.evict(self._lane, self._previous_id)

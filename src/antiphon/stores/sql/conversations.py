@@ -8,7 +8,15 @@ from sqlalchemy import BigInteger, Row, Select, bindparam, func, select
 
 from antiphon.errors import ServerError
 from antiphon.records import ConversationRecord, ConversationTurn, ItemRecord
-from antiphon.stores.base import ItemPage, SortOrder, UnknownConversation, UnknownCursor, check_conversation_size
+from antiphon.stores.base import (
+    COMPACTION_ID_PREFIX,
+    ConversationWindow,
+    ItemPage,
+    SortOrder,
+    UnknownConversation,
+    UnknownCursor,
+    check_conversation_size,
+)
 from antiphon.stores.database.connection import TimedConnection
 from antiphon.stores.database.database import Database
 from antiphon.stores.database.schema import conversation_items, conversations, is_impossible_id
@@ -102,19 +110,24 @@ class SqlConversationStore:
                 row = (await connection.execute(_ONE_ITEM, {"number": number, "id": item_id})).first()
         return _item(row) if row else None
 
-    async def items(self, tenant: str, conversation_id: str) -> Sequence[ItemRecord] | None:
+    async def window(self, tenant: str, conversation_id: str) -> ConversationWindow | None:
         async with self._database.read_connection() as connection:
             number = await self._number(connection, tenant, conversation_id)
             if number is None:
                 return None
-            extent = (await connection.execute(_EXTENT, {"number": number})).one()
+            start = await connection.scalar(_NEWEST_COMPACTION, {"number": number})
+            key = {"number": number, "start": -1 if start is None else start}
+            extent = (await connection.execute(_EXTENT, key)).one()
             check_conversation_size(extent.item_count, extent.size_bytes)
-            rows = await connection.execute(_ALL_ITEMS, {"number": number})
+            rows = await connection.execute(_ITEMS_FROM, key)
             items: list[ItemRecord] = []
             while chunk := rows.fetchmany(READ_ROWS):
                 items.extend(_item(row) for row in chunk)
                 await asyncio.sleep(0)
-        return items
+            ids = frozenset(item.id for item in items)
+            if start is not None:
+                ids = frozenset(row.id for row in await connection.execute(_ALL_IDS, {"number": number}))
+        return ConversationWindow(items, ids)
 
     async def lock(self, tenant: str, conversation_id: str, response_id: str) -> bool:
         if is_impossible_id(conversation_id):
@@ -198,11 +211,18 @@ def _item(row: Row[Any]) -> ItemRecord:
 _ONE = select(conversations).where(conversations.c.id == bindparam("conversation_id"), conversations.c.tenant == bindparam("tenant"))
 _position = conversation_items.c.position
 _OF_CONVERSATION = conversation_items.c.conversation_number == bindparam("number")
-_ALL_ITEMS = select(conversation_items).where(_OF_CONVERSATION).order_by(_position)
+_NEWEST_COMPACTION = select(func.max(_position)).where(
+    _OF_CONVERSATION,
+    conversation_items.c.direction == "output",
+    conversation_items.c.id.startswith(COMPACTION_ID_PREFIX, autoescape=True),
+)
+_FROM = _position >= bindparam("start")
+_ITEMS_FROM = select(conversation_items).where(_OF_CONVERSATION, _FROM).order_by(_position)
+_ALL_IDS = select(conversation_items.c.id).where(_OF_CONVERSATION)
 # Databases keep the length of each body beside it, so none is read.
 _EXTENT = select(
     func.count().label("item_count"), func.coalesce(func.sum(func.length(conversation_items.c.body)), 0).label("size_bytes")
-).where(_OF_CONVERSATION)
+).where(_OF_CONVERSATION, _FROM)
 _ONE_ITEM = select(conversation_items).where(_OF_CONVERSATION, conversation_items.c.id == bindparam("id"))
 _CURSOR = _ONE_ITEM.with_only_columns(_position)
 _ANY_ITEM = (

@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import CTE, Row, Select, bindparam, func, literal, select
+from sqlalchemy import CTE, FromClause, Label, Row, Select, bindparam, case, exists, func, literal, null, select
 
 from antiphon.errors import ServerError
 from antiphon.records import ConversationTurn, Direction, ItemRecord, ResponseRecord
 from antiphon.stores.availability import Availability
 from antiphon.stores.base import (
+    COMPACTION_ID_PREFIX,
     MAX_CHAIN_BYTES,
     MAX_CHAIN_LENGTH,
     ItemPage,
@@ -247,15 +248,25 @@ def _select_one() -> Select[int, int]:
 
 
 def _chain() -> CTE:
-    """A response and its ancestors, with a rank that falls by one from each to the one before it."""
-    newer = _select_one().add_columns(responses.c.previous_response_id).cte("chain", recursive=True)
+    """
+    A response and its ancestors from the newest compaction on, with a rank that falls by one from each to the one before
+    it.
+    """
+    newer = _select_one().add_columns(_previous_id(responses)).cte("chain", recursive=True)
     older = responses.alias("older")
     ancestors = (
-        select(older.c.number, newer.c.rank - 1, older.c.previous_response_id)
+        select(older.c.number, newer.c.rank - 1, _previous_id(older))
         .join(newer, older.c.id == newer.c.previous_response_id)
         .where(older.c.tenant == bindparam("tenant"), newer.c.rank > 1 - MAX_CHAIN_LENGTH)
     )
     return newer.union_all(ancestors)
+
+
+def _previous_id(response: FromClause) -> Label[str | None]:
+    """What is to be read before a response; null if it produced a compaction, which stands for it."""
+    is_compaction = (items.c.direction == "output") & items.c.id.startswith(COMPACTION_ID_PREFIX, autoescape=True)
+    is_compacted = exists().where(items.c.response_number == response.c.number, is_compaction)
+    return case((is_compacted, null()), else_=response.c.previous_response_id).label("previous_response_id")
 
 
 def _select_chain_extent() -> Select[Any]:
