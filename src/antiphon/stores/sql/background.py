@@ -52,6 +52,7 @@ class SqlBackgroundStore:
     Args:
         write: performs a write together with all others that wait.
         is_orphaned: the condition that no living server works on a response; `orphan_values` are its parameters.
+        forget_orphan: told of a response that has an end or a server again.
     """
 
     def __init__(
@@ -60,10 +61,12 @@ class SqlBackgroundStore:
         write: Callable[[PutRecord | FinishRecord | AppendEvents], Awaitable[bool]],
         is_orphaned: ColumnElement[bool],
         orphan_values: Callable[[], dict[str, object]],
+        forget_orphan: Callable[[str], None],
     ) -> None:
         self._database = database
         self._write = write
         self._orphan_values = orphan_values
+        self._forget_orphan = forget_orphan
         self._end = WRITE_OFF.where(responses.c.tenant == bindparam("of_tenant"))
         self._end_orphan = self._end.where(is_orphaned)
         self._take_over = (
@@ -100,12 +103,16 @@ class SqlBackgroundStore:
                     first = await connection.scalar(_NEXT, {"number": row.number})
                     await connection.execute(insert(response_events), event_row(row.number, closing_events(first)))
                 await note_status(connection, [(row.number, record.status)])
+        self._forget_orphan(record.id)
         return True
 
     async def take_over(self, record: ResponseRecord) -> bool:
         values: dict[str, object] = {"of_id": record.id, "new_owner": self._database.server_number}
         async with self._database.write() as connection:
-            return (await connection.execute(self._take_over, values | self._orphan_values())).rowcount > 0
+            is_ours = (await connection.execute(self._take_over, values | self._orphan_values())).rowcount > 0
+        if is_ours:
+            self._forget_orphan(record.id)
+        return is_ours
 
     async def get(self, tenant: str, response_id: str) -> BackgroundRecord | None:
         if is_impossible_id(response_id):

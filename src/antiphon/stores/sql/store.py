@@ -62,7 +62,9 @@ class SqlStore:
         self._abandoned_ids: dict[str, None] = {}  # the oldest first
         self._writer: GroupCommit[StoreWrite, WriteResult] = GroupCommit(self._commit, self._database.backend.is_systemic)
         self.conversations = SqlConversationStore(self._database, self._writer.write)
-        self.background = SqlBackgroundStore(self._database, self._write_record, is_orphaned, lambda: self._orphan_values)
+        self.background = SqlBackgroundStore(
+            self._database, self._write_record, is_orphaned, lambda: self._orphan_values, self._forget_abandoned
+        )
 
     async def open(self) -> None:
         await self._database.open()
@@ -120,8 +122,11 @@ class SqlStore:
         values: dict[str, object] = {"of_id": record.id, "new_status": record.status, "new_body": record.body}
         async with self._database.write() as connection:
             is_written = (await connection.execute(self._write_off, values | self._orphan_values)).rowcount > 0
-        self._abandoned_ids.pop(record.id, None)
+        self._forget_abandoned(record.id)
         return is_written
+
+    def _forget_abandoned(self, response_id: str) -> None:
+        self._abandoned_ids.pop(response_id, None)
 
     @property
     def _orphan_values(self) -> dict[str, object]:
