@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Collection
 from sqlalchemy import BindParameter, ColumnElement, bindparam, delete, func, insert, select, update
 
 from antiphon.records import BackgroundRecord, ConversationTurn, EventRun, ResponseRecord
-from antiphon.stores.base import EventPage
+from antiphon.stores.base import PAGE_BYTES, EventPage
 from antiphon.stores.database.database import Database
 from antiphon.stores.database.schema import background_responses, is_impossible_id, is_unfinished, response_events, responses
 from antiphon.stores.sql.writes import WRITE_OFF, AppendEvents, FinishRecord, PutRecord, event_row, note_status
@@ -18,12 +18,22 @@ _GET = (
     .join(responses, responses.c.number == background_responses.c.response_number)
     .where(*_IS_IT)
 )
-_EVENTS = (
-    select(response_events)
+_NEXT_RUNS = (  # without their bodies, whose length databases keep beside them
+    select(response_events.c.first, func.length(response_events.c.body).label("body_bytes"))
     .where(response_events.c.response_number == bindparam("number"))
     .where(response_events.c.first + response_events.c.event_count > bindparam("after") + 1)
     .order_by(response_events.c.first)
     .limit(bindparam("limit"))
+    .subquery()
+)
+_RUN_PLACES = select(
+    _NEXT_RUNS.c.first, (func.sum(_NEXT_RUNS.c.body_bytes).over(order_by=_NEXT_RUNS.c.first) - _NEXT_RUNS.c.body_bytes).label("start")
+).subquery()
+_EVENTS = (
+    select(response_events)
+    .where(response_events.c.response_number == bindparam("number"))
+    .where(response_events.c.first.in_(select(_RUN_PLACES.c.first).where(_RUN_PLACES.c.start < PAGE_BYTES)))
+    .order_by(response_events.c.first)
 )
 _NUMBER = select(responses.c.number).where(*_IS_IT)
 _NEXT = select(func.coalesce(func.max(response_events.c.first + response_events.c.event_count), 0)).where(
