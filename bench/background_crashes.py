@@ -134,9 +134,16 @@ async def client(server, streams, left, gate, given_up):
                 await asyncio.sleep(0.02)
 
 
+async def all_begun(gate):
+    """Return when clients have begun all responses that they may begin so far."""
+    while not gate.locked():  # noqa: ASYNC110 - nothing sets an event
+        await asyncio.sleep(0.01)
+
+
 async def kill(server, kills, responses, gate, given_up):
-    """Kill at a random moment of the first responses, of the next ones, and so on, until all are made; then have clients give up soon."""
+    """Kill at a random moment of the first responses, of the next ones, and so on; a while after the last, have clients give up."""
     for number in range(kills):
+        await all_begun(gate)
         for _ in range(responses * (number + 1) // kills - responses * number // kills):
             gate.release()
         await asyncio.sleep(random.uniform(0, crash.LONGEST_LIFE_S))
@@ -144,6 +151,7 @@ async def kill(server, kills, responses, gate, given_up):
         if server.processes > 1 and number % crash.TOO_OFTEN == crash.TOO_OFTEN - 1:
             await server.stop()
             await server.start()
+    await all_begun(gate)
     asyncio.get_running_loop().call_later(PATIENCE_S, given_up.set)
 
 
