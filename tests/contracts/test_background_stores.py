@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.records import BackgroundRecord, EventRun, ResponseRecord
-from antiphon.stores.base import Store
+from antiphon.stores.base import PAGE_BYTES, Store
 from contracts.test_stores import anyio_backend as anyio_backend, item, response
 from support.contracts.stores import made
 
@@ -71,6 +71,16 @@ async def test_events_are_read_in_pages_after_a_number(store: Store) -> None:
     assert await numbers(store, after=4) == [5]
     assert await numbers(store, after=2**62) == []
     assert await numbers(store, limit=1) == [0, 1]
+
+
+async def test_a_page_of_large_events_is_short(store: Store) -> None:
+    """A client that reads slowly has a page in memory, and there may be many such clients."""
+    await add(store)
+    for number in range(2, 6):
+        assert await store.background.append(QUEUED, EventRun(number, 1, b"x" * (PAGE_BYTES - 100)))
+    assert await numbers(store) == [0, 1, 2, 3]
+    assert await numbers(store, after=2) == [3, 4]
+    assert await numbers(store, after=4) == [5]
 
 
 async def test_events_that_are_written_again_are_there_once(store: Store) -> None:

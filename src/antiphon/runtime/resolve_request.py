@@ -38,6 +38,14 @@ from antiphon.wire.responses.request import CreateRequest
 MAX_ITEM_ID_LENGTH = 64
 """The longest id of an item in a conversation, as in the original."""
 
+MAX_ITEM_ID_BYTES = 2048
+"""
+The longest id of any other item: those of some servers have 1,700 characters, and their clients send them to others.
+
+PostgreSQL has no room for more than 2,704 bytes in a row of an index.
+Source: https://www.postgresql.org/docs/current/btree.html
+"""
+
 
 class KnownHistory(Struct, frozen=True):
     """
@@ -144,11 +152,14 @@ def check_item_ids(input_items: Sequence[items.Item], path: str) -> Sequence[ite
         path: of the items in the request.
 
     Raises:
-        ClientError: an id has a NUL.
+        ClientError: an id has a NUL, or is longer than `MAX_ITEM_ID_BYTES`.
     """
     for index, item in enumerate(input_items):
-        if "\0" in str(_item_id(item)):
+        item_id = str(_item_id(item))
+        if "\0" in item_id:
             raise pattern_mismatch(f"{path}[{index}].id", r"^[^\x00]+$")  # PostgreSQL stores no NUL in text
+        if len(item_id) > MAX_ITEM_ID_BYTES // 4 and (length_bytes := len(item_id.encode())) > MAX_ITEM_ID_BYTES:
+            raise too_long(f"{path}[{index}].id", "string", MAX_ITEM_ID_BYTES, length_bytes)
     return input_items
 
 

@@ -7,7 +7,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from antiphon.records import BackgroundRecord, ConversationTurn, EndedResponse, EventRun, ResponseRecord
-from antiphon.stores.base import UNFINISHED_STATUSES, EventPage
+from antiphon.stores.base import PAGE_BYTES, UNFINISHED_STATUSES, EventPage
 
 _MAX_EXPIRED = 100
 
@@ -120,8 +120,15 @@ class MemoryBackgroundStore:
         entry = self._find(tenant, response_id)
         if entry is None or not entry.record.is_streamed:
             return None
-        runs = [run for run in entry.runs if run.first + run.count > after + 1]
-        return EventPage(self._records[response_id].status, entry.is_expired, tuple(runs[:limit]))
+        runs: list[EventRun] = []
+        size_bytes = 0
+        for run in entry.runs:
+            if len(runs) == limit or size_bytes >= PAGE_BYTES:
+                break
+            if run.first + run.count > after + 1:
+                runs.append(run)
+                size_bytes += len(run.body)
+        return EventPage(self._records[response_id].status, entry.is_expired, tuple(runs))
 
     async def find_lost(self, response_ids: Collection[str]) -> Collection[str]:
         return {id for id in response_ids if id not in self._records or self._records[id].status not in UNFINISHED_STATUSES} | (

@@ -45,6 +45,9 @@ the memory that continuing it takes.
 MAX_CONVERSATION_ITEMS = 50_000
 """The most items of a conversation that a response reads; as with a chain, far beyond any context window."""
 
+PAGE_BYTES = 1 << 20
+"""A page of events ends with the run that reaches this; what a client reads slowly waits in memory."""
+
 
 class ItemPage(Struct, frozen=True):
     """One page of a list of items, and whether more follow in the order asked for."""
@@ -368,7 +371,7 @@ class BackgroundStore(Protocol):
 
     async def events(self, tenant: str, response_id: str, after: int, limit: int) -> EventPage | None:
         """
-        A page of the events after a sequence number, at most `limit` runs of them.
+        A page of the events after a sequence number: at most `limit` runs of them, and no more after `PAGE_BYTES`.
 
         Returns:
             None where there is no such background response, or its events were never stored.

@@ -1,7 +1,9 @@
 """What a signal does to a server with work under way."""
 
 import json
+import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -108,6 +110,48 @@ def test_a_second_signal_does_not_wait_and_its_clients_are_told_why(tmp_path):
         process.wait(10)
         connection.close()
         waiting.close()
+
+
+def children(process):
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def status_of(pid):
+    """What the kernel says of a process, by name."""
+    return dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+
+
+def test_a_second_signal_reaches_processes_that_have_not_seen_the_first(tmp_path):
+    """Of two signals of a kind that wait for a process, the kernel delivers one."""
+    with serving(tmp_path, drain_s=3600, processes=2) as (supervisor, url):
+        connection, begun = opened(url, "endless")
+        for pid in children(supervisor):
+            os.kill(pid, signal.SIGSTOP)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            supervisor.send_signal(number)
+        while (now := status_of(supervisor.pid))["State"][0] != "S" or int(now["ShdPnd"], 16):  # it has not done as told yet
+            pass
+        for pid in children(supervisor):
+            os.kill(pid, signal.SIGCONT)
+        assert supervisor.wait(30) == 0
+        *_, error, failed = events(begun + rest_of(connection))
+        assert (error["type"], error["code"], failed["type"]) == ("error", "server_shutting_down", "response.failed")
+        connection.close()
+
+
+def test_a_signal_to_every_process_cuts_nothing(tmp_path):
+    """As systemd sends it (`KillMode=control-group`): each process gets it, and the supervisor passes its own on."""
+    with serving(tmp_path, drain_s=3600, processes=2) as (supervisor, url):
+        streams = [opened(url, "short") for _ in range(4)]
+        processes = children(supervisor)
+        for number in (signal.SIGTERM, signal.SIGINT):  # two kinds, so that the kernel makes no one of them
+            for pid in processes:
+                os.kill(pid, number)
+        supervisor.send_signal(signal.SIGTERM)
+        for connection, begun in streams:
+            assert events(begun + rest_of(connection))[-1]["type"] == "response.completed"
+            connection.close()
+        assert supervisor.wait(20) == 0
 
 
 def test_who_does_not_read_does_not_hold_up_the_end(tmp_path):

@@ -91,7 +91,7 @@ def limited(tmp_path):
     """The address of a server with room for one background response, and for two that wait."""
     song = [{"lines": [{"text": "la ", "repeat": 100000}]}]
     models = {"endless": {"engine": "scripted", "pace_ms": 10, "answers": song}, "parrot": {"engine": "scripted"}}
-    with background_server(configured(tmp_path, models, background={"running": 1, "waiting": 2})) as url:
+    with background_server(configured(tmp_path, models, background={"running": 1, "waiting": 2}, **{"server.drain_s": 0})) as url:
         yield url
 
 

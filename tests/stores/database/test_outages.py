@@ -17,6 +17,7 @@ import pytest
 from sqlalchemy import event, select
 
 from antiphon.errors import StoreError
+from antiphon.records import BackgroundRecord
 from antiphon.stores.availability import Availability
 from antiphon.stores.database.schema import responses
 from antiphon.stores.sql.store import SqlStore
@@ -253,6 +254,19 @@ async def test_a_response_whose_end_could_not_be_stored_is_an_orphan_of_its_own_
         assert await one.store.write_off(response("resp_1", "failed")) is True
         assert await one.store.orphans() == []
         assert await one.store.finish(response("resp_1")) is False
+
+
+async def test_one_that_its_own_server_begins_again_is_no_orphan_any_more(postgres: Any) -> None:
+    record = response("resp_2", "queued")
+    async with watched(postgres.new_database()) as one:
+        await one.store.background.add(record, BackgroundRecord(key_id=None, request=b"{}", is_streamed=False), None)
+        with stopped(postgres):
+            await refuse(one.store.background.finish(response("resp_2", "in_progress"), None))
+        assert [record.id for record in await one.store.orphans()] == ["resp_2"]
+        assert await one.store.background.take_over(record) is True
+        assert await one.store.orphans() == []
+        assert await one.store.background.take_over(record) is False
+        assert await one.store.background.finish(response("resp_2"), None) is True
 
 
 # SQLite

@@ -17,7 +17,7 @@ from antiphon.wire.responses.events import TERMINAL_EVENTS
 from antiphon.wire.responses.profiles import EventEncoder
 
 PAGE_RUNS = 16
-"""Rows read at once: what is read waits in memory until the client has taken it."""
+"""Rows read at once, but no more after `PAGE_BYTES`: what is read waits in memory until the client has taken it."""
 
 MIN_POLL_S = 0.1
 MAX_POLL_S = 1.0

@@ -85,6 +85,12 @@ class AllProcessesIdle(_Message):
     """To a process: the others have nothing under way either."""
 
 
+class StopAtOnce(_Message):
+    """
+    To a process that was told to stop: don't wait for what is under way; when sent again, don't tell its clients either.
+    """
+
+
 class StopResponse(_Message):
     """
     From a process, and to all others: a background response was ended or deleted in the store, so stop making it.
@@ -175,6 +181,7 @@ SupervisorMessage: TypeAlias = (
     | ProcessAlive
     | ProcessIdle
     | AllProcessesIdle
+    | StopAtOnce
     | StopResponse
     | BeginRequest
     | BeginStream

@@ -22,6 +22,7 @@ from antiphon.runtime.multiprocess.link import (
     ProcessSetup,
     ProcessSnapshot,
     SendReply,
+    StopAtOnce,
     StopResponse,
     SupervisorLink,
     SupervisorMessage,
@@ -77,6 +78,8 @@ class ServerProcess:
                 self._peers.numbers[:] = numbers
             case GetSnapshot() if self._server is not None:
                 reply(ProcessSnapshot(self._server.service.metrics.snapshot()))
+            case StopAtOnce() if self._server is not None:
+                self._server.hurry()
             case StopResponse(response_id) if self._server is not None:
                 self._server.service.background.stop(response_id)
             case AllProcessesIdle() if self._peers is not None:

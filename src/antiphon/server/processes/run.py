@@ -81,17 +81,28 @@ class HttpServer(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: object) -> None:
-        """First signal: finish requests under way. Second signal: tell their clients, and stop. Third: stop at once."""
+        """
+        First signal: finish requests under way. Second signal: tell their clients, and stop. Third: stop at once.
+
+        Under a supervisor the first counts, and the supervisor says when to hurry: of two signals of a kind the kernel
+        may deliver one, and systemd sends its own to every process (`KillMode=control-group`).
+        """
         step = self._stop_signals.next_step(sig)
+        is_hurry = step == "at_once" or (step == "finish" and self.should_exit)
         self.service.live_sessions.is_draining = True
-        if step == "at_once" or (step == "finish" and self.should_exit):
-            self.force_exit = self._is_hurried
-            self._is_hurried = True
-            self._drain_s = 0
         self.should_exit = True
+        if is_hurry and self.service.peers is None:
+            self.hurry()
+
+    def hurry(self) -> None:
+        """Stop without waiting for requests under way; their clients are told, unless it is called again."""
+        self.force_exit = self._is_hurried
+        self._is_hurried = True
+        self.stop_now()
 
     def stop_now(self) -> None:
         """Stop without waiting for requests under way; their clients still get an error."""
+        self.service.live_sessions.is_draining = True
         self._drain_s = 0
         self.should_exit = True
 

@@ -42,6 +42,7 @@ from antiphon.runtime.multiprocess.link import (
     ProcessSnapshot,
     SendReply,
     ServerTotals,
+    StopAtOnce,
     StopResponse,
     SupervisorLink,
     SupervisorMessage,
@@ -65,6 +66,9 @@ COUNT_TIMEOUT_S = 2.0
 
 KILL_DELAY_S = 5.0
 """How much longer than the drain time a process may take to end."""
+
+HURRY_S = 10.0
+"""How long a process may take to end without a drain time: to tell its clients, and to store the ends of their responses."""
 
 
 class ServerChild:
@@ -174,10 +178,15 @@ class Supervisor:
 
     def stop(self) -> None:
         """Have every process finish what is under way; when called again, stop at once."""
-        if not self._stop_event.is_set():
-            asyncio.get_running_loop().call_later(self._config.server.drain_s + KILL_DELAY_S, self._signal_all, signal.SIGKILL)
+        is_first = not self._stop_event.is_set()
+        deadline_s = self._config.server.drain_s + KILL_DELAY_S if is_first else HURRY_S
+        asyncio.get_running_loop().call_later(deadline_s, self._signal_all, signal.SIGKILL)
         self._stop_event.set()
-        self._signal_all(signal.SIGTERM)
+        if is_first:
+            self._signal_all(signal.SIGTERM)
+        else:
+            for child in self._children.values():
+                child.link.send(StopAtOnce())
 
     def _signal_all(self, number: int) -> None:
         for child in self._children.values():

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Collection
 from sqlalchemy import BindParameter, ColumnElement, bindparam, delete, func, insert, select, update
 
 from antiphon.records import BackgroundRecord, ConversationTurn, EventRun, ResponseRecord
-from antiphon.stores.base import EventPage
+from antiphon.stores.base import PAGE_BYTES, EventPage
 from antiphon.stores.database.database import Database
 from antiphon.stores.database.schema import background_responses, is_impossible_id, is_unfinished, response_events, responses
 from antiphon.stores.sql.webhook_outbox import WebhookOutbox
@@ -19,12 +19,22 @@ _GET = (
     .join(responses, responses.c.number == background_responses.c.response_number)
     .where(*_IS_IT)
 )
-_EVENTS = (
-    select(response_events)
+_NEXT_RUNS = (  # without their bodies, whose length databases keep beside them
+    select(response_events.c.first, func.length(response_events.c.body).label("body_bytes"))
     .where(response_events.c.response_number == bindparam("number"))
     .where(response_events.c.first + response_events.c.event_count > bindparam("after") + 1)
     .order_by(response_events.c.first)
     .limit(bindparam("limit"))
+    .subquery()
+)
+_RUN_PLACES = select(
+    _NEXT_RUNS.c.first, (func.sum(_NEXT_RUNS.c.body_bytes).over(order_by=_NEXT_RUNS.c.first) - _NEXT_RUNS.c.body_bytes).label("start")
+).subquery()
+_EVENTS = (
+    select(response_events)
+    .where(response_events.c.response_number == bindparam("number"))
+    .where(response_events.c.first.in_(select(_RUN_PLACES.c.first).where(_RUN_PLACES.c.start < PAGE_BYTES)))
+    .order_by(response_events.c.first)
 )
 _NUMBER = select(responses.c.number).where(*_IS_IT)
 _NEXT = select(func.coalesce(func.max(response_events.c.first + response_events.c.event_count), 0)).where(
@@ -54,6 +64,7 @@ class SqlBackgroundStore:
         write: performs a write together with all others that wait.
         is_orphaned: the condition that no living server works on a response; `orphan_values` are its parameters.
         new_outbox: for the webhooks of a transaction that ends a response.
+        forget_orphan: told of a response that has an end or a server again.
     """
 
     def __init__(
@@ -63,11 +74,13 @@ class SqlBackgroundStore:
         is_orphaned: ColumnElement[bool],
         orphan_values: Callable[[], dict[str, object]],
         new_outbox: Callable[[], WebhookOutbox],
+        forget_orphan: Callable[[str], None],
     ) -> None:
         self._database = database
         self._write = write
         self._orphan_values = orphan_values
         self._new_outbox = new_outbox
+        self._forget_orphan = forget_orphan
         self._end = WRITE_OFF.where(responses.c.tenant == bindparam("of_tenant"))
         self._end_orphan = self._end.where(is_orphaned)
         self._take_over = (
@@ -106,12 +119,16 @@ class SqlBackgroundStore:
                     await connection.execute(insert(response_events), event_row(row.number, closing_events(first)))
                 await note_status(connection, [(row.number, record.status)], outbox)
         outbox.announce()
+        self._forget_orphan(record.id)
         return True
 
     async def take_over(self, record: ResponseRecord) -> bool:
         values: dict[str, object] = {"of_id": record.id, "new_owner": self._database.server_number}
         async with self._database.write() as connection:
-            return (await connection.execute(self._take_over, values | self._orphan_values())).rowcount > 0
+            is_ours = (await connection.execute(self._take_over, values | self._orphan_values())).rowcount > 0
+        if is_ours:
+            self._forget_orphan(record.id)
+        return is_ours
 
     async def get(self, tenant: str, response_id: str) -> BackgroundRecord | None:
         if is_impossible_id(response_id):

@@ -70,7 +70,12 @@ class SqlStore:
         self.conversations = SqlConversationStore(self._database, self._writer.write)
         self.webhooks = SqlWebhookStore(self._database)
         self.background = SqlBackgroundStore(
-            self._database, self._write_record, is_orphaned, lambda: self._orphan_values, self.webhooks.new_outbox
+            self._database,
+            self._write_record,
+            is_orphaned,
+            lambda: self._orphan_values,
+            self.webhooks.new_outbox,
+            self._forget_abandoned,
         )
 
     async def open(self) -> None:
@@ -129,8 +134,11 @@ class SqlStore:
         values: dict[str, object] = {"of_id": record.id, "new_status": record.status, "new_body": record.body}
         async with self._database.write() as connection:
             is_written = (await connection.execute(self._write_off, values | self._orphan_values)).rowcount > 0
-        self._abandoned_ids.pop(record.id, None)
+        self._forget_abandoned(record.id)
         return is_written
+
+    def _forget_abandoned(self, response_id: str) -> None:
+        self._abandoned_ids.pop(response_id, None)
 
     @property
     def _orphan_values(self) -> dict[str, object]:

@@ -1,0 +1,60 @@
+"""Ids that a client gives its items: a store takes them, or the client is told how long they may be."""
+
+import json
+import secrets
+import urllib.error
+import urllib.request
+
+import pytest
+
+from antiphon.server.processes.run import background_server
+from support.server.scripted_server import configured
+
+
+@pytest.fixture(scope="module")
+def postgres_url(postgres, tmp_path_factory):
+    """The address of a server with a store in PostgreSQL, whose indexes have no room for long ids."""
+    home = tmp_path_factory.mktemp("home")
+    config = configured(home, {"parrot": {"engine": "scripted"}}, **{"store.url": postgres.new_database()})
+    with background_server(config, is_persistent=True) as url:
+        yield url
+
+
+def respond(url, item, **fields):
+    body = json.dumps({"model": "parrot", "input": [item], **fields}).encode()
+    request = urllib.request.Request(f"{url}/v1/responses", body, {"content-type": "application/json"})
+    try:
+        with urllib.request.urlopen(request) as reply:
+            return reply.status, json.load(reply)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)["error"]
+
+
+def message(id):
+    return {"type": "message", "id": id, "role": "user", "content": "Hi"}
+
+
+def random_id(length):
+    """One that no database can compress."""
+    return "msg_" + secrets.token_urlsafe(length)[: length - 4]
+
+
+def test_a_long_id_is_stored_and_can_be_referred_to(postgres_url):
+    id = random_id(2048)
+    assert respond(postgres_url, message(id))[0] == 200
+    status, response = respond(postgres_url, {"type": "item_reference", "id": id})
+    assert (status, response["output"][0]["content"][0]["text"]) == (200, "Hi")
+
+
+@pytest.mark.parametrize("fields", [{}, {"background": True}, {"store": False}])
+@pytest.mark.parametrize(("id", "length"), [(random_id(2049), 2049), (random_id(1500) + "é" * 500, 2500)])
+def test_an_id_that_is_too_long_is_refused_with_the_longest_length(postgres_url, id, length, fields):
+    status, error = respond(postgres_url, message(id), **fields)
+    assert (status, error["code"], error["param"]) == (400, "string_above_max_length", "input[0].id")
+    assert f"maximum length 2048, but got a string with length {length} instead" in error["message"]
+
+
+@pytest.mark.parametrize("item", [{"type": "reasoning", "summary": []}, {"type": "item_reference"}, {"type": "of_tomorrow"}])
+def test_that_holds_for_every_kind_of_item(postgres_url, item):
+    status, error = respond(postgres_url, {**item, "id": random_id(9000)})
+    assert (status, error["code"], error["param"]) == (400, "string_above_max_length", "input[0].id")
