@@ -158,7 +158,7 @@ def test_logprobs(client):
             {"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}},
             openai.BadRequestError,
             "invalid_value",
-            "tool_choice",
+            "tool_choice.type",
         ),
     ],
 )
