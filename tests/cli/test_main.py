@@ -29,6 +29,11 @@ def test_what_it_does_not_understand_is_one_line_and_code_2(antiphon, arguments)
     assert result.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("listing", ["keys list", "prompts list", "webhooks list", "webhooks deliveries"])
+def test_an_empty_list_is_json_too(antiphon, listing):
+    assert antiphon(*listing.split(), "--json").json == []
+
+
 def test_a_misspelt_option_is_answered_with_the_right_one(antiphon):
     assert "--port" in antiphon("serve", "--prt", "1").err
 
