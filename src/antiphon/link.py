@@ -23,6 +23,10 @@ MAX_SILENT_BEATS = 4
 FIRST_MESSAGE_S = 20.0
 """How long a new process may take until its first message, as it has to load its modules."""
 
+LOAD_SILENCE_S = 600.0
+"""How long a process that loads a model may be silent: native code may hold the interpreter's lock all the while, and
+takes a second for each gigabyte, or minutes from a slow disk."""
+
 MAX_WRITE_BYTES = 256 << 10
 """The most that is written at once: a message may have megabytes, and a transport has limits of its own."""
 
@@ -77,6 +81,7 @@ class LinkEndpoint(Generic[In, Out]):
         self._buffer_bytes = 0
         self._is_paused = False
         self._silent_beats = 0
+        self._max_silent_beats = MAX_SILENT_BEATS
         self._expects_others = True
         self._last_received_at = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
@@ -112,23 +117,25 @@ class LinkEndpoint(Generic[In, Out]):
             self.abort("too much waits to be read")
         self._flush()
 
-    def start_heartbeat(self, *, expects_others: bool = True) -> None:
+    def start_heartbeat(self, *, expects_others: bool = True, max_silent_beats: int = MAX_SILENT_BEATS) -> None:
         """
         Send heartbeats.
 
         Args:
             expects_others: whether to abort the link without those of the other end.
+            max_silent_beats: after how many intervals without them.
         """
         self._expects_others = expects_others
+        self._max_silent_beats = max_silent_beats
         if self._timer is None and not self.is_over:
             self._timer = self._loop.call_later(HEARTBEAT_S, self._on_heartbeat_timer)
 
     def heartbeat(self) -> None:
         """Send a heartbeat, and abort the link if the other end has been silent for too long."""
         self._silent_beats += 1
-        if self._expects_others and self._silent_beats > MAX_SILENT_BEATS:
+        if self._expects_others and self._silent_beats > self._max_silent_beats:
             self.is_silent = True
-            self.abort(f"nothing came for {MAX_SILENT_BEATS * HEARTBEAT_S:g} seconds")
+            self.abort(f"nothing came for {self._max_silent_beats * HEARTBEAT_S:g} seconds")
         elif self._heartbeat is not None:
             self.send(self._heartbeat)
 

@@ -1,6 +1,8 @@
 """How the program ends, whatever it was asked."""
 
 import io
+import os
+import pty
 import subprocess
 import sys
 import tomllib
@@ -27,6 +29,11 @@ def test_what_it_does_not_understand_is_one_line_and_code_2(antiphon, arguments)
     assert (result.code, result.out) == (2, "")
     assert result.err.startswith("antiphon: ")
     assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("listing", ["keys list", "prompts list", "webhooks list", "webhooks deliveries"])
+def test_an_empty_list_is_json_too(antiphon, listing):
+    assert antiphon(*listing.split(), "--json").json == []
 
 
 def test_a_misspelt_option_is_answered_with_the_right_one(antiphon):
@@ -119,6 +126,27 @@ def test_a_real_pipe_may_close_early():
     )
     assert done.stdout in ("141\n", "0\n")  # 0 where the whole schema fitted into the pipe before it closed
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("redirection", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+@pytest.mark.parametrize("command", ["models list", "--help", "keys list"])
+def test_streams_that_are_closed_are_no_error(command, redirection, tmp_path):
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m antiphon {command} {redirection}"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "ANTIPHON_HOME": str(tmp_path)},
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+
+
+def test_a_terminal_that_does_not_know_its_width_is_one_of_80_columns():
+    outer, inner = pty.openpty()  # its size is 0 by 0
+    with os.fdopen(outer, "rb", buffering=0) as reader, os.fdopen(inner, "w") as terminal:
+        shell = Shell(environ={}, cwd=Path("/"), stdin=io.StringIO(), stdout=terminal, stderr=io.StringIO())
+        shell.say_rows([("name", "word " * 30)])
+        assert shell.columns == 80
+        assert max(map(len, reader.read(4096).split(b"\r\n"))) <= 80
 
 
 def test_help_loads_neither_the_settings_nor_the_server():

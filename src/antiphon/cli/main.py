@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -128,6 +129,14 @@ def _dispatch(arguments: Sequence[str], shell: Shell) -> int:
     return code or 0
 
 
+def _open_missing_streams() -> None:
+    """Take nothing from the streams that the parent process has closed, and write nothing to them."""
+    missing: dict[str, TextIO | None] = {"stdin": sys.stdin, "stdout": sys.stdout, "stderr": sys.stderr}
+    for name, stream in missing.items():
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w", encoding="utf-8"))
+
+
 def _command_name(path: Path) -> str:
     """What to type to run the program at this path: its bare name where the shell would find the same one."""
     if path.name == "__main__.py":
@@ -139,6 +148,7 @@ def _command_name(path: Path) -> str:
 
 def main() -> None:
     """Run as the program `antiphon`."""
+    _open_missing_streams()
     shell = Shell(
         environ=os.environ, cwd=Path.cwd(), stdin=sys.stdin, stdout=sys.stdout, stderr=sys.stderr, name=_command_name(Path(sys.argv[0]))
     )

@@ -7,6 +7,7 @@ files they lead to, and knows the origin of every value. `docs/reference/configu
 setting.
 """
 
+import contextlib
 import difflib
 import json
 import tomllib
@@ -50,7 +51,14 @@ _SHORT_NAMES = {
 
 
 class ConfigError(ServerError):
-    """The configuration is invalid; the message has a line for each mistake."""
+    """
+    The configuration is invalid; the message has a line for each mistake.
+
+    Attributes:
+        valid_part: what is left without the mistakes, to be checked further; None if there is nothing.
+    """
+
+    valid_part: "Config | None" = None
 
 
 def _describe_model_table(schema: dict[str, Any]) -> None:
@@ -223,7 +231,13 @@ def load(
         _flag_settings(flags, cwd),
     ]
     settings = {setting.path: setting for layer in layers for setting in layer}
-    config = _validate(settings, environ.get("HOME"))
+    try:
+        config = _validate(settings, environ.get("HOME"))
+    except ConfigError as error:
+        if error.valid_part is not None:
+            with contextlib.suppress(ConfigError):
+                error.valid_part._secrets.update(_read_secrets(error.valid_part, environ))
+        raise
     config._secrets.update(_read_secrets(config, environ))
     return LoadedConfig(config, {".".join(path): _origin_of(settings, path) for path, _ in _leaves(config.model_dump())})
 
@@ -366,7 +380,24 @@ def _validate(settings: Mapping[tuple[str, ...], _Setting], user_home: str | Non
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError("\n".join(_error_line(details, settings) for details in error.errors())) from None
+        config_error = ConfigError("\n".join(_error_line(details, settings) for details in error.errors()))
+        config_error.valid_part = _valid_part(tree, error.errors())
+        raise config_error from None
+
+
+def _valid_part(tree: Mapping[str, Any], errors: Iterable[ErrorDetails]) -> Config | None:
+    """The configuration without the settings that are wrong, and without the tables of an array that are."""
+    wrong = {error["loc"][:2] for error in errors}
+    rest: dict[str, Any] = {key: value for key, value in tree.items() if (key,) not in wrong}
+    for section, value in rest.items():
+        if isinstance(value, dict):
+            rest[section] = {key: setting for key, setting in value.items() if (section, key) not in wrong}
+        elif isinstance(value, list):
+            rest[section] = [entry for index, entry in enumerate(value) if (section, index) not in wrong]
+    try:
+        return Config.model_validate(rest)
+    except ValidationError:
+        return None
 
 
 def _set_nested(tree: dict[str, Any], setting: _Setting, value: Any) -> None:

@@ -1,15 +1,58 @@
 """Mistakes in a model's table of the configuration, in words."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
-from msgspec import inspect
+from msgspec import Struct, inspect
 
-from antiphon.errors import did_you_mean, quote_list
+from antiphon.errors import ServerError, did_you_mean, quote_list
+
+_Options = TypeVar("_Options", bound=Struct)
 
 _TABLE_KEYS = ("name", "engine", "sessions")
 """What the table of a model has beside its engine's options."""
+
+
+def convert_options(options: Mapping[str, object], kind: type[_Options], prefix: str, problems: Sequence[str] = ()) -> _Options:
+    """
+    The options of a model's table.
+
+    Args:
+        prefix: begins the message.
+        problems: sentences about mistakes that were found before.
+
+    Raises:
+        ServerError: with a sentence for each mistake.
+    """
+    try:
+        settings = msgspec.convert(dict(options), kind, strict=False)
+    except msgspec.ValidationError as error:
+        more = [*option_problems(options, kind)] or [describe_option_error(error, kind)]
+        raise ServerError(prefix + " ".join([*problems, *more])) from None
+    if problems:
+        raise ServerError(prefix + " ".join(problems))
+    return settings
+
+
+def option_problems(options: Mapping[str, object], kind: type[Struct]) -> Iterator[str]:
+    """What is wrong with each option by itself: a sentence each. It takes a missing one for a misspelt one."""
+    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    suggestions = ""
+    for name in options.keys() - fields.keys():
+        question = did_you_mean(name, option_names(kind))
+        suggestions += question
+        yield f"Object contains unknown field `{name}`.{question}"
+    for name, field in fields.items():
+        if name in options:
+            one_field: type[Any] = msgspec.defstruct(kind.__name__, [(name, field.type)])
+            try:
+                msgspec.convert({name: options[name]}, one_field, strict=False)
+            except msgspec.ValidationError as error:
+                yield describe_option_error(error, kind)
+        elif field.required and f"'{name}'" not in suggestions:
+            yield f"Object missing required field `{name}`."
 
 
 def describe_option_error(error: Exception, kind: type) -> str:

@@ -171,6 +171,38 @@ def test_check_has_a_line_for_every_model_that_is_wrong(antiphon, home):
     assert [line.split("'")[1] for line in antiphon("config", "check").err.splitlines()] == ["a", "b"]
 
 
+def test_check_names_every_mistake_of_a_model(antiphon, home):
+    options = "retries = 'x'\nqueue = -1\ntimeout_idle_s = 'y'\nbase_url = 'ftp://x'\napi_key = 'x'\nabilities = { tolls = 1, images = 3 }"
+    (home / "antiphon.toml").write_text(f"[[models]]\nname = 'a'\nengine = 'chat'\nmodle = 'b'\n{options}\n")
+    (line,) = antiphon("config", "check").err.splitlines()
+    for told in ("`api_key_env`", "`modle`", "`retries`", "`timeout_idle_s`", "`base_url`", "'tolls'", "In `abilities`, `images`"):
+        assert told in line
+
+
+def test_check_names_every_option_of_a_model_that_is_out_of_range(antiphon, home):
+    options = "base_url = 'http://127.0.0.1:1/v1'\nqueue = -1\ntimeout_idle_s = 0\nmax_response_bytes = 0"
+    (home / "antiphon.toml").write_text(f"[[models]]\nname = 'a'\nengine = 'chat'\n{options}\n")
+    (line,) = antiphon("config", "check").err.splitlines()
+    assert "`queue`" in line and "`timeout_idle_s`" in line and "`max_response_bytes`" in line
+
+
+def test_check_names_every_mistake_of_a_local_model_and_of_a_script(antiphon, home):
+    local = "[[models]]\nname = 'a'\nengine = 'local'\nmodle = 'b'\nslots = 'x'\ncontext = 'y'\n"
+    scripted = "[[models]]\nname = 'b'\nengine = 'scripted'\npace_ms = 'x'\nanswer = 3\n"
+    (home / "antiphon.toml").write_text(local + scripted)
+    of_local, of_scripted = antiphon("config", "check").err.splitlines()
+    assert "'modle'" in of_local and "`slots`" in of_local and "`context`" in of_local
+    assert "`pace_ms`" in of_scripted and "`answer`" in of_scripted
+
+
+def test_check_names_the_mistakes_of_models_beside_those_of_settings(antiphon, home):
+    models = "[[models]]\nname = 'a'\n[[models]]\nname = 'b'\nengine = 'chat'\n"
+    (home / "antiphon.toml").write_text(f"[server]\nprot = 1\n[store]\nurl = 'mysql://db/x'\n{models}")
+    errors = antiphon("config", "check", "--json").json["errors"]
+    assert [any(told in error for error in errors) for told in ("server.prot", "models[0].engine", "mysql", "`base_url`")] == [True] * 4
+    assert len(errors) == 4
+
+
 def test_check_reports_mistakes_as_json(antiphon, home):
     (home / "antiphon.toml").write_text("[server]\nport = 'abc'\nprot = 1\n")
     result = antiphon("config", "check", "--json")

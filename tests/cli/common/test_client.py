@@ -1,6 +1,9 @@
 """The plain HTTP client, against servers that say what they are told."""
 
+import contextlib
 import json
+import socket
+import threading
 
 import pytest
 
@@ -27,6 +30,40 @@ def test_a_stream_gives_its_events_as_they_come():
     with server(200, body) as (url, seen):
         assert [event["type"] for event in ApiClient(url).stream("/v1/responses", {})] == ["a", "b"]
     assert json.loads(seen[0][2]) == {"stream": True}
+
+
+@contextlib.contextmanager
+def server_that_stops(answer):
+    """A server that ends in the middle of its answer, and its address."""
+
+    def serve():
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65_536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        thread.join()
+
+
+@pytest.mark.parametrize("answer", [b"", b"2\r\n{}", b"2\r\n{}\r\n"])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda client: client.get("/v1/models"),
+        lambda client: client.post("/v1/responses", {}),
+        lambda client: client.delete("/v1/responses/1"),
+        lambda client: client.get_file("/v1/sessions/1/events"),
+        lambda client: list(client.stream("/v1/responses", {})),
+    ],
+    ids=["get", "post", "delete", "get_file", "stream"],
+)
+def test_an_answer_that_breaks_off_is_said_to_do_so(ask, answer):
+    with server_that_stops(answer) as url, pytest.raises(ServerUnreachable, match="sent only a part of /v1/"):
+        ask(ApiClient(url))
 
 
 def test_a_refusal_comes_in_the_words_of_the_server():

@@ -247,6 +247,7 @@ async def test_what_was_written_before_a_kill_can_be_played_and_is_listed(tmp_pa
         told = [line["event"]["audio"] for line in lines if "audio" in line["event"]]
         assert all(media["offset"] + media["bytes"] <= len(pcm) for media in told)
         assert record.duration_ms == round(1000 * lines[-1]["at_s"])
+        assert record.bytes == sum(file.bytes for file in await desk.blobs.list_files("sess_1"))
         assert desk.metrics.recordings == {"interrupted": 1}
 
 

@@ -96,6 +96,25 @@ def test_of_a_written_answer_all_that_came_was_read():
     assert render_text(turn) == "One tw [interrupted at 1.50 s]"
 
 
+@pytest.mark.parametrize("end", [done(1.3, "completed"), done(2.7, "cancelled"), truncated(1.4, 2600)])
+def test_an_answer_begins_and_ends_when_its_first_and_last_words_are_heard(end):
+    (timed,) = read_timed_turns(lines(*SPOKEN, end))
+    assert [timed.turn.at_s, timed.turn.until_s] == [timed.marks[0][1], timed.marks[-1][1]]
+    assert timed.turn.at_s == 1.2
+    assert timed.turn.interrupted is None or timed.turn.interrupted.at_s == timed.turn.until_s
+
+
+def test_an_answer_without_sound_begins_with_its_first_text():
+    delta = {"type": "response.output_text.delta", "response_id": "resp_1", "item_id": "item_1", "delta": "Hi."}
+    (timed,) = read_timed_turns(lines(CREATED, BEGUN, (1.4, "out", delta), done(1.9, "completed")))
+    assert (timed.turn.at_s, timed.turn.until_s, timed.marks) == (1.4, 1.9, [(0, 1.4)])
+
+
+def test_an_answer_with_nothing_in_it_begins_where_the_server_began_it():
+    turn = only_turn(CREATED, BEGUN, done(1.9, "completed"))
+    assert (turn.at_s, turn.until_s) == (1.0, 1.9)
+
+
 def test_it_is_in_the_json():
     turns = msgspec.to_builtins(read_turns(lines(*SPOKEN, done(2.7, "cancelled"))))
     assert turns[0]["interrupted"] == {"at_s": 2.7, "heard_ms": 1500.0, "heard": "One two."}

@@ -145,6 +145,6 @@ def test_a_transcript_is_there_to_be_read():
     session = recorded(*SPOKEN, truncated="the disk is full")
     assert render_transcript(session.record, read_turns(session.lines)) == (
         "# Session sess_1\n\nrealtime, conversation, model `parrot`, 2.5 s, ended: left\n\n"
-        "**00:01.0 Person**: What is it?\n\n**00:02.5 Model** (after 1.50 s): A fugue.\n\n"
+        "**00:01.0 Person**: What is it?\n\n**00:03.0 Model** (after 1.50 s): A fugue.\n\n"
         "The recording ends before the session: the disk is full.\n"
     )

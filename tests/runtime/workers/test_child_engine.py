@@ -16,12 +16,14 @@ from antiphon.engine_api import events
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import BuildContext
 from antiphon.engine_api.options import ConversationSettings
+from antiphon.engines.remote.engine import RemoteEngine
 from antiphon.engines.scripted.engine import build
 from antiphon.errors import ApiError, ServerError
+from antiphon.framing import pack_frame
 from antiphon.link import MAX_SILENT_BEATS
 from antiphon.runtime.registry import ModelRegistry
 from antiphon.runtime.workers.child_engine import RESTART_TIMEOUT_S, ChildEngine, _EngineProcess, embedded_engine
-from antiphon.wire.internal.worker_link import BuildEngine
+from antiphon.wire.internal.worker_link import VERSION, BuildEngine, Heartbeat, Hello
 from support.runtime.worker_links import SETTINGS, Heard, ask
 
 SCRIPTED = "antiphon.engines.scripted.engine"
@@ -282,9 +284,9 @@ def test_a_process_that_hangs_while_it_loads_its_model_is_killed(module):
 
     async def scenario():
         notices = []
-        engine = ChildEngine(BuildEngine(name, "m", {}, "", "", {}), Capabilities(), notices.append)
+        engine = ChildEngine(BuildEngine(name, "m", {}, "", "", {}), Capabilities(), notices.append, load_silence_s=2)
         with pytest.raises(ServerError, match="stopped answering while it loaded the model"):
-            await engine.start()  # as long as its silence lasts: ten seconds
+            await engine.start()
         await gone(int(notices[0]))
 
     play(scenario)
@@ -321,6 +323,22 @@ def test_a_process_that_loads_its_model_for_long_shows_that_it_is_alive(module, 
                 assert not starting.done(), beats
             (tmp_path / "loaded").touch()
         await process.stop(0)
+
+    play(scenario)
+
+
+def test_a_process_whose_native_code_loads_its_model_in_silence_is_left_to_it():
+    async def scenario():
+        remote = RemoteEngine()
+        remote.endpoint.receive(pack_frame(Heartbeat()))
+        for _ in range(MAX_SILENT_BEATS * 10):
+            remote.endpoint.heartbeat()
+        assert not remote.endpoint.is_over
+        remote.endpoint.receive(pack_frame(Hello(version=VERSION, abilities=Capabilities(), model="m")))
+        remote.endpoint.receive(pack_frame(Heartbeat()))
+        for _ in range(MAX_SILENT_BEATS + 1):
+            remote.endpoint.heartbeat()
+        assert remote.endpoint.is_silent
 
     play(scenario)
 

@@ -73,14 +73,16 @@ def _print_response(response: JsonDict, shell: Shell, as_json: bool) -> None:
 
 def _print_stream(events: Iterable[JsonDict], shell: Shell, as_json: bool) -> None:
     last: JsonDict = {}
-    for event in events:
-        last = event
-        if as_json:
-            shell.say_json(event, indent=0)
-        elif event["type"] in ("response.output_text.delta", "response.refusal.delta"):
-            shell.say(event["delta"], end="")
-    if not as_json:
-        shell.say()
+    try:
+        for event in events:
+            last = event
+            if as_json:
+                shell.say_json(event, indent=0)
+            elif event["type"] in ("response.output_text.delta", "response.refusal.delta"):
+                shell.say(event["delta"], end="")
+    finally:  # what is said about a failure has a line of its own
+        if last and not as_json:
+            shell.say()
     if "response" not in last:
         raise UpstreamError("The answer broke off.")
     check_response(last["response"], shell)

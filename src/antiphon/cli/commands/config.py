@@ -1,5 +1,7 @@
 """`antiphon config`: check, show, schema."""
 
+from collections.abc import Callable, Iterator
+
 import msgspec
 from cyclopts import App
 
@@ -7,7 +9,7 @@ from antiphon.cli.common import checks, settings
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
 from antiphon.cli.common.shell import UsageError
 from antiphon.config import load as config_files
-from antiphon.config.load import Config, ModelEntry
+from antiphon.config.load import Config, ConfigError, ModelEntry
 from antiphon.masking import mask_secrets
 
 app = App(
@@ -32,32 +34,44 @@ def check(
     """
     Check the configuration, and say where it comes from.
 
-    Prints one line for every error, with exit code 2. It checks the store's
-    address, the models' options and the files they name, too, but loads no
-    model and connects to no other server.
+    Prints all errors, one line for each setting or model, with exit code 2. It
+    checks the store's address, the models' options and the files they name, too,
+    but loads no model and connects to no other server.
 
     Try:
         antiphon config check --config antiphon.toml
     """
     warnings: list[str] = []
+    problems: list[str] = []
+    loaded_config = None
     try:
-        loaded_config = settings.load(shell, file)
-        config = loaded_config.config
-        models = checks.model_problems(config, warnings.append)
-        entries = [*checks.prompt_problems(config), *checks.webhook_problems(config)]
-        checks.raise_usage_error([*checks.process_problems(config), *checks.store_problems(config), *entries, *models])
-    except UsageError as error:
+        loaded_config = config_files.load({}, file, shell.environ, shell.cwd)
+        checkable: Config | None = loaded_config.config
+    except ConfigError as error:
+        problems, checkable = error.message.splitlines(), error.valid_part
+    if checkable is not None:
+        problems += _further_problems(checkable, warnings.append)
+    if loaded_config is None or problems:
         if as_json:
-            shell.say_json({"ok": False, "errors": error.message.splitlines(), "warnings": warnings})
-        raise
+            shell.say_json({"ok": False, "errors": problems, "warnings": warnings})
+        raise UsageError("\n".join(problems))
     for warning in warnings:
         shell.note(f"warning: {warning}")
     sources = sorted(set(loaded_config.origins.values()) - {"built-in"})
-    names = [model.name for model in config.models]
+    names = [model.name for model in loaded_config.config.models]
     if as_json:
         return shell.say_json({"ok": True, "sources": sources, "models": names, "warnings": warnings})
     shell.say(f"The configuration is valid; {'set by ' + ', '.join(sources) if sources else 'nothing is set, so all is built-in'}.")
     return shell.say(f"Models: {', '.join(names) or 'none configured, so the default model is served'}.")
+
+
+def _further_problems(config: Config, notice: Callable[[str], None]) -> Iterator[str]:
+    """What is wrong with settings that are valid one by one; one line each."""
+    yield from checks.process_problems(config)
+    yield from checks.store_problems(config)
+    yield from checks.prompt_problems(config)
+    yield from checks.webhook_problems(config)
+    yield from checks.model_problems(config, notice)
 
 
 @app.command

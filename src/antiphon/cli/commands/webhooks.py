@@ -48,11 +48,9 @@ def list_(*, as_json: JsonFlag = False, file: ConfigFlag = None, shell: ShellPar
         antiphon webhooks list
     """
     config = settings.load(shell, file).config
-    if not config.webhooks:
-        return shell.note("no webhooks are configured; add a [[webhooks]] table to the configuration")
     disabled_times: dict[str, int] = {}
     pending_counts: dict[str, int] = {}
-    if config.database_url is not None:
+    if config.webhooks and config.database_url is not None:
         hashes = {entry.name: hash_url(entry) for entry in config.webhooks}
 
         async def work(webhooks: WebhookStore) -> None:
@@ -76,6 +74,8 @@ def list_(*, as_json: JsonFlag = False, file: ConfigFlag = None, shell: ShellPar
                 for entry in config.webhooks
             ]
         )
+    if not config.webhooks:
+        return shell.note("no webhooks are configured; add a [[webhooks]] table to the configuration")
     rows = [
         (
             entry.name,

@@ -1,5 +1,6 @@
 """A small HTTP client of the server's APIs, on the standard library: an SDK would load too slowly."""
 
+import contextlib
 import os
 import re
 import urllib.error
@@ -62,17 +63,17 @@ class ApiClient:
 
     def get(self, path: str, timeout_s: float = PROBE_TIMEOUT_S) -> JsonDict:
         """The JSON answer to a GET."""
-        with self._open(path, None, timeout_s) as response:
+        with self._answer(path, None, timeout_s) as response:
             return _decode_object(response.read())
 
     def post(self, path: str, body: JsonDict) -> JsonDict:
         """The JSON answer to a POST."""
-        with self._open(path, body, RESPONSE_TIMEOUT_S) as response:
+        with self._answer(path, body, RESPONSE_TIMEOUT_S) as response:
             return _decode_object(response.read())
 
     def delete(self, path: str) -> JsonDict:
         """The JSON answer to a DELETE."""
-        with self._open(path, None, PROBE_TIMEOUT_S, "DELETE") as response:
+        with self._answer(path, None, PROBE_TIMEOUT_S, "DELETE") as response:
             return _decode_object(response.read())
 
     def read(self, path: str, kind: type[W]) -> W:
@@ -82,7 +83,7 @@ class ApiClient:
         Raises:
             UpstreamError: also for an answer that is no such object.
         """
-        with self._open(path, None, PROBE_TIMEOUT_S) as response:
+        with self._answer(path, None, PROBE_TIMEOUT_S) as response:
             try:
                 return Reader[W](kind).read(response.read())
             except ClientError as error:
@@ -90,15 +91,12 @@ class ApiClient:
 
     def get_file(self, path: str) -> bytes:
         """The bytes of a file."""
-        with self._open(path, None, RESPONSE_TIMEOUT_S) as response:
-            try:
-                return response.read()
-            except (OSError, HTTPException):
-                raise ServerUnreachable(f"The server at {self.base_url} sent only a part of {path}.") from None
+        with self._answer(path, None, RESPONSE_TIMEOUT_S) as response:
+            return response.read()
 
     def stream(self, path: str, body: JsonDict) -> Iterator[JsonDict]:
         """The events of a streamed answer to a POST, as they arrive."""
-        with self._open(path, {**body, "stream": True}, RESPONSE_TIMEOUT_S) as response:
+        with self._answer(path, {**body, "stream": True}, RESPONSE_TIMEOUT_S) as response:
             parser = SseParser(_MAX_EVENT_BYTES)
             while chunk := response.read1(_CHUNK_BYTES):
                 yield from (_decode_object(event) for event in parser.feed(chunk) if event != b"[DONE]")
@@ -133,6 +131,15 @@ class ApiClient:
             return self.get("/version").get("name") == "antiphon"
         except UpstreamError:
             return False
+
+    @contextlib.contextmanager
+    def _answer(self, path: str, body: JsonDict | None, timeout_s: float, method: str | None = None) -> Iterator[HTTPResponse]:
+        """The answer, to be read within the context: a server may stop in the middle of it."""
+        with self._open(path, body, timeout_s, method) as response:
+            try:
+                yield response
+            except (OSError, HTTPException):
+                raise ServerUnreachable(f"The server at {self.base_url} sent only a part of {path}.") from None
 
     def _open(self, path: str, body: JsonDict | None, timeout_s: float, method: str | None = None) -> HTTPResponse:
         payload = msgspec.json.encode(body) if body is not None else None

@@ -74,8 +74,9 @@ class Shell(Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def columns(self) -> int:
-        """The width of the output: `COLUMNS`, or the terminal's."""
-        return self._columns_override or (os.get_terminal_size(self.stdout.fileno()).columns if self.stdout.isatty() else _PIPE_COLUMNS)
+        """The width of the output: `COLUMNS`, or the terminal's. One that does not know its width says 0."""
+        terminal_columns = os.get_terminal_size(self.stdout.fileno()).columns if self.stdout.isatty() else 0
+        return self._columns_override or terminal_columns or _PIPE_COLUMNS
 
     @property
     def _columns_override(self) -> int | None:

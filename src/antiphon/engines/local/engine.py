@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 from antiphon.engine_api import commands, events, history as engine_history
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import BuildContext, Deliver, EngineConversation, EngineOverrun
-from antiphon.engine_api.model_options import option_names
+from antiphon.engine_api.model_options import convert_options, option_names
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engine_api.truncation import drop_oldest, output_room
 from antiphon.engines.local import prompt, sampling
@@ -73,13 +73,13 @@ def build(model: str, options: Mapping[str, Any], build_context: BuildContext) -
         ServerError: an option is unknown or wrong, or names no model.
     """
     names = LocalOptions.__struct_fields__
+    problems = []
     if unknown := sorted(options.keys() - set(names)):
         question = did_you_mean(unknown[0], option_names(LocalOptions))
-        raise ServerError(f"Model '{model}' has {quote_list(unknown)}; the engine 'local' knows {quote_list(names)}.{question}")
-    try:
-        local_options = msgspec.convert(dict(options), LocalOptions, strict=False)
-    except msgspec.ValidationError as error:
-        raise ServerError(f"Model '{model}' has a wrong option: {error}.") from None
+        problems.append(f"Model '{model}' has {quote_list(unknown)}; the engine 'local' knows {quote_list(names)}.{question}")
+    own_options = {name: value for name, value in options.items() if name in names}
+    prefix = "" if unknown else f"Model '{model}' has a wrong option: "
+    local_options = convert_options(own_options, LocalOptions, prefix, problems)
     if local_options.model and local_options.path:
         raise ServerError(f"Model '{model}' has both 'model' and 'path'; give one.")
     entry = None if local_options.path else catalogue.find(local_options.model or model, "llm")

@@ -5,7 +5,7 @@ MiniCPM-o workers: models that hear, see and speak at the same time. Each worker
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -14,10 +14,9 @@ from msgspec import structs
 
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import BuildContext, Deliver, EngineConversation
-from antiphon.engine_api.model_options import describe_option_error
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.omni.worker import OmniWorker
-from antiphon.engines.upstream.client import UpstreamClient, UpstreamOptions, parse_capabilities
+from antiphon.engines.upstream.client import UpstreamClient, UpstreamOptions, parse_capabilities, parse_options
 from antiphon.engines.upstream.http_exchange import DEFAULT_MAX_RESPONSE_BYTES, DEFAULT_MAX_RESPONSE_EVENTS
 from antiphon.errors import ApiError, ServerError, UpstreamError
 
@@ -89,28 +88,27 @@ def build(model: str, options: Mapping[str, Any], build_context: BuildContext) -
 
 
 def _parse_options(model: str, options: Mapping[str, Any]) -> OmniOptions:
-    prefix = f"The options of model '{model}' are wrong: "
-    if "api_key" in options:
-        raise ServerError(f"Model '{model}': put the key into an environment variable, and that variable's name into `api_key_env`.")
-    try:
-        omni_options = msgspec.convert(dict(options), OmniOptions, strict=False)
-    except msgspec.ValidationError as error:
-        raise ServerError(f"{prefix}{describe_option_error(error, OmniOptions)}") from None
-    if omni_options.protocol == "stream":
-        raise ServerError(
-            f"{prefix}`protocol` 'stream' (`/v1/stream/…`) is not supported: its audio goes through files on a shared disk. "
+    omni_options = parse_options(OmniOptions, model, options)
+    if problems := [*_problems(omni_options)]:
+        raise ServerError(f"The options of model '{model}' are wrong: {' '.join(problems)}")
+    return omni_options
+
+
+def _problems(options: OmniOptions) -> Iterator[str]:
+    if options.protocol == "stream":
+        yield (
+            "`protocol` 'stream' (`/v1/stream/…`) is not supported: its audio goes through files on a shared disk. "
             "Start a `llama-omni-server` that has `/backend`, and leave `protocol` out."
         )
-    if not omni_options.workers:
-        raise ServerError(f"{prefix}`workers` must name at least one.")
-    if len({urlsplit(address).netloc for address in omni_options.workers}) < len(omni_options.workers):
-        raise ServerError(f"{prefix}`workers` has the same address twice.")
-    if omni_options.max_response_bytes < 1 or omni_options.max_response_events < 1:
-        raise ServerError(f"{prefix}`max_response_bytes` and `max_response_events` must be at least 1.")
+    if not options.workers:
+        yield "`workers` must name at least one."
+    if len({urlsplit(address).netloc for address in options.workers}) < len(options.workers):
+        yield "`workers` has the same address twice."
+    if options.max_response_bytes < 1 or options.max_response_events < 1:
+        yield "`max_response_bytes` and `max_response_events` must be at least 1."
     for name in ("timeout_connect_s", "timeout_session_s", "timeout_idle_s", "timeout_hang_s", "timeout_release_s"):
-        if not 0 < getattr(omni_options, name) < float("inf"):
-            raise ServerError(f"{prefix}`{name}` must be a finite number above 0.")
-    return omni_options
+        if not 0 < getattr(options, name) < float("inf"):
+            yield f"`{name}` must be a finite number above 0."
 
 
 def _upstream_options(address: str, options: OmniOptions) -> UpstreamOptions:

@@ -31,7 +31,7 @@ from antiphon.errors import (
     shutting_down,
 )
 from antiphon.framing import UnsendableFrame
-from antiphon.link import LinkEndpoint
+from antiphon.link import HEARTBEAT_S, LOAD_SILENCE_S, LinkEndpoint
 from antiphon.subprocesses import resolve
 from antiphon.wire.internal.worker_link import (
     ChildNotice,
@@ -114,6 +114,7 @@ class RemoteEngine:
         on_gone: called once with the reason when the worker is lost, after every conversation has failed.
         on_drain: called when the worker itself announces that it takes no more conversations.
         notice: takes lines for the operator.
+        load_silence_s: how long the worker may be silent between its first message and its hello.
 
     Attributes:
         capabilities: those of the engine there, from its hello on.
@@ -127,8 +128,10 @@ class RemoteEngine:
         on_gone: Callable[[str], None] = lambda _reason: None,
         on_drain: Callable[[], None] = lambda: None,
         notice: Callable[[str], None] = lambda _line: None,
+        load_silence_s: float = LOAD_SILENCE_S,
     ) -> None:
         self.capabilities = Capabilities()
+        self._load_silent_beats = int(load_silence_s / HEARTBEAT_S)
         self.endpoint: LinkEndpoint[FromWorker, ToWorker] = LinkEndpoint(
             from_worker_decoder, self._on_frame, self._on_lost, heartbeat=Heartbeat()
         )
@@ -254,7 +257,8 @@ class RemoteEngine:
         """A frame about the worker itself."""
         match frame:
             case Heartbeat():
-                self.endpoint.start_heartbeat()  # a child that builds its engine, which may take long: its hello comes later
+                if not self._hello_future.done():  # a child that builds its engine: its hello comes later
+                    self.endpoint.start_heartbeat(max_silent_beats=self._load_silent_beats)
             case Hello():
                 self.capabilities, self.is_draining = frame.abilities, frame.is_draining
                 self.endpoint.start_heartbeat()

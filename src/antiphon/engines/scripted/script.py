@@ -17,7 +17,7 @@ from msgspec import Struct
 from antiphon.engine_api import events
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import BuildContext
-from antiphon.engine_api.model_options import describe_option_error
+from antiphon.engine_api.model_options import convert_options, describe_option_error
 from antiphon.engines.scripted.voice import ScriptedRecordings
 from antiphon.errors import ServerError
 
@@ -248,15 +248,16 @@ def load_script(model: str, options: Mapping[str, Any], build_context: BuildCont
         ServerError: the script or a recording can't be read, or has an unknown key.
     """
     folder = build_context.base_folder
+    prefix = f"The script of model '{model}' is wrong: "
     try:
-        script = msgspec.convert(dict(options), Script, strict=False)
+        script = convert_options(options, Script, prefix)
         if script.script is not None:
             path = build_context.base_folder / script.script
-            script, folder = msgspec.convert(_read(path), Script, strict=False), path.parent
+            script, folder = convert_options(_read(path), Script, prefix), path.parent
         capabilities = _capabilities(script.abilities)
         _check(script)
     except (ValueError, re.error) as error:
-        raise ServerError(f"The script of model '{model}' is wrong: {describe_option_error(error, Script)}") from None
+        raise ServerError(f"{prefix}{describe_option_error(error, Script)}") from None
     line_groups: tuple[ScriptAnswer | ScriptedUtterance, ...] = (*script.answers, *script.duplex.says)
     names = {line.sound for each in line_groups for line in each.lines if line.sound is not None}
     return script, capabilities, ScriptedRecordings(folder, names)

@@ -23,7 +23,7 @@ from msgspec import Struct
 from antiphon import __version__
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import BuildContext
-from antiphon.engine_api.model_options import describe_option_error
+from antiphon.engine_api.model_options import convert_options, option_problems
 from antiphon.engines.upstream.circuit_breaker import CircuitBreaker, CircuitState
 from antiphon.engines.upstream.concurrency import ConcurrencyLimit
 from antiphon.engines.upstream.connection_pool import HttpConnectionPool, UpstreamAddress
@@ -94,23 +94,27 @@ class UpstreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Check the values.
 
         Raises:
-            ValueError: one is out of range, or a header can't be sent.
+            ValueError: some are out of range, or headers can't be sent.
         """
+        if problems := [*self._problems()]:
+            raise ValueError(". ".join(problems))
+
+    def _problems(self) -> Iterator[str]:
         for name in ("timeout_connect_s", "timeout_first_byte_s", "timeout_idle_s", "timeout_queue_s", "rest_s"):
             if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"`{name}` must be more than 0, and a number")
+                yield f"`{name}` must be more than 0, and a number"
         if self.concurrency < 1 or self.failures < 1 or self.queue < 0 or not 0 <= self.retries <= len(BACKOFF_S):
-            raise ValueError(f"`concurrency` and `failures` must be at least 1, `queue` at least 0, `retries` from 0 to {len(BACKOFF_S)}")
+            yield f"`concurrency` and `failures` must be at least 1, `queue` at least 0, `retries` from 0 to {len(BACKOFF_S)}"
         if self.max_response_bytes < 1 or self.max_response_events < 1:
-            raise ValueError("`max_response_bytes` and `max_response_events` must be at least 1")
+            yield "`max_response_bytes` and `max_response_events` must be at least 1"
         for name, value in self.headers.items():
             if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name) or not re.fullmatch(r"[\x20-\x7e]*", value):
-                raise ValueError(f"`headers` has '{name}': the name is not valid, or the value is not one line of ASCII")
+                yield f"`headers` has '{name}': the name is not valid, or the value is not one line of ASCII"
             if name.lower() in _RESERVED_HEADERS:
-                raise ValueError(f"`headers` has '{name}', which this server sets itself")
+                yield f"`headers` has '{name}', which this server sets itself"
 
 
-Options = TypeVar("Options", bound=UpstreamOptions)
+Options = TypeVar("Options", bound=Struct)
 T = TypeVar("T")
 
 
@@ -119,14 +123,39 @@ def parse_options(kind: type[Options], model: str, options: Mapping[str, object]
     The options of a model's table.
 
     Raises:
-        ServerError: one is unknown, missing or wrong.
+        ServerError: some are unknown, missing or wrong; it names each.
     """
+    return convert_options(
+        {name: value for name, value in options.items() if name != "api_key"},
+        kind,
+        f"The options of model '{model}' are wrong: ",
+        [*_key_problems(options), *_address_problems(options.get("base_url")), *_ability_problems(options.get("abilities"))],
+    )
+
+
+def _key_problems(options: Mapping[str, object]) -> Iterator[str]:
     if "api_key" in options:
-        raise ServerError(f"Model '{model}': put the key in an environment variable, and that variable's name in `api_key_env`.")
-    try:
-        return msgspec.convert(dict(options), kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise ServerError(f"The options of model '{model}' are wrong: {describe_option_error(error, kind)}") from None
+        yield "Put the key in an environment variable, and that variable's name in `api_key_env`."
+
+
+def _address_problems(base_url: object) -> Iterator[str]:
+    if isinstance(base_url, str):
+        try:
+            # Only the engine `realtime` has a WebSocket's address; others refuse it when they use it.
+            _parse_base_url(re.sub("^ws", "http", base_url))
+        except ValueError as error:
+            yield f"{error}."
+
+
+def _ability_problems(overrides: object) -> Iterator[str]:
+    if not isinstance(overrides, Mapping):
+        return
+    # Hosted tools are set by the engine's own option `tools`, where it has one.
+    names = set(Capabilities.__struct_fields__) - {"hosted"}
+    for name in sorted(overrides.keys() - names):
+        yield f"There is no ability '{name}'.{did_you_mean(name, names)}"
+    abilities = {name: value for name, value in overrides.items() if name in names}
+    yield from (f"In `abilities`, {problem}" for problem in option_problems(abilities, Capabilities))
 
 
 def parse_capabilities(defaults: Capabilities, overrides: Mapping[str, object], model: str) -> Capabilities:
@@ -136,15 +165,9 @@ def parse_capabilities(defaults: Capabilities, overrides: Mapping[str, object], 
     Raises:
         ServerError: an override is no capability, or has a wrong value.
     """
-    fields = msgspec.to_builtins(defaults)
-    # Hosted tools are set by the engine's own option `tools`, where it has one.
-    if unknown := overrides.keys() - (fields.keys() - {"hosted"}):
-        name = min(unknown)
-        raise ServerError(f"The options of model '{model}' are wrong: there is no ability '{name}'.{did_you_mean(name, fields)}")
-    try:
-        return msgspec.convert(fields | dict(overrides), Capabilities, strict=False)
-    except msgspec.ValidationError as error:
-        raise ServerError(f"The options of model '{model}' are wrong: {error} (in `abilities`).") from None
+    if problems := [*_ability_problems(overrides)]:
+        raise ServerError(f"The options of model '{model}' are wrong: {' '.join(problems)}")
+    return msgspec.convert(msgspec.to_builtins(defaults) | dict(overrides), Capabilities, strict=False)
 
 
 class UpstreamClient:
@@ -166,7 +189,10 @@ class UpstreamClient:
         self.response_limits = ResponseLimits(options.max_response_bytes, options.max_response_events)
         self._model = model
         self._build_context = build_context
-        url = _parse_base_url(options.base_url, model)
+        try:
+            url = _parse_base_url(options.base_url)
+        except ValueError as error:
+            raise ServerError(f"Model '{model}': {error}.") from None
         self.host = str(url.hostname)
         self._target = url.path.rstrip("/"), f"?{url.query}" if url.query else ""
         self.tls = _tls_context(build_context.base_folder, options.ca_file, model) if url.scheme == "https" else None
@@ -364,11 +390,8 @@ class _BodyListener:
         return False
 
 
-def _parse_base_url(base_url: str, model: str) -> SplitResult:
-    wrong = ServerError(
-        f"Model '{model}': `base_url` must be like 'http://127.0.0.1:8000/v1', without a name or password, "
-        f"but is '{mask_address(base_url)}'."
-    )
+def _parse_base_url(base_url: str) -> SplitResult:
+    wrong = ValueError(f"`base_url` must be like 'http://127.0.0.1:8000/v1', without a name or password, but is '{mask_address(base_url)}'")
     try:
         url = urlsplit(base_url)
         is_fine = url.scheme in ("http", "https") and url.hostname and url.port != 0 and url.username is None and not url.fragment

@@ -39,7 +39,8 @@ class TranscriptTurn(Struct):
     What one side said in a turn.
 
     Attributes:
-        at_s: when it began.
+        at_s: when it began; of the model, see `answer_times_s`.
+        until_s: of the model, when it ended.
         latency_s: of the model, the time from the end of the question to the first output; None without output, and in
             full duplex, where no event says when a question ends.
         reason: of the model, how the response ended; None if it didn't.
@@ -49,6 +50,7 @@ class TranscriptTurn(Struct):
     role: TurnRole = field(name="who")  # the names in the JSON of `antiphon sessions show --json`
     text: str
     at_s: float
+    until_s: float | None = None
     latency_s: float | None = field(name="first_s", default=None)
     reason: str | None = None
     interrupted: Interruption | None = None
@@ -91,6 +93,21 @@ def read_timed_turns(lines: Sequence[EventLine]) -> list[TimedTurn]:
     return sorted(reader.timed_turns(), key=lambda timed_turn: timed_turn.turn.at_s)
 
 
+def answer_times_s(answer: RecordedAnswer, timeline: Timeline) -> tuple[float, float | None]:
+    """
+    When an answer began and ended for the person, on the clock of `Timeline`.
+
+    It begins when its first audio is played; without audio, when its first text came; without either, when the server
+    began it. It ends when the last audio is over that was played; without audio, when the response ended, None if it
+    didn't.
+    """
+    heard_ms = timeline.heard_ms(answer.id)
+    if heard_ms is None:
+        return answer.at_s if answer.first_text_s is None else answer.first_text_s, answer.ended_at_s
+    start_s, end_s = timeline.answer_at_s(answer.id, 0), timeline.answer_at_s(answer.id, heard_ms, is_end=True)
+    return answer.at_s if start_s is None else round(start_s, 4), None if end_s is None else round(end_s, 4)
+
+
 class _SpokenTurn(Struct):
     """What a person said aloud, from when to when in all of the client's audio; None if unknown."""
 
@@ -107,7 +124,7 @@ class _TurnReader:
         self._rates_hz = rates_hz
         self._written_turns: list[TranscriptTurn] = []
         self._spoken_turns: dict[str, _SpokenTurn] = {}
-        self._answers = AnswerReader()
+        self._answers = AnswerReader(rates_hz=rates_hz)
         self._latencies_s: dict[str, float] = {}
         self._speech_ms: dict[str, tuple[float, float | None]] = {}  # by item: where speech starts and ends
         self._speech_started_at_s: dict[str, float] = {}
@@ -230,24 +247,24 @@ class _TurnReader:
 
     def _answer_turn(self, answer: RecordedAnswer) -> TimedTurn:
         marks = _audio_marks(answer)
-        turn = TranscriptTurn("model", answer.text, answer.at_s, self._latencies_s.get(answer.id), answer.reason)
+        start_s, end_s = answer_times_s(answer, self._timeline)
+        turn = TranscriptTurn("model", answer.text, start_s, end_s, self._latencies_s.get(answer.id), answer.reason)
         heard_ms = self._timeline.heard_ms(answer.id)
         if answer.is_interrupted:
-            turn.interrupted = self._interruption(answer, marks, heard_ms)
+            turn.interrupted = _interruption(answer, marks, heard_ms, self._at_s if end_s is None else end_s)
         if heard_ms is None:
-            return TimedTurn(turn, [(0, answer.at_s if answer.first_text_s is None else answer.first_text_s)])
+            return TimedTurn(turn, [(0, start_s)])
         length = len(turn.heard_text)
         until = [mark for mark in marks if mark[0] < length and mark[1] < heard_ms]
         heard_marks = [*until, (length, min(heard_ms, answer.audio_ms))]
         times = [self._timeline.answer_at_s(answer.id, at_ms, is_end=at_ms > 0) for _, at_ms in heard_marks]
         return TimedTurn(turn, [(count, at_s) for (count, _), at_s in zip(heard_marks, times, strict=True) if at_s is not None])
 
-    def _interruption(self, answer: RecordedAnswer, marks: Sequence[tuple[int, float]], heard_ms: float | None) -> Interruption:
-        ended_at_s = answer.ended_at_s if answer.ended_at_s is not None else self._at_s
-        if heard_ms is None:  # it was only written, and all that came was shown
-            return Interruption(ended_at_s, None, answer.text)
-        at_s = self._timeline.answer_at_s(answer.id, heard_ms, is_end=True)
-        return Interruption(round(ended_at_s if at_s is None else at_s, 4), round(heard_ms, 1), _heard_text(answer.text, marks, heard_ms))
+
+def _interruption(answer: RecordedAnswer, marks: Sequence[tuple[int, float]], heard_ms: float | None, end_s: float) -> Interruption:
+    if heard_ms is None:  # it was only written, and all that came was shown
+        return Interruption(end_s, None, answer.text)
+    return Interruption(end_s, round(heard_ms, 1), _heard_text(answer.text, marks, heard_ms))
 
 
 def _audio_marks(answer: RecordedAnswer) -> Sequence[tuple[int, float]]:

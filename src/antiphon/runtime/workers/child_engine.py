@@ -18,7 +18,7 @@ from antiphon.engine_api.forwarding import REATTACHABLE_KINDS
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.remote.engine import RemoteEngine, unavailable_error
 from antiphon.errors import ApiError, ServerError
-from antiphon.link import FIRST_MESSAGE_S, StreamLinkTransport
+from antiphon.link import FIRST_MESSAGE_S, LOAD_SILENCE_S, StreamLinkTransport
 from antiphon.runtime.workers.reattach import reattaching_conversation
 from antiphon.subprocesses import EXIT_GRACE_S, SupervisedProcess, exit_reason, reap, spawn
 from antiphon.wire.internal.worker_link import VERSION, BuildEngine
@@ -33,9 +33,15 @@ RESTART_TIMEOUT_S = 5.0
 class _EngineProcess:
     """One process and the engine in it; `exit_event` is set once it is lost."""
 
-    def __init__(self, begin_frame: BuildEngine, on_lost: Callable[[], None], notice: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        begin_frame: BuildEngine,
+        on_lost: Callable[[], None],
+        notice: Callable[[str], None],
+        load_silence_s: float = LOAD_SILENCE_S,
+    ) -> None:
         self.exit_event = asyncio.Event()
-        self.engine = RemoteEngine(on_gone=self._on_gone, notice=notice)
+        self.engine = RemoteEngine(on_gone=self._on_gone, notice=notice, load_silence_s=load_silence_s)
         self.process: asyncio.subprocess.Process | None = None
         self._begin_frame = begin_frame
         self._on_lost = on_lost
@@ -81,6 +87,7 @@ class ChildEngine:
         capabilities: of the engine, as far as they are known before it is loaded.
         notice: takes lines for the operator.
         restart_timeout_s: how long requests wait for a process that is being replaced.
+        load_silence_s: how long a process may be silent while it loads its model.
     """
 
     def __init__(
@@ -89,13 +96,14 @@ class ChildEngine:
         capabilities: Capabilities,
         notice: Callable[[str], None] = lambda _line: None,
         restart_timeout_s: float = RESTART_TIMEOUT_S,
+        load_silence_s: float = LOAD_SILENCE_S,
     ) -> None:
         self._last_capabilities = capabilities
         self._model = begin_frame.model
         self._restart_timeout_s = restart_timeout_s
         self._process = SupervisedProcess(
             f"process of the model '{begin_frame.model}'",
-            lambda on_lost: _EngineProcess(begin_frame, on_lost, notice),
+            lambda on_lost: _EngineProcess(begin_frame, on_lost, notice, load_silence_s),
             notice,
         )
 

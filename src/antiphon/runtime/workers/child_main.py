@@ -37,7 +37,7 @@ async def _serve(link: socket.socket) -> int:
     async with ConversationServer(on_link_frame=on_link_frame, on_lost=on_lost) as serving:
         await asyncio.get_running_loop().create_connection(lambda: StreamLinkTransport(serving.endpoint), sock=link)
         begin = await build_frame
-        serving.start_heartbeat()  # loading takes as long as it takes, but not in silence
+        serving.start_heartbeat()  # the modules are loaded; the model may take long, and native code is silent meanwhile
         try:
             engine = _build(begin, serving)
             await engine.start()
