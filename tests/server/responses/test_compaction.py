@@ -123,6 +123,23 @@ def test_the_instructions_of_a_prompt_survive_and_belong_to_their_response_alone
     assert not any("rhymes" in text for text in texts(asked[-1]))
 
 
+def test_a_file_in_the_turn_that_is_answered_is_read_in_the_next_one_too(server):
+    client, asked, _ = server
+    file_id = client.files.create(file=("owls.md", b"They hoot."), purpose="user_data").id
+    question = {"role": "user", "content": [{"type": "input_file", "file_id": file_id}, {"type": "input_text", "text": "Why?"}]}
+    first = client.responses.create(model="chat", input=[*long_history(), question], context_management=COMPACT)
+    assert first.output[0].type == "compaction" and "They hoot." in texts(asked[-1])[-1]
+    window = texts(asked[-1])
+    client.responses.create(model="chat", input="Next?", previous_response_id=first.id)
+    assert texts(asked[-1])[:2] == window
+    own_conversation = [*as_input(first), {"role": "user", "content": "Next?"}]
+    client.responses.create(model="chat", input=own_conversation, store=False)
+    assert texts(asked[-1])[:2] == window
+    client.files.delete(file_id)
+    client.responses.create(model="chat", input=own_conversation, store=False)
+    assert "has been deleted" in texts(asked[-1])[1], "what was kept is no mistake of this request"
+
+
 def test_what_follows_begins_with_the_same_words(server):
     client, asked, _ = server
     tool = {"type": "function", "name": "find", "parameters": {"type": "object", "properties": {}}, "strict": False}

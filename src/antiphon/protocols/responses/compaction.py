@@ -145,6 +145,12 @@ def open_window(conversation: Sequence[ItemWithPath], texts: Mapping[str, str]) 
     return Window([*before, (path, summary)], [*after, *conversation[1:]])
 
 
+def items_beside_summary(item: items.Item, texts: Mapping[str, str]) -> Sequence[items.Item]:
+    """The items that an earlier compaction stands for, beside its summary; `texts` as in `open_window`."""
+    window = open_window([("", item)], texts)
+    return [other for _, other in (*window.head, *window.rest) if other is not item]
+
+
 def plan_compaction(
     compaction: commands.Compaction,
     respond: commands.Respond,

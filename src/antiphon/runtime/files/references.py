@@ -10,6 +10,7 @@ from antiphon.engine_api.documents import MAX_DOCUMENT_BYTES, FileContent, new_d
 from antiphon.engine_api.engine import Fetch
 from antiphon.errors import ClientError, file_too_large, wrong_id_prefix
 from antiphon.offload import offload
+from antiphon.protocols.responses.compaction import items_beside_summary
 from antiphon.records import FileRecord
 from antiphon.runtime.access.body_budget import BodyLease
 from antiphon.runtime.files.library import ID_PREFIX, FileLibrary
@@ -72,6 +73,7 @@ async def load_documents(
     tenant: str,
     given_items: Sequence[tuple[str, Sequence[items.Item]]],
     previous_items: Sequence[items.Item],
+    decrypted_texts: Mapping[str, str],
     lease: BodyLease,
 ) -> Mapping[str, FileContent]:
     """
@@ -80,6 +82,7 @@ async def load_documents(
     Args:
         fetch: fetches documents by URL; None where the engine does that.
         given_items: those in the request itself, by their path. A file of earlier items may be gone.
+        decrypted_texts: of the compactions, by their encrypted content; items that they kept are earlier ones.
         lease: counts the memory that the files take.
 
     Raises:
@@ -87,11 +90,15 @@ async def load_documents(
         ServerError: a file can't be read now.
     """
     references: list[FileReference] = []
+    compactions: list[items.Item] = []
     for path, conversation in given_items:
-        references += file_references(conversation, path, items.newest_compaction(conversation))
+        start = items.newest_compaction(conversation)
+        references += file_references(conversation, path, start)
+        compactions += conversation[start : start + 1]
     is_compacted = any(isinstance(item, items.Compaction) for _, conversation in given_items for item in conversation)
     start = len(previous_items) if is_compacted else items.newest_compaction(previous_items)
-    previous = [*file_references(previous_items, "input", start)]
+    others = await _items_beside_summaries([*compactions, *previous_items[start : start + 1]], decrypted_texts)
+    previous = [*file_references(previous_items, "input", start), *file_references(others, "input")]
     if not references and not previous:
         return {}
     records = await _find_all(files, tenant, references, "input")
@@ -106,6 +113,11 @@ async def load_documents(
         urls = dict.fromkeys(reference.name for reference in (*references, *previous) if reference.is_url)
         documents |= await _fetch_all(fetch, [*urls], lease)
     return documents
+
+
+async def _items_beside_summaries(compactions: Sequence[items.Item], texts: Mapping[str, str]) -> Sequence[items.Item]:
+    size_bytes = sum(len(texts.get(item.encrypted_content, "")) for item in compactions if isinstance(item, items.Compaction))
+    return await offload(size_bytes, lambda: [other for item in compactions for other in items_beside_summary(item, texts)])
 
 
 async def _fetch_all(fetch: Fetch, urls: Sequence[str], lease: BodyLease) -> Mapping[str, FileContent]:
