@@ -95,6 +95,12 @@ class BodyLease:
             self._budget.take(self.holder, size_bytes - self.size_bytes)
             self.size_bytes = size_bytes
 
+    def hand_over(self) -> "BodyLease":
+        """A lease of what this one has, which then has nothing: for what outlives the request."""
+        successor = BodyLease(self._budget, self.holder)
+        successor.size_bytes, self.size_bytes = self.size_bytes, 0
+        return successor
+
     def release(self) -> None:
         """Give everything back."""
         if self.size_bytes:
