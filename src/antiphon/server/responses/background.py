@@ -140,9 +140,9 @@ async def restart(service: Service, caller: Caller, record: ResponseRecord, body
         ApiError: the request can't be met any more.
     """
     request = await offload(len(body), decode_request, body)
-    lease = service.body_budget.lease(caller.key.id if caller.key else "")
+    lease = service.body_budget.lease(caller.key.id if caller.key else "", is_admitted=True)  # before its server died
     prepared_response = await prepare_for_caller(service, caller, request, len(body), lease, record)
-    limits = await _hold_limits(caller, prepared_response, is_admitted=True)  # before its server died
+    limits = await _hold_limits(caller, prepared_response, is_admitted=True)
     _, events = prepared_response.session.queue()  # they are stored; the session goes on after them
     run = encode_run(service.event_encoder, 0, events) if request.stream else None
     return _background_response(service, caller, prepared_response, record, run, limits, time.perf_counter())
