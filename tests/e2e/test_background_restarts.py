@@ -53,6 +53,24 @@ def test_a_killed_server_leaves_failures_and_its_successor_makes_what_waited(tmp
         assert numbers == list(range(len(numbers)))
 
 
+def test_what_waited_with_large_files_is_made_though_it_exceeds_a_keys_memory(tmp_path):
+    with serving(tmp_path, MODELS, **SETTINGS) as (process, url), openai.OpenAI(base_url=f"{url}/v1", api_key="none") as client:
+        begun(client)
+        content = [{"type": "input_file", "file_id": client.files.create(file=("a.txt", b"x" * (19 << 20)), purpose="user_data").id}]
+        singing = client.responses.create(model="endless", input="Sing.", background=True).id
+        reading = {"model": "parrot", "input": [{"role": "user", "content": content}], "background": True, "max_output_tokens": 16}
+        waiting = [client.responses.create(**reading).id for _ in range(3)]
+        process.kill()
+        process.wait()
+    limits = {"server.bodies_per_key_mib": 32, "server.bodies_mib": 32}  # as if they had waited in several processes
+    with serving(tmp_path, MODELS, **SETTINGS, **limits) as (_, url), openai.OpenAI(base_url=f"{url}/v1", api_key="none") as client:
+        deadline = time.monotonic() + PATIENCE_S
+        while client.responses.retrieve(singing).status == "queued":
+            assert time.monotonic() < deadline
+        client.responses.cancel(singing)
+        assert [ended(client, response_id).error for response_id in waiting] == [None] * 3
+
+
 def test_a_stopped_server_ends_what_it_makes_with_the_reason(tmp_path):
     with serving(tmp_path, MODELS, drain_s=0, **SETTINGS) as (process, url), openai.OpenAI(base_url=f"{url}/v1", api_key="none") as client:
         running, _ = begun(client)

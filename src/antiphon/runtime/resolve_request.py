@@ -105,7 +105,9 @@ async def resolve_request(
         engine_encrypts=capabilities.encrypts_reasoning,
         engine_compacts=capabilities.compacts,
     )
-    documents = await _load_documents(service, request, tenant, input_items, previous_items, lease, fetches_itself=capabilities.files)
+    documents = await _load_documents(
+        service, request, tenant, input_items, previous_items, decrypted_texts, lease, fetches_itself=capabilities.files
+    )
     if speech.missing_reason is None and not capabilities.audio_in:
         input_items = [await transcribe_item(item, f"input[{index}]", speech, tenant) for index, item in enumerate(input_items)]
         previous_items = [await transcribe_item(item, request.previous_path, speech, tenant) for item in previous_items]
@@ -134,6 +136,7 @@ async def _load_documents(
     tenant: str,
     input_items: Sequence[items.Item],
     previous_items: Sequence[items.Item],
+    decrypted_texts: Mapping[str, str],
     lease: BodyLease,
     *,
     fetches_itself: bool,
@@ -141,7 +144,8 @@ async def _load_documents(
     given_items = [("input", input_items)]
     if request.instructions and not isinstance(request.instructions, str):
         given_items.append(("instructions", request.instructions))
-    return await load_documents(service.files, None if fetches_itself else service.fetch, tenant, given_items, previous_items, lease)
+    fetch = None if fetches_itself else service.fetch
+    return await load_documents(service.files, fetch, tenant, given_items, previous_items, decrypted_texts, lease)
 
 
 def check_item_ids(input_items: Sequence[items.Item], path: str) -> Sequence[items.Item]:

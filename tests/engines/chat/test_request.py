@@ -83,6 +83,20 @@ def test_a_whole_conversation_as_openai_is_sent_it():
     assert (body["response_format"], body["reasoning_effort"]) == ({"type": "json_object"}, "high")
 
 
+@pytest.mark.parametrize("kind", QUIRKS)
+def test_the_media_of_instructions_follow_them_as_the_users(kind):
+    words = [engine_history.TextPart(words) for words in ("Find this: ", " Be quick.")]
+    instructions = engine_history.Message("developer", (words[0], engine_history.ImagePart(PNG, detail="low"), words[1]))
+    lone = engine_history.Message("system", (engine_history.ImagePart(PNG, detail="low"),))
+    role = "developer" if kind == "openai" else "system"
+    assert sent(QUIRKS[kind], history=(instructions, text("user", "Hi"), lone))["messages"] == [
+        {"role": role, "content": "Find this:  Be quick."},
+        {"role": "user", "content": [PICTURE]},
+        {"role": "user", "content": "Hi"},
+        {"role": "user", "content": [PICTURE]},
+    ]
+
+
 def test_the_same_conversation_as_an_open_models_server_is_sent_it():
     body = json.loads(encode_request(EVERYTHING, "m1", QUIRKS["llamacpp"]))
     assert body["messages"][:4] == [

@@ -41,7 +41,9 @@ def served(tmp_path_factory, upstream):
         "parrot": {"engine": "scripted", **SCRIPT},
         "blind": {"engine": "scripted", "abilities": {"images": False, "files": False}, **SCRIPT},
     }
-    config = configured(tmp_path_factory.mktemp("home"), models, **{"logging.level": "error", "server.fetch_networks": ["127.0.0.1/32"]})
+    settings = {"logging.level": "error", "server.fetch_networks": ["127.0.0.1/32"]}
+    settings["prompts"] = [{"id": "pmpt_often", "instructions": "{{file}}" * 4}]
+    config = configured(tmp_path_factory.mktemp("home"), models, **settings)
     with background_server(config) as url:
         yield url
 
@@ -212,6 +214,10 @@ def test_the_memory_that_files_take_is_limited_and_given_back(client):
     others = [uploaded(client, b"x" * (20 << 20), "big.txt") for _ in range(3)]
     with pytest.raises(openai.BadRequestError, match="64 MiB in 500 files"):
         client.responses.create(model="parrot", input=[{"role": "user", "content": [file(id) for id in (big, *others)]}])
+    with pytest.raises(openai.BadRequestError, match="counted as often as it is named"):  # the model would get it as often
+        client.responses.create(model="parrot", input=[{"role": "user", "content": [file(big)] * 600}])
+    with pytest.raises(openai.BadRequestError, match="counted as often as it is named"):
+        client.responses.create(model="parrot", input="Hi", prompt={"id": "pmpt_often", "variables": {"file": file(big)}})
     too_large = uploaded(client, b"x" * (21 << 20), "big.txt")
     with pytest.raises(openai.BadRequestError, match="The file is too large"):
         client.responses.create(model="parrot", input=[{"role": "user", "content": [file(too_large)]}])

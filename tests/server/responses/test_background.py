@@ -225,6 +225,24 @@ def test_what_breaks_off_ends_as_failed_with_its_events(tmp_path):
             list(client.responses.create(model="m", input="Hi", background=True, stream=True))
 
 
+def test_what_waits_is_counted_as_an_unfinished_request_with_all_of_its_prompt(tmp_path):
+    song = [{"lines": [{"text": "la ", "repeat": 100000}]}]
+    prompt = {"id": "pmpt_often", "messages": [{"role": "user", "content": "{{text}}"}] * 9}
+    settings = {"background.running": 1, "server.bodies_per_key_mib": 32, "prompts": [prompt]}
+    models = {"endless": {"engine": "scripted", "pace_ms": 10, "answers": song}}
+    with background_server(configured(tmp_path, models, **settings)) as url, client_of(url) as client:
+        running = started(client)
+        large = {"input": [{"role": "user", "content": "x" * 10_000_000}]}
+        often = {"prompt": {"id": "pmpt_often", "variables": {"text": "x" * 1_000_000}}}
+        for fields in (large, often):  # 10 and 11 MB
+            waiting = [client.responses.create(model="endless", background=True, **fields).id for _ in range(3)]
+            with pytest.raises(openai.RateLimitError, match="bodies of your unfinished requests"):
+                client.responses.create(model="endless", background=True, **fields)
+            for response_id in waiting:
+                client.responses.cancel(response_id)
+        client.responses.cancel(running)
+
+
 def test_the_next_one_waits_until_there_is_room_and_the_one_after_it_is_refused(limited):
     with client_of(limited) as client:
         first = started(client)

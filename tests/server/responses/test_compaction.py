@@ -19,6 +19,7 @@ from support.server.scripted_server import configured
 EVENT: TypeAdapter = TypeAdapter(ResponseStreamEvent)
 PATIENCE_S = 20
 THRESHOLD = 1000
+PROMPT = {"id": "pmpt_rhyme", "instructions": "Answer {{how}}.", "messages": [{"role": "user", "content": "Nightingales!"}]}
 COMPACT = [{"type": "compaction", "compact_threshold": THRESHOLD}]
 FILLER = "word " * 40
 
@@ -74,7 +75,7 @@ def server(tmp_path_factory):
             "slow": {"engine": "scripted", "pace_ms": 10, "answers": slow},
             "away": chat("http://127.0.0.1:9/v1"),
         }
-        with background_server(configured(tmp_path_factory.mktemp("home"), models)) as url:
+        with background_server(configured(tmp_path_factory.mktemp("home"), models, prompts=[PROMPT])) as url:
             yield openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0), asked, url
 
 
@@ -105,6 +106,38 @@ def test_a_long_conversation_is_compacted_and_the_model_answers_from_its_summary
     assert system == "Be brief.\n\nCount." and summary.startswith(SUMMARY_HEADING) and question == "How many?"
     both = [sum(len(text.encode()) for text in texts(body)) // 4 for body in (summarized, answered)]
     assert (response.usage.input_tokens, response.usage.output_tokens) == (sum(both), 20), "both passes count"
+
+
+def test_the_instructions_of_a_prompt_survive_and_belong_to_their_response_alone(server):
+    client, asked, _ = server
+    prompt = {"id": "pmpt_rhyme", "variables": {"how": "in rhymes"}}
+    first = client.responses.create(model="chat", prompt=prompt, input=long_history(), context_management=COMPACT)
+    assert first.output[0].type == "compaction"
+    for body in asked[-2:]:
+        assert texts(body)[:2] == ["Answer in rhymes.", "Nightingales!"]
+    assert len(texts(asked[-1])) == 4 and texts(asked[-1])[-1] == "How many?"
+    instructions = [{"role": "system", "content": "Be brief."}]
+    client.responses.create(model="chat", instructions=instructions, input=long_history(), context_management=COMPACT)
+    assert texts(asked[-1])[0] == "Be brief." and len(texts(asked[-1])) == 3
+    client.responses.create(model="chat", input="Next?", previous_response_id=first.id)
+    assert not any("rhymes" in text for text in texts(asked[-1]))
+
+
+def test_a_file_in_the_turn_that_is_answered_is_read_in_the_next_one_too(server):
+    client, asked, _ = server
+    file_id = client.files.create(file=("owls.md", b"They hoot."), purpose="user_data").id
+    question = {"role": "user", "content": [{"type": "input_file", "file_id": file_id}, {"type": "input_text", "text": "Why?"}]}
+    first = client.responses.create(model="chat", input=[*long_history(), question], context_management=COMPACT)
+    assert first.output[0].type == "compaction" and "They hoot." in texts(asked[-1])[-1]
+    window = texts(asked[-1])
+    client.responses.create(model="chat", input="Next?", previous_response_id=first.id)
+    assert texts(asked[-1])[:2] == window
+    own_conversation = [*as_input(first), {"role": "user", "content": "Next?"}]
+    client.responses.create(model="chat", input=own_conversation, store=False)
+    assert texts(asked[-1])[:2] == window
+    client.files.delete(file_id)
+    client.responses.create(model="chat", input=own_conversation, store=False)
+    assert "has been deleted" in texts(asked[-1])[1], "what was kept is no mistake of this request"
 
 
 def test_what_follows_begins_with_the_same_words(server):

@@ -308,7 +308,14 @@ def _add_message(item: history.Message, messages: list[JsonDict], quirks: Quirks
         message["content"] = "".join(assistant_texts(item.parts))
         return
     role = "system" if item.role == "developer" and not quirks.developer_role else item.role
-    messages.append({"role": role, "content": _content(item.parts, quirks)})
+    content = _content(item.parts, quirks)
+    if item.role == "user" or isinstance(content, str):
+        messages.append({"role": role, "content": content})
+        return
+    # Chat reference: messages of the system and the developer have only text. Their media follow as the user's.
+    if texts := _texts(content):
+        messages.append({"role": role, "content": "".join(texts)})
+    messages.append({"role": "user", "content": [part for part in content if part["type"] != "text"]})
 
 
 def assistant_texts(parts: Iterable[history.HistoryPart]) -> Iterator[str]:

@@ -54,6 +54,7 @@ class CompactionPlan(Struct, frozen=True, kw_only=True):
         is_requested: it is compacted in any case, and the model doesn't answer.
         head_count: how many items at the start of the history must not be missing where the summary is written:
             instructions, and an earlier summary.
+        prelude: instructions that came as items, such as those of a prompt: they stay, but belong to this request alone.
         developer_messages: what stays before the summary; `newest_turn` is what stays after it, to be answered.
         items_before: what of the former is kept with the summary for the requests that follow; likewise `items_after`.
     """
@@ -61,6 +62,7 @@ class CompactionPlan(Struct, frozen=True, kw_only=True):
     threshold: int
     is_requested: bool = False
     head_count: int = 0
+    prelude: History = ()
     developer_messages: History = ()
     newest_turn: History = ()
     items_before: tuple[items.Item, ...] = ()
@@ -68,7 +70,8 @@ class CompactionPlan(Struct, frozen=True, kw_only=True):
 
     def history(self, summary: str) -> History:
         """What the model reads instead of the conversation."""
-        return (*self.developer_messages, history.Message("user", (history.TextPart(_summary_text(summary)),)), *self.newest_turn)
+        summary_message = history.Message("user", (history.TextPart(_summary_text(summary)),))
+        return (*self.prelude, *self.developer_messages, summary_message, *self.newest_turn)
 
     def content(self, summary: str) -> str:
         """What the compaction item holds, in plain text."""
@@ -142,16 +145,27 @@ def open_window(conversation: Sequence[ItemWithPath], texts: Mapping[str, str]) 
     return Window([*before, (path, summary)], [*after, *conversation[1:]])
 
 
+def items_beside_summary(item: items.Item, texts: Mapping[str, str]) -> Sequence[items.Item]:
+    """The items that an earlier compaction stands for, beside its summary; `texts` as in `open_window`."""
+    window = open_window([("", item)], texts)
+    return [other for _, other in (*window.head, *window.rest) if other is not item]
+
+
 def plan_compaction(
-    compaction: commands.Compaction, respond: commands.Respond, window: Window, head_count: int, context: TranslationContext
+    compaction: commands.Compaction,
+    respond: commands.Respond,
+    prelude: Sequence[ItemWithPath],
+    window: Window,
+    context: TranslationContext,
 ) -> CompactionPlan | None:
     """
     How to compact a conversation; None where no compaction can come of it.
 
     Args:
         respond: the command for the model, which has the whole window.
-        head_count: how many items at the start of its history must not be missing where the summary is written.
+        prelude: the request's instructions, where they came as items.
     """
+    head_count = len(to_history([*prelude, *window.head], context)) if prelude or window.head else 0
     threshold = _threshold(compaction, respond, context.capabilities)
     if compaction.is_requested:
         return CompactionPlan(threshold=threshold or 0, is_requested=True, head_count=head_count)
@@ -166,6 +180,7 @@ def plan_compaction(
     return CompactionPlan(
         threshold=threshold,
         head_count=head_count,
+        prelude=to_history(prelude, context),
         developer_messages=to_history(developer, context),
         newest_turn=to_history(newest, context),
         items_before=tuple(item for _, item in developer),

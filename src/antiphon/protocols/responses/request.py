@@ -177,8 +177,7 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
     )
     if compaction is None or capabilities.compacts:
         return EngineRequest(respond, context.omissions)
-    head_count = len(to_history([*prelude, *window.head], context)) if prelude or window.head else 0
-    return EngineRequest(respond, context.omissions, plan_compaction(compaction, respond, window, head_count, context))
+    return EngineRequest(respond, context.omissions, plan_compaction(compaction, respond, prelude, window, context))
 
 
 def _window(resolved_request: ResolvedRequest) -> Window:

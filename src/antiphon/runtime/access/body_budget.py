@@ -19,29 +19,33 @@ class BodyBudget:
         self._bytes = 0
         self._bytes_by_holder: Counter[str] = Counter()
 
-    def lease(self, holder: str) -> "BodyLease":
+    def lease(self, holder: str, *, is_admitted: bool = False) -> "BodyLease":
         """
         The part of one request.
 
         Args:
             holder: the id of the key, or the client's address where it needs none.
+            is_admitted: whether it gets what it needs, even beyond the limits: it was admitted before.
         """
-        return BodyLease(self, holder)
+        return BodyLease(self, holder, is_admitted=is_admitted)
 
     @property
     def used_bytes(self) -> int:
         """How many bytes are kept."""
         return self._bytes
 
-    def take(self, holder: str, size_bytes: int) -> None:
+    def take(self, holder: str, size_bytes: int, *, is_admitted: bool = False) -> None:
         """
         Count bytes.
+
+        Args:
+            is_admitted: whether they are counted even beyond the limits.
 
         Raises:
             ClientError: the holder has too many; they were not counted.
             ServerError: there are too many in all; likewise.
         """
-        if self._bytes_by_holder[holder] + size_bytes > self._limit_per_key_bytes:
+        if not is_admitted and self._bytes_by_holder[holder] + size_bytes > self._limit_per_key_bytes:
             self._forget_if_empty(holder)
             raise ClientError(
                 f"The bodies of your unfinished requests are too large together: the limit is {self._limit_per_key_bytes >> 20} MiB "
@@ -51,7 +55,7 @@ class BodyBudget:
                 code="rate_limit_exceeded",
                 retry_after_s=1,
             )
-        if self._bytes + size_bytes > self._limit_bytes:
+        if not is_admitted and self._bytes + size_bytes > self._limit_bytes:
             self._forget_if_empty(holder)
             raise overloaded_error("The server has too many large requests (`server.bodies_mib`). Please try again later.")
         self._bytes += size_bytes
@@ -77,10 +81,11 @@ class BodyLease:
         size_bytes: how many.
     """
 
-    __slots__ = ("_budget", "holder", "size_bytes")
+    __slots__ = ("_budget", "_is_admitted", "holder", "size_bytes")
 
-    def __init__(self, budget: BodyBudget, holder: str) -> None:
+    def __init__(self, budget: BodyBudget, holder: str, *, is_admitted: bool = False) -> None:
         self.size_bytes = 0
+        self._is_admitted = is_admitted
         self._budget = budget
         self.holder = holder
 
@@ -92,8 +97,14 @@ class BodyLease:
             ApiError: as `BodyBudget.take`.
         """
         if size_bytes > self.size_bytes:
-            self._budget.take(self.holder, size_bytes - self.size_bytes)
+            self._budget.take(self.holder, size_bytes - self.size_bytes, is_admitted=self._is_admitted)
             self.size_bytes = size_bytes
+
+    def hand_over(self) -> "BodyLease":
+        """A lease of what this one has, which then has nothing: for what outlives the request."""
+        successor = BodyLease(self._budget, self.holder)
+        successor.size_bytes, self.size_bytes = self.size_bytes, 0
+        return successor
 
     def release(self) -> None:
         """Give everything back."""

@@ -1,6 +1,7 @@
 """The files that a request refers to: found, and read before it is translated for its engine."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from antiphon.engine_api.documents import MAX_DOCUMENT_BYTES, FileContent, new_d
 from antiphon.engine_api.engine import Fetch
 from antiphon.errors import ClientError, file_too_large, wrong_id_prefix
 from antiphon.offload import offload
+from antiphon.protocols.responses.compaction import items_beside_summary
 from antiphon.records import FileRecord
 from antiphon.runtime.access.body_budget import BodyLease
 from antiphon.runtime.files.library import ID_PREFIX, FileLibrary
@@ -72,6 +74,7 @@ async def load_documents(
     tenant: str,
     given_items: Sequence[tuple[str, Sequence[items.Item]]],
     previous_items: Sequence[items.Item],
+    decrypted_texts: Mapping[str, str],
     lease: BodyLease,
 ) -> Mapping[str, FileContent]:
     """
@@ -80,6 +83,7 @@ async def load_documents(
     Args:
         fetch: fetches documents by URL; None where the engine does that.
         given_items: those in the request itself, by their path. A file of earlier items may be gone.
+        decrypted_texts: of the compactions, by their encrypted content; items that they kept are earlier ones.
         lease: counts the memory that the files take.
 
     Raises:
@@ -87,11 +91,15 @@ async def load_documents(
         ServerError: a file can't be read now.
     """
     references: list[FileReference] = []
+    compactions: list[items.Item] = []
     for path, conversation in given_items:
-        references += file_references(conversation, path, items.newest_compaction(conversation))
+        start = items.newest_compaction(conversation)
+        references += file_references(conversation, path, start)
+        compactions += conversation[start : start + 1]
     is_compacted = any(isinstance(item, items.Compaction) for _, conversation in given_items for item in conversation)
     start = len(previous_items) if is_compacted else items.newest_compaction(previous_items)
-    previous = [*file_references(previous_items, "input", start)]
+    others = await _items_beside_summaries([*compactions, *previous_items[start : start + 1]], decrypted_texts)
+    previous = [*file_references(previous_items, "input", start), *file_references(others, "input")]
     if not references and not previous:
         return {}
     records = await _find_all(files, tenant, references, "input")
@@ -100,23 +108,34 @@ async def load_documents(
             records[file_id] = await files.find(tenant, file_id)
         except ClientError:
             continue  # it was deleted since, or has expired
-    _check_size(records, {reference.name: reference.path for reference in references})
-    documents = {file_id: await _read(files, record, lease) for file_id, record in records.items()}
+    counts = Counter(reference.name for reference in (*references, *previous))
+    _check_size(records, counts, {reference.name: reference.path for reference in references})
+    documents = {file_id: await _read(files, record, counts[file_id], lease) for file_id, record in records.items()}
     if fetch is not None:
         urls = dict.fromkeys(reference.name for reference in (*references, *previous) if reference.is_url)
-        documents |= await _fetch_all(fetch, [*urls], lease)
+        total_bytes = sum(record.bytes * counts[file_id] for file_id, record in records.items())
+        documents |= await _fetch_all(fetch, {url: counts[url] for url in urls}, total_bytes, lease)
     return documents
 
 
-async def _fetch_all(fetch: Fetch, urls: Sequence[str], lease: BodyLease) -> Mapping[str, FileContent]:
+async def _items_beside_summaries(compactions: Sequence[items.Item], texts: Mapping[str, str]) -> Sequence[items.Item]:
+    size_bytes = sum(len(texts.get(item.encrypted_content, "")) for item in compactions if isinstance(item, items.Compaction))
+    return await offload(size_bytes, lambda: [other for item in compactions for other in items_beside_summary(item, texts)])
+
+
+async def _fetch_all(fetch: Fetch, urls: Mapping[str, int], total_bytes: int, lease: BodyLease) -> Mapping[str, FileContent]:
+    """The documents at these URLs, each of which is named so many times; `total_bytes` is what the other files come to."""
     if len(urls) > MAX_FETCHES:
         raise ClientError(f"The input names {len(urls)} URLs; at most {MAX_FETCHES} are fetched.", code="invalid_url", param="input")
     documents: dict[str, FileContent] = {}
     try:
         async with asyncio.timeout(FETCH_TIMEOUT_S):
-            for url in urls:
+            for url, count in urls.items():
                 content, content_type = await fetch(url, "file_url", ("application/", "text/"))
-                lease.extend(lease.size_bytes + 4 * len(content) // 3)
+                total_bytes += count * len(content)
+                if total_bytes > MAX_TOTAL_BYTES:
+                    raise _too_large()
+                lease.extend(lease.size_bytes + count * 4 * len(content) // 3)
                 filename = unquote(PurePosixPath(urlsplit(url).path).name)
                 declared_type = content_type.partition(";")[0].strip().lower()
                 documents[url] = await offload(len(content), new_document, content, filename or None, declared_type)
@@ -141,19 +160,25 @@ async def _find_all(files: FileLibrary, tenant: str, references: Iterable[FileRe
     return records
 
 
-def _check_size(records: Mapping[str, FileRecord], paths: Mapping[str, str]) -> None:
+def _check_size(records: Mapping[str, FileRecord], counts: Mapping[str, int], paths: Mapping[str, str]) -> None:
+    """`counts` says how many times each is named: the engine gets it as often."""
     for file_id, record in records.items():
         if record.bytes > MAX_DOCUMENT_BYTES:
             raise file_too_large(paths.get(file_id, "input"), MAX_DOCUMENT_BYTES)
-    if len(records) > MAX_FILES or sum(record.bytes for record in records.values()) > MAX_TOTAL_BYTES:
-        raise ClientError(
-            f"The files of the conversation are too large together: the limit is {MAX_TOTAL_BYTES >> 20} MiB in {MAX_FILES} files.",
-            code="file_too_large",
-            param="input",
-        )
+    if len(records) > MAX_FILES or sum(record.bytes * counts[file_id] for file_id, record in records.items()) > MAX_TOTAL_BYTES:
+        raise _too_large()
 
 
-async def _read(files: FileLibrary, record: FileRecord, lease: BodyLease) -> FileContent:
-    lease.extend(lease.size_bytes + 4 * record.bytes // 3)  # in base64
+def _too_large() -> ClientError:
+    return ClientError(
+        f"The files of the conversation are too large together: the limit is {MAX_TOTAL_BYTES >> 20} MiB in {MAX_FILES} files, each "
+        "counted as often as it is named.",
+        code="file_too_large",
+        param="input",
+    )
+
+
+async def _read(files: FileLibrary, record: FileRecord, count: int, lease: BodyLease) -> FileContent:
+    lease.extend(lease.size_bytes + count * 4 * record.bytes // 3)  # in base64, wherever it is named
     content = b"".join([chunk async for chunk in files.chunks(record)])
     return await offload(len(content), new_document, content, record.filename)

@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from antiphon.errors import ApiError, ClientError, below_minimum, response_not_found
 from antiphon.offload import offload
 from antiphon.records import BackgroundRecord, EventRun, ResponseRecord
+from antiphon.runtime.access.body_budget import BodyLease
 from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.background.ending import cancel_response
 from antiphon.runtime.background.follow import Follower
@@ -19,6 +20,7 @@ from antiphon.runtime.background.journal import encode_run
 from antiphon.runtime.background.runner import BackgroundResponse
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import EndpointFunction, request_caller
+from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY
 from antiphon.server.http.errors import json_response
 from antiphon.server.responses.create import PreparedResponse, prepare_for_caller
 from antiphon.server.responses.event_stream import HEADERS
@@ -53,6 +55,8 @@ async def create_background(
         failure.callback(runner.release, key_id)
         response = await _store_queued(service, caller, prepared_response, body, started_at)
         failure.pop_all()  # from here on, the response gives back what it has
+    request_lease: BodyLease = scope[BODY_LEASE_SCOPE_KEY]
+    response.limits.callback(request_lease.hand_over().release)
     runner.submit(response)
     if not prepared_response.request.stream:
         return json_response(response.record.body, headers=dict(prepared_response.omitted_headers))
@@ -136,8 +140,9 @@ async def restart(service: Service, caller: Caller, record: ResponseRecord, body
         ApiError: the request can't be met any more.
     """
     request = await offload(len(body), decode_request, body)
-    prepared_response = await prepare_for_caller(service, caller, request, len(body), record)
-    limits = await _hold_limits(caller, prepared_response, is_admitted=True)  # before its server died
+    lease = service.body_budget.lease(caller.key.id if caller.key else "", is_admitted=True)  # before its server died
+    prepared_response = await prepare_for_caller(service, caller, request, len(body), lease, record)
+    limits = await _hold_limits(caller, prepared_response, is_admitted=True)
     _, events = prepared_response.session.queue()  # they are stored; the session goes on after them
     run = encode_run(service.event_encoder, 0, events) if request.stream else None
     return _background_response(service, caller, prepared_response, record, run, limits, time.perf_counter())

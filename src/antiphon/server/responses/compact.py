@@ -17,7 +17,7 @@ from antiphon.protocols.responses.response_object import complete_input_item
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import EndpointFunction, request_caller
-from antiphon.server.http.body import read_json_body
+from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY, read_json_body
 from antiphon.server.http.errors import json_response
 from antiphon.server.responses.create import PreparedResponse, ResponseCollector, driving, prepare_response
 from antiphon.wire.codec.reading import Reader
@@ -40,9 +40,11 @@ def compact_conversation(service: Service) -> EndpointFunction:
         service.live_sessions.check_admission()
         create_request = await offload(len(body), _decode, body)
         filled_request = await service.prompts.fill(request_caller(request.scope).tenant, create_request, len(body))
+        size_bytes = len(body) + filled_request.added_bytes
+        request.scope[BODY_LEASE_SCOPE_KEY].extend(size_bytes)
         # Of a prompt, only the messages: its tools, its format and its limits are those of an answer, not of a summary.
         create_request = structs.replace(create_request, instructions=filled_request.request.instructions, prompt=UNSET)
-        prepared_response = await prepare_response(service, request.scope, create_request, len(body) + filled_request.added_bytes)
+        prepared_response = await prepare_response(service, request.scope, create_request, size_bytes)
         response = await _run(service, request, prepared_response, started_at)
         if response is None:
             return Response(status_code=499)  # the client hung up; only the log sees this

@@ -28,7 +28,7 @@ from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.resolve_request import KnownHistory, resolve_request
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import caller_settings, request_caller, track_response
-from antiphon.server.http.body import read_json_body
+from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY, read_json_body
 from antiphon.server.http.errors import error_response, json_response
 from antiphon.server.responses.event_stream import EventStream, run_stream
 from antiphon.server.responses.metrics import measure_response
@@ -53,7 +53,7 @@ class PreparedResponse(Struct, frozen=True):
     Attributes:
         settings: of the engine's conversation.
         omitted_headers: tell the client what of its request the model does not get.
-        lease: of the memory that the files take which it refers to.
+        lease: of the memory that its prompt and its files take.
         encrypt_compaction: encrypts a compaction of the conversation; None where there can't be one.
     """
 
@@ -96,7 +96,8 @@ async def prepare_response(
         ApiError: as `resolve_request`, or the engine can't do what the request asks, or another response has the
             conversation.
     """
-    return await prepare_for_caller(service, request_caller(scope), request, size_bytes, history=history)
+    lease = service.body_budget.lease(scope[BODY_LEASE_SCOPE_KEY].holder)
+    return await prepare_for_caller(service, request_caller(scope), request, size_bytes, lease, history=history)
 
 
 async def prepare_for_caller(
@@ -104,6 +105,7 @@ async def prepare_for_caller(
     caller: Caller,
     request: CreateRequest,
     size_bytes: int,
+    lease: BodyLease,
     record: ResponseRecord | None = None,
     history: KnownHistory | None = None,
 ) -> PreparedResponse:
@@ -111,18 +113,20 @@ async def prepare_for_caller(
     As `prepare_response`, for a caller without a connection.
 
     Args:
+        lease: is to count what its prompt and its files take; given back at its end.
         record: of the response that is to be made, if it is stored already; then the request is as it was stored with it.
     """
+    added_bytes = 0
     if record is None:  # what is stored has been filled
         filled_request = await service.prompts.fill(caller.tenant, request, size_bytes)
-        request, size_bytes = filled_request.request, size_bytes + filled_request.added_bytes
+        request, added_bytes = filled_request.request, filled_request.added_bytes
     model = service.registry.find(request.model or None)
     response_id = new_id("resp") if record is None else record.id
-    lease = service.body_budget.lease(caller.key.id if caller.key else "")
     if request.conversation_id is not None:
         await lock_conversation(service.store, caller.tenant, request.conversation_id, response_id)
     try:
-        return await _prepare(service, caller, request, size_bytes, model, response_id, record, history, lease)
+        lease.extend(added_bytes)
+        return await _prepare(service, caller, request, size_bytes + added_bytes, model, response_id, record, history, lease)
     except BaseException:
         lease.release()
         if request.conversation_id is not None:

@@ -42,6 +42,7 @@ def count_input_tokens(service: Service) -> EndpointFunction:
         if not model.engine.capabilities.counts_tokens:
             raise ClientError(f"Counting tokens is not supported with the '{model.name}' model.", code="unsupported_model", param="model")
         lease = request.scope[BODY_LEASE_SCOPE_KEY]
+        lease.extend(size_bytes)
         resolved_request = await resolve_request(service, create_request, model, tenant, size_bytes, lease=lease)
         counted_request = await offload(resolved_request.engine_bytes, engine_request, resolved_request)
         count = await cast(CountingEngine, model.engine).count(counted_request.respond)
