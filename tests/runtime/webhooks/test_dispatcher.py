@@ -6,6 +6,7 @@ import json
 
 import openai
 import pytest
+import structlog
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
@@ -42,6 +43,18 @@ async def store():
     made = MemoryStore()
     await made.open()
     return made
+
+
+@contextlib.contextmanager
+def captured_logs():
+    """All that is logged, whatever level a server in this process has set before."""
+    config = structlog.get_config()
+    structlog.reset_defaults()
+    try:
+        with capture_logs() as logs:
+            yield logs
+    finally:
+        structlog.configure(**config)
 
 
 def entry(receiver, name="hook", **fields):
@@ -92,7 +105,7 @@ async def test_the_official_client_accepts_what_is_sent(store, receiver):
 
 async def test_a_failing_endpoint_is_tried_again_with_the_same_id(store, receiver):
     receiver.answers += [500, "close", (302, {"location": "/elsewhere"}), 404, 429]
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         async with dispatching(store, entry(receiver)) as metrics:
             await end(store)
             [delivery] = await settled(store)
@@ -110,7 +123,7 @@ async def test_a_failing_endpoint_is_tried_again_with_the_same_id(store, receive
 
 async def test_one_that_expires_fails_for_good(store, receiver):
     receiver.answers += [503]
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         async with dispatching(store, entry(receiver, hours=0)) as metrics:
             await end(store)
             [delivery] = await settled(store)
@@ -149,7 +162,7 @@ async def test_the_body_of_an_answer_is_not_read(store, receiver):
 
 async def test_an_endpoint_that_is_gone_gets_no_more_events(store, receiver):
     receiver.answers += [410]
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         async with dispatching(store, entry(receiver)):
             await end(store)
             [delivery] = await settled(store)
@@ -194,7 +207,7 @@ async def test_an_endpoint_hears_what_it_asked_for(store, receiver):
 
 async def test_beyond_the_limit_an_event_is_dropped_and_the_log_names_the_limit(store, receiver):
     receiver.answers += ["hang"] * 2
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         async with dispatching(store, entry(receiver, pending=2)) as metrics:
             for number in range(3):
                 await end(store, f"resp_{number}")

@@ -233,7 +233,7 @@ def test_a_form_of_too_many_fields_is_refused(served):
 def test_a_client_that_leaves_stops_the_ear(tmp_path):
     ear = ScriptedTranscriber()
     ear.is_slow = True
-    with speaking(tmp_path, transcriber=ear) as served:
+    with speaking(tmp_path, transcriber=ear, **{"speech.warm_up": False}) as served:
         body = form([("model", "whisper-1"), ("file", beep(1))])
         with connect(served.url) as connection:
             connection.sendall(request("POST", "/v1/audio/transcriptions", body, content_type="multipart/form-data; boundary=b0undary"))
@@ -244,7 +244,7 @@ def test_a_client_that_leaves_stops_the_ear(tmp_path):
 def test_a_server_that_stops_says_so_to_whoever_waits(tmp_path):
     ear = ScriptedTranscriber()
     ear.is_slow = True
-    with speaking(tmp_path, transcriber=ear) as served:
+    with speaking(tmp_path, transcriber=ear, **{"speech.warm_up": False}) as served:
         body = form([("model", "whisper-1"), ("file", beep(1))])
         connection = connect(served.url)
         connection.sendall(request("POST", "/v1/audio/transcriptions", body, content_type="multipart/form-data; boundary=b0undary"))
