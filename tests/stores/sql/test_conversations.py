@@ -147,7 +147,10 @@ STATEMENTS: dict[str, Any] = {
     "an item of any": conversations._ANY_ITEM,
     "newest": conversations._PAGE_QUERIES["desc"][0],
     "oldest": conversations._PAGE_QUERIES["asc"][0],
-    "all": conversations._ALL_ITEMS,
+    "newest compaction": conversations._NEWEST_COMPACTION,
+    "size": conversations._EXTENT,
+    "items from a place on": conversations._ITEMS_FROM,
+    "all ids": conversations._ALL_IDS,
 }
 
 

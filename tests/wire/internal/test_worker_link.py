@@ -75,6 +75,7 @@ def words_of(union):
         "queue_length": 2,
         "wait_s": 3.5,
         "jpeg": b"\xff",
+        "item_id": "cmp_1",
     }
     required |= {"request": ASK, "history": HISTORY}
     for kind in get_args(union):
