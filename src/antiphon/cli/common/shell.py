@@ -75,8 +75,10 @@ class Shell(Struct, frozen=True, eq=False, kw_only=True):
     @property
     def columns(self) -> int:
         """The width of the output: `COLUMNS`, or the terminal's. One that does not know its width says 0."""
+        if self._columns_override is not None:
+            return self._columns_override
         terminal_columns = os.get_terminal_size(self.stdout.fileno()).columns if self.stdout.isatty() else 0
-        return self._columns_override or terminal_columns or _PIPE_COLUMNS
+        return terminal_columns or _PIPE_COLUMNS
 
     @property
     def _columns_override(self) -> int | None:
