@@ -52,6 +52,13 @@ def put_through(base_url, count):
         exchange(base_url, b"\0\0\0\0")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def small_heap():
+    """What earlier tests have left is not looked through again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 def alive():
     """Tasks that are not done, open descriptors, and all objects there are."""
     gc.collect()
