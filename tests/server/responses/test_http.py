@@ -208,11 +208,11 @@ def test_a_response_can_be_retrieved_listed_continued_and_deleted(client):
 
 
 def test_what_is_deleted_while_it_is_being_said_stays_deleted(client):
-    with pytest.raises(openai.APIError, match="deleted"):
-        for event in client.responses.create(model="slow", input="Say all of this again. " * 20, stream=True):
-            if event.type == "response.created":
-                deleted_id = event.response.id
-                client.responses.delete(deleted_id)
+    with client.responses.create(model="slow", input="Say all of this again. " * 20, stream=True) as stream:
+        deleted_id = next(stream).response.id
+        client.responses.delete(deleted_id)
+        with pytest.raises(openai.APIError, match="deleted"):
+            list(stream)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(deleted_id)
 
