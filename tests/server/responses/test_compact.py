@@ -1,6 +1,7 @@
 """Conversations made shorter: what the client gets for them, and what the model reads of them afterwards."""
 
 import asyncio
+import contextlib
 
 import openai
 import pytest
@@ -42,7 +43,8 @@ def server(tmp_path_factory):
         models["chat"] = {"engine": "chat", "base_url": upstream, "quirks": "generic", "retries": 0, "always_stream": True}
         models["parrot"] = {"engine": "scripted", **SCRIPT}
         with background_server(configured(tmp_path_factory.mktemp("home"), models)) as url:
-            yield openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0), asked
+            with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as official:
+                yield official, asked
 
 
 CONVERSATION = [
@@ -141,8 +143,9 @@ def test_what_cannot_be_compacted_is_refused_by_name(server, fields, code, param
 def test_a_compaction_is_no_reasoning_and_no_other_tenants(tmp_path):
     keys = KeyServer(tmp_path, {"parrot": {"engine": "scripted", **SCRIPT, "abilities": {"encrypts_reasoning": False}}})
     mine, other = (asyncio.run(keys.key(tenant=tenant)) for tenant in ("a", "b"))
-    with keys.serving() as url:
-        here, there = (openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) for key in (mine, other))
+    with contextlib.ExitStack() as clients:
+        url = clients.enter_context(keys.serving())
+        here, there = (clients.enter_context(openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)) for key in (mine, other))
         content = here.responses.compact(model="parrot", input="Five.").output[-1].encrypted_content
         compaction = {"type": "compaction", "encrypted_content": content}
         for client, item in ((there, compaction), (here, {"type": "reasoning", "summary": [], "encrypted_content": content})):

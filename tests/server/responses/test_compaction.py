@@ -1,6 +1,7 @@
 """Conversations that are compacted while a response is made: what the client gets, and what the model reads."""
 
 import asyncio
+import contextlib
 import re
 import time
 
@@ -76,7 +77,8 @@ def server(tmp_path_factory):
             "away": chat("http://127.0.0.1:9/v1"),
         }
         with background_server(configured(tmp_path_factory.mktemp("home"), models, prompts=[PROMPT])) as url:
-            yield openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0), asked, url
+            with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as official:
+                yield official, asked, url
 
 
 def long_history(start=0, turns=40):
@@ -346,8 +348,9 @@ def test_a_client_that_leaves_and_one_that_cancels_stop_the_summary(server):
 def test_a_compaction_is_no_other_tenants(tmp_path):
     keys = KeyServer(tmp_path, {"parrot": {"engine": "scripted", "answers": [{"when": "", "say": "You said: {input}"}]}})
     mine, other = (asyncio.run(keys.key(tenant=tenant)) for tenant in ("a", "b"))
-    with keys.serving() as url:
-        here, there = (openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) for key in (mine, other))
+    with contextlib.ExitStack() as clients:
+        url = clients.enter_context(keys.serving())
+        here, there = (clients.enter_context(openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)) for key in (mine, other))
         compaction = here.responses.create(model="parrot", input=long_history(), context_management=COMPACT).output[0]
         content = [{"type": "compaction", "encrypted_content": compaction.encrypted_content}, {"role": "user", "content": "Next?"}]
         assert here.responses.create(model="parrot", input=content).output_text == "You said: Next?"
