@@ -227,7 +227,7 @@ def _lock_all() -> Any:
 
 
 async def test_more_uses_than_connections_wait_for_a_bounded_time(postgres: Any) -> None:
-    async with watched(postgres.new_database(), 0.3) as one, contextlib.AsyncExitStack() as stack:
+    async with watched(postgres.new_database(), 2.0) as one, contextlib.AsyncExitStack() as stack:
         for _ in range(8):
             await stack.enter_async_context(one.store._database.read_connection())
         await refuse(one.store.get("ada", "resp_1"))
