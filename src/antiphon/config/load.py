@@ -14,9 +14,9 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
-from pydantic import BaseModel, Field, PrivateAttr, ValidationError, field_validator
+from pydantic import BaseModel, Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
 from antiphon.config.settings import (
@@ -35,7 +35,7 @@ from antiphon.config.settings import (
     StoreSettings,
     WorkerSettings,
 )
-from antiphon.config.webhooks import MAX_WEBHOOKS, WebhookEntry, check_unique_names
+from antiphon.config.webhooks import MAX_WEBHOOKS, WebhookEntry
 from antiphon.errors import ServerError, quote_list
 from antiphon.masking import mask_password, mask_secrets
 
@@ -86,6 +86,9 @@ class ModelEntry(BaseModel, frozen=True, extra="forbid", json_schema_extra=_desc
     origin_folder: Path = Path()
 
 
+_NameT = TypeVar("_NameT", ModelEntry, WebhookEntry)
+
+
 class Config(BaseModel, frozen=True, extra="forbid"):
     """
     All settings, validated.
@@ -118,13 +121,13 @@ class Config(BaseModel, frozen=True, extra="forbid"):
         default=(), max_length=MAX_WEBHOOKS, description="Where to send events; a later list replaces an earlier one."
     )
 
-    @field_validator("models")
+    @field_validator("models", "webhooks")
     @classmethod
-    def _validate_unique_names(cls, models: tuple[ModelEntry, ...]) -> tuple[ModelEntry, ...]:
-        duplicates = [name for name, count in Counter(model.name for model in models).items() if count > 1]
+    def _validate_unique_names(cls, entries: tuple[_NameT, ...], info: ValidationInfo) -> tuple[_NameT, ...]:
+        duplicates = [name for name, count in Counter(entry.name for entry in entries).items() if count > 1]
         if duplicates:
-            raise ValueError(f"more than one model is named {quote_list(duplicates)}")
-        return models
+            raise ValueError(f"more than one {(info.field_name or '').removesuffix('s')} is named {quote_list(duplicates)}")
+        return entries
 
     @field_validator("prompts")
     @classmethod
@@ -136,12 +139,6 @@ class Config(BaseModel, frozen=True, extra="forbid"):
         if duplicates := [id for id, count in defaults.items() if count > 1]:
             raise ValueError(f"more than one version is the default of {quote_list(duplicates)}")
         return prompts
-
-    @field_validator("webhooks")
-    @classmethod
-    def _validate_webhook_names(cls, webhooks: tuple[WebhookEntry, ...]) -> tuple[WebhookEntry, ...]:
-        check_unique_names(webhooks)
-        return webhooks
 
     # Not a setting: never dumped, shown or put into a schema.
     _secrets: dict[str, str] = PrivateAttr(default_factory=dict)

@@ -26,6 +26,21 @@ def _split_commas(names: Any) -> Any:
     return [name.strip() for name in names.split(",") if name.strip()] if isinstance(names, str) else names
 
 
+def check_networks(networks: tuple[str, ...]) -> tuple[str, ...]:
+    """
+    Networks as they are.
+
+    Raises:
+        ValueError: one of them is none.
+    """
+    for network in networks:
+        try:
+            ipaddress.ip_network(network)
+        except ValueError:
+            raise ValueError(f"expected networks such as '10.1.0.0/16'; got '{network}'") from None
+    return networks
+
+
 _Names = Annotated[tuple[str, ...], BeforeValidator(_split_commas)]
 
 
@@ -62,15 +77,7 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
             raise ValueError(f"expected origins such as 'https://chat.example.com', without a path, or '*'; got {quote_list(invalid)}")
         return origins
 
-    @field_validator("fetch_networks")
-    @classmethod
-    def _validate_networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
-        for network in networks:
-            try:
-                ipaddress.ip_network(network)
-            except ValueError:
-                raise ValueError(f"expected networks such as '10.1.0.0/16'; got '{network}'") from None
-        return networks
+    _validate_networks = field_validator("fetch_networks")(check_networks)
 
 
 class ResponsesSettings(BaseModel, frozen=True, extra="forbid"):

@@ -2,13 +2,13 @@
 
 import base64
 import binascii
-import ipaddress
 import re
-from collections.abc import Iterable
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, field_validator, model_validator
+
+from antiphon.config.settings import check_networks
 
 SECRET_PREFIX = "whsec_"
 MIN_SECRET_BYTES, MAX_SECRET_BYTES = 24, 64
@@ -39,8 +39,7 @@ def parse_secrets(text: str) -> tuple[bytes, ...]:
 
     Source: Standard Webhooks, "Signature scheme": 24 to 64 random bytes, in Base64, behind `whsec_`.
     """
-    keys = tuple(_parse_secret(secret) for secret in re.split(r"[\s,]+", text.strip()))
-    return keys
+    return tuple(_parse_secret(secret) for secret in re.split(r"[\s,]+", text.strip()))
 
 
 def _parse_secret(secret: str) -> bytes:
@@ -92,30 +91,10 @@ class WebhookEntry(BaseModel, frozen=True, extra="forbid"):
             raise ValueError("a URL with a user or a password in it is not called; sign with `secret` instead")
         return url
 
-    @field_validator("networks")
-    @classmethod
-    def _validate_networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
-        for network in networks:
-            try:
-                ipaddress.ip_network(network)
-            except ValueError:
-                raise ValueError(f"expected networks such as '10.1.0.0/16'; got '{network}'") from None
-        return networks
+    _validate_networks = field_validator("networks")(check_networks)
 
     @model_validator(mode="after")
     def _validate_one_secret(self) -> "WebhookEntry":
         if bool(self.secret) == (self.secret_env is not None):
             raise ValueError("needs either `secret` or `secret_env`")
         return self
-
-
-def check_unique_names(webhooks: Iterable[WebhookEntry]) -> None:
-    """
-    Check that no two endpoints have the same name.
-
-    Raises:
-        ValueError: two have.
-    """
-    names = [webhook.name for webhook in webhooks]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"more than one webhook is named '{twice[0]}'")

@@ -5,7 +5,7 @@ become too long, and then answers from that.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import cast
 
 import structlog
@@ -20,13 +20,11 @@ from antiphon.engine_api.truncation import drop_oldest, output_room
 from antiphon.errors import ApiError, UpstreamError
 from antiphon.offload import offload
 from antiphon.protocols.responses.compaction import SUMMARY_PROMPT, CompactionPlan
+from antiphon.protocols.responses.session import Encrypt
 from antiphon.runtime.core.ids import new_id
 
 MAX_SUMMARY_CHARACTERS = 1 << 20
 """A model that writes more does not stop by itself."""
-
-EncryptSummary = Callable[[str], str | None]
-"""Encrypts the content of a compaction item; None if it is too long."""
 
 
 class CompactingEngine:
@@ -37,7 +35,7 @@ class CompactingEngine:
         encrypt: makes the content of the compaction item, which the client gets.
     """
 
-    def __init__(self, engine: Engine, plan: CompactionPlan, encrypt: EncryptSummary) -> None:
+    def __init__(self, engine: Engine, plan: CompactionPlan, encrypt: Encrypt) -> None:
         self._engine = engine
         self._plan = plan
         self._encrypt = encrypt
@@ -116,7 +114,7 @@ class _Summary:
 
 
 class _CompactingConversation:
-    def __init__(self, engine: Engine, plan: CompactionPlan, encrypt: EncryptSummary, deliver: Deliver) -> None:
+    def __init__(self, engine: Engine, plan: CompactionPlan, encrypt: Encrypt, deliver: Deliver) -> None:
         self._engine = engine
         self._plan = plan
         self._encrypt = encrypt

@@ -103,7 +103,7 @@ class MemoryWebhookStore:
         """Store what is to be sent for a response that has ended."""
         if self._subscriber is None or not (deliveries := self._subscriber.deliveries(response)):
             return
-        counts = Counter(delivery.endpoint for delivery in self._deliveries.values() if delivery.status == "pending")
+        counts = self._pending_counts()
         dropped_ones = [each for each in deliveries if counts[each.endpoint] >= self._subscriber.max_pending(each.endpoint)]
         self._deliveries.update({delivery.id: delivery for delivery in deliveries if delivery not in dropped_ones})
         self._subscriber.on_deliveries(dropped_ones)
@@ -142,6 +142,9 @@ class MemoryWebhookStore:
         return 0  # there is no other server
 
     async def count_pending(self) -> Mapping[str, int]:
+        return self._pending_counts()
+
+    def _pending_counts(self) -> Counter[str]:
         return Counter(delivery.endpoint for delivery in self._deliveries.values() if delivery.status == "pending")
 
     async def latest(self, endpoint: str | None, status: DeliveryStatus | None, limit: int) -> Sequence[WebhookDelivery]:

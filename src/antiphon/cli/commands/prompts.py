@@ -8,6 +8,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 from cyclopts import App, Parameter
+from msgspec.structs import asdict
 
 from antiphon.cli.common import checks, lazy, settings
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
@@ -86,7 +87,7 @@ def add(
     if record is None:
         raise UsageError(f"There is a prompt '{prompt_id}' already; `antiphon prompts update` adds a version to it.")
     if as_json:
-        return shell.say_json(_to_dict(record))
+        return shell.say_json(asdict(record))
     shell.say(prompt_id)
     return shell.note(f"version 1 is added for {_describe_tenant(record.tenant)} in the store {settings.store_location(config)}")
 
@@ -126,7 +127,7 @@ def update(
 
     record = _with_store(config, work)
     if as_json:
-        return shell.say_json(_to_dict(record))
+        return shell.say_json(asdict(record))
     default = "" if record.default_version == record.latest_version else f"; version {record.default_version} stays the default"
     return shell.say(f"{which} has version {record.latest_version} now{default}")
 
@@ -146,7 +147,7 @@ def list_(*, tenant: str | None = None, as_json: JsonFlag = False, file: ConfigF
     records = [] if config.database_url is None else _with_store(config, lambda store: store.prompts.find(tenant))
     config_prompts = _config_prompts(config)
     if as_json:
-        return shell.say_json([*map(_to_dict, records), *({"id": each.id, **_default_of(each)} for each in config_prompts)])
+        return shell.say_json([*map(asdict, records), *({"id": each.id, **_default_of(each)} for each in config_prompts)])
     if not records and not config_prompts:
         return shell.note(f"there are no prompts in the store {settings.store_location(config)}; add one with `antiphon prompts add`")
     rows = [
@@ -350,12 +351,8 @@ def _with_store(config: Config, work: Callable[[Store], Awaitable[ResultT]]) -> 
 # Formatting
 
 
-def _to_dict(record: PromptRecord) -> dict[str, object]:
-    return {name: getattr(record, name) for name in record.__struct_fields__}
-
-
 def _default_of(prompt: _Prompt) -> dict[str, object]:
-    """As `_to_dict` for a prompt of the configuration, which is every tenant's."""
+    """As `asdict` of a prompt of the configuration, which is every tenant's."""
     return {"tenant": None, "created_at": None, "default_version": prompt.default_version, "latest_version": prompt.versions[-1].version}
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 from cyclopts import App
 from msgspec.structs import asdict
 
-from antiphon.cli.common import lazy, settings
+from antiphon.cli.common import settings
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
 from antiphon.cli.common.shell import UsageError, format_time
 from antiphon.config.load import Config
@@ -241,19 +241,7 @@ def _find(config: Config, name: str | None) -> WebhookEntry:
 
 def _with_webhooks(config: Config, work: Callable[[WebhookStore], Awaitable[ResultT]]) -> ResultT:
     """Run `work` with the deliveries of the configured store."""
-    url = config.database_url
-    if url is None:
-        raise UsageError("Only the server itself knows its deliveries, as `store.url` is `memory`.")
-
-    async def open_and_work() -> ResultT:
-        store = lazy.store.SqlStore(url)
-        try:
-            await store.open()
-            return await work(store.webhooks)
-        finally:
-            await store.close()
-
-    return asyncio.run(open_and_work())
+    return settings.with_store(config, "Deliveries of webhooks", lambda store: work(store.webhooks))
 
 
 def _to_dict(delivery: WebhookDelivery) -> dict[str, object]:

@@ -55,6 +55,9 @@ from antiphon.wire.responses.response import ResponseError, ResponseStatus, deco
 Paddings = Sequence[str]
 """Random text of `PADDING_MULTIPLE` characters, of one less, and so on, down to one."""
 
+Encrypt = Callable[[str], str | None]
+"""Encrypts text for a client that will give it back; None for text that is too long."""
+
 PADDING_MULTIPLE = 16
 """
 Deltas are padded to a multiple of this many characters, so that the size of a packet doesn't reveal the text in it.
@@ -74,8 +77,7 @@ class ResponsesSession:
 
     Args:
         paddings: the values of `obfuscation`; None for none.
-        encrypt: encrypts reasoning for a client that will give it back; None where no client asked for it. Returns None
-            for text that is too long.
+        encrypt: encrypts reasoning; None where no client asked for it.
 
     Attributes:
         omissions: what of the request the model does not get.
@@ -90,7 +92,7 @@ class ResponsesSession:
         resolved_request: ResolvedRequest,
         new_id: NewId,
         paddings: Paddings | None = None,
-        encrypt: Callable[[str], str | None] | None = None,
+        encrypt: Encrypt | None = None,
     ) -> None:
         translated_request = engine_request(resolved_request)
         self.omissions = translated_request.omissions

@@ -107,36 +107,31 @@ def new_deliveries(endpoints: Iterable[WebhookEndpoint], response: EndedResponse
     targets = [endpoint for endpoint in endpoints if endpoint.wants(response)]
     if not targets:
         return ()
-    event = WebhookEvent(id=new_id("evt"), created_at=int(now), type=event_type(response), data=WebhookResponse(id=response.id))
-    body = msgspec.json.encode(event)
-    return [
-        WebhookDelivery(
-            id=new_id("wh"),
-            endpoint=endpoint.name,
-            event=event.type,
-            tenant=response.tenant,
-            response_id=response.id,
-            body=body,
-            created_at=int(now),
-            expires_at=int(now + 3600 * endpoint.entry.hours),
-            due_at_ms=int(1000 * now),
-        )
-        for endpoint in targets
-    ]
+    body = _encode_event(response, now)
+    return [_new_delivery(endpoint, response, body, now) for endpoint in targets]
 
 
 def new_test_delivery(endpoint: WebhookEndpoint, event: str, now: float) -> WebhookDelivery:
     """A delivery of an event about a response that does not exist."""
     assert event in EVENTS
     response = EndedResponse(id=new_id("resp"), tenant="", status=event.removeprefix("response."), key_id=None)
-    body = msgspec.json.encode(WebhookEvent(id=new_id("evt"), created_at=int(now), type=event, data=WebhookResponse(id=response.id)))
+    return _new_delivery(endpoint, response, _encode_event(response, now), now)
+
+
+def _encode_event(response: EndedResponse, now: float) -> bytes:
+    event = WebhookEvent(id=new_id("evt"), created_at=int(now), type=event_type(response), data=WebhookResponse(id=response.id))
+    return msgspec.json.encode(event)
+
+
+def _new_delivery(endpoint: WebhookEndpoint, response: EndedResponse, body: bytes, now: float) -> WebhookDelivery:
     return WebhookDelivery(
         id=new_id("wh"),
         endpoint=endpoint.name,
-        event=event,
-        tenant="",
+        event=event_type(response),
+        tenant=response.tenant,
         response_id=response.id,
         body=body,
         created_at=int(now),
-        expires_at=int(now),
+        expires_at=int(now + 3600 * endpoint.entry.hours),
+        due_at_ms=int(1000 * now),
     )

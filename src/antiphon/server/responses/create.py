@@ -16,7 +16,7 @@ from antiphon.engine_api.options import ConversationSettings
 from antiphon.errors import ApiError, ServerError
 from antiphon.offload import offload
 from antiphon.protocols.responses.request import ResolvedRequest
-from antiphon.protocols.responses.session import ResponsesSession
+from antiphon.protocols.responses.session import Encrypt, ResponsesSession
 from antiphon.records import ResponseRecord
 from antiphon.runtime.access.body_budget import BodyLease
 from antiphon.runtime.access.keys import Caller
@@ -39,9 +39,6 @@ from antiphon.wire.codec.types import encode
 from antiphon.wire.responses.events import TERMINAL_EVENTS, StreamEvent
 from antiphon.wire.responses.profiles import EventEncoder
 from antiphon.wire.responses.request import CreateRequest, decode_request
-
-Encrypt = Callable[[str], str | None]
-"""Encrypts text for the client, which gives it back; None if it is too long."""
 
 
 class PreparedResponse(Struct, frozen=True):
