@@ -95,6 +95,25 @@ class Respond(_Command, frozen=True, kw_only=True, tag=True):
     compaction: Compaction | None = None
 
 
+class Relay(_Command, frozen=True, kw_only=True, tag=True):
+    """
+    Send a request to the model's server as it is, for an engine whose capabilities name its path in `relays`.
+
+    It is answered by `RelayData`, at most one `Usage`, and one `ResponseEnded` or `ResponseFailed`, and cancelled by
+    `Cancel`, as a `Respond` is.
+
+    Attributes:
+        path: of the server's API, such as `chat/completions`.
+        body: the JSON of the request; the engine sets its `model`.
+        stream: whether the answer is a stream of server-sent events.
+    """
+
+    id: str
+    path: str
+    body: bytes
+    stream: bool = False
+
+
 class Prepare(_Command, frozen=True, tag=True):
     """
     What will be requested if the open turn ends now: an engine may start on it, and delivers nothing before it is
@@ -184,4 +203,6 @@ class ForceListen(_Command, frozen=True, tag=True):
     """Stay silent during the next `AppendAudio`; speech under way ends."""
 
 
-EngineCommand = Respond | Prepare | Cancel | Configure | AppendAudio | CommitAudio | ClearAudio | StartDuplex | AppendImage | ForceListen
+EngineCommand = (
+    Respond | Relay | Prepare | Cancel | Configure | AppendAudio | CommitAudio | ClearAudio | StartDuplex | AppendImage | ForceListen
+)

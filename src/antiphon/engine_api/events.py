@@ -331,6 +331,16 @@ class RetryScheduled(_Event, frozen=True, tag=True):
     id: str
 
 
+class RelayData(_Event, frozen=True, tag=True):
+    """
+    More of the answer to a `Relay`: the data of one server-sent event, or the whole body of an answer that is not
+    streamed.
+    """
+
+    id: str
+    data: bytes
+
+
 EndReason = Literal["stop", "length", "content_filter", "cancelled"]
 
 
@@ -412,6 +422,7 @@ EngineEvent = (
     | EngineLost
     | CompactionProgress
     | RetryScheduled
+    | RelayData
     | ResponseEnded
     | ResponseFailed
 )

@@ -201,7 +201,7 @@ class _CascadeConversation:
             case commands.AppendAudio() | commands.Configure() | commands.CommitAudio() | commands.ClearAudio():
                 if self._input is not None:
                     self._input.handle(command)
-            case commands.StartDuplex() | commands.AppendImage() | commands.ForceListen():
+            case commands.StartDuplex() | commands.AppendImage() | commands.ForceListen() | commands.Relay():
                 pass  # its capabilities say that it has no full duplex
 
     def pause(self) -> None:

@@ -81,7 +81,7 @@ class _AdapterConversation:
                 duplex.append_image(command)
             case commands.ForceListen():
                 duplex.force_listen()
-            case commands.Respond() | commands.Cancel():
+            case commands.Respond() | commands.Relay() | commands.Cancel():
                 self.inner.send(command)  # an out-of-band response
             case commands.StartDuplex() | commands.Configure() | commands.CommitAudio() | commands.ClearAudio() | commands.Prepare():
                 pass  # the duplex conversation detects and answers turns by itself

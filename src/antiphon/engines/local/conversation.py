@@ -82,7 +82,7 @@ class LocalConversation:
                 self._prefill(request)
             case commands.Configure() | commands.AppendAudio() | commands.CommitAudio() | commands.ClearAudio():
                 pass  # its capabilities have no audio input
-            case commands.StartDuplex() | commands.AppendImage() | commands.ForceListen():
+            case commands.StartDuplex() | commands.AppendImage() | commands.ForceListen() | commands.Relay():
                 pass  # its capabilities have no full duplex
 
     def pause(self) -> None:

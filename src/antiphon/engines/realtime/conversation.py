@@ -182,7 +182,14 @@ class RealtimeUpstreamConversation:
                     return [engine_events.InputTranscriptFailed(id=id, message=error.message)]
             case commands.Respond(id=id):
                 return [engine_events.ResponseFailed.from_error(id, error)]
-            case commands.Cancel() | commands.Prepare() | commands.StartDuplex() | commands.AppendImage() | commands.ForceListen():
+            case (
+                commands.Cancel()
+                | commands.Prepare()
+                | commands.StartDuplex()
+                | commands.AppendImage()
+                | commands.ForceListen()
+                | commands.Relay()
+            ):
                 pass
         return []
 

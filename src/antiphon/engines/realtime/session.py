@@ -183,7 +183,7 @@ class RealtimeUpstreamSession:
                 return self._cancel(id, now)
             case commands.Prepare():
                 pass  # the API has no preparation: a `response.create` would be answered
-            case commands.StartDuplex() | commands.AppendImage() | commands.ForceListen():
+            case commands.StartDuplex() | commands.AppendImage() | commands.ForceListen() | commands.Relay():
                 pass  # by its capabilities it has no full duplex
         return []
 

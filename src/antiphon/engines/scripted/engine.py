@@ -106,8 +106,8 @@ class _ScriptedConversation:
             case commands.Cancel(id):
                 if id in self._response_tasks:
                     self._response_tasks[id].cancel()
-            case commands.Prepare():
-                pass  # a script needs no preparation
+            case commands.Prepare() | commands.Relay():
+                pass  # a script needs no preparation; its capabilities relay nothing
 
     def _send_duplex(self, command: commands.StartDuplex | commands.AppendImage | commands.ForceListen) -> None:
         if not isinstance(command, commands.StartDuplex):

@@ -120,7 +120,7 @@ class _UpstreamConversation:
                     canceled_request.cancel()
             case commands.Configure() | commands.AppendAudio() | commands.CommitAudio() | commands.ClearAudio() | commands.Prepare():
                 pass  # its capabilities have no audio input
-            case commands.StartDuplex() | commands.AppendImage() | commands.ForceListen():
+            case commands.StartDuplex() | commands.AppendImage() | commands.ForceListen() | commands.Relay():
                 pass  # its capabilities have no full duplex
 
     def pause(self) -> None:
