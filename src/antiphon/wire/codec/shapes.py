@@ -227,18 +227,19 @@ def _select_kind(kinds: tuple[type[Wire], ...], fields: Mapping[str, Raw], path:
     by_tag = _kinds_by_tag(kinds)
     if not by_tag:
         return kinds[0]
-    tag = msgspec.json.decode(fields.get("type", b"null"))
+    tag_field = kinds[0].__struct_config__.tag_field or "type"
+    tag = msgspec.json.decode(fields.get(tag_field, b"null"))
     if isinstance(tag, str):
         kind = by_tag.get(tag) or _kinds_by_alias(kinds).get(tag) or (Unknown if Unknown in kinds else None)
         if kind is None:
-            raise errors.invalid_value(_join_path(path, "type"), tag, by_tag)
+            raise errors.invalid_value(_join_path(path, tag_field), tag, by_tag)
         return kind
     if tag is not None:
-        raise errors.invalid_type(_join_path(path, "type"), "a string", _KIND_PHRASES[_json_kind(bytes(fields["type"]))])
+        raise errors.invalid_type(_join_path(path, tag_field), "a string", _KIND_PHRASES[_json_kind(bytes(fields[tag_field]))])
     for kind in by_tag.values():
         if kind.takes_untyped(fields):
             return kind
-    raise errors.missing_parameter(_join_path(path, "type"))
+    raise errors.missing_parameter(_join_path(path, tag_field))
 
 
 @cache
@@ -279,8 +280,8 @@ def _null_is_absent(kind: type[Wire], field: msgspec.structs.FieldInfo, shape: S
 def _read_fields(kind: type[Wire], fields: dict[str, Raw], path: str) -> Wire:
     values: dict[str, Any] = {}
     unknown = dict(fields)
-    if kind.__struct_config__.tag:
-        unknown.pop("type", None)
+    if kind.__struct_config__.tag_field:
+        unknown.pop(kind.__struct_config__.tag_field, None)
     for field in struct_fields(kind):
         field_path = _join_path(path, field.wire_name)
         if field.wire_name not in unknown:
