@@ -10,6 +10,7 @@ from antiphon.runtime.service import Service
 from antiphon.server import shared_address
 from antiphon.server.admin import docs_page, health, metrics, queue, recordings
 from antiphon.server.audio import routes as audio
+from antiphon.server.chat import routes as chat
 from antiphon.server.files import routes as files
 from antiphon.server.http.access_log import AccessLogMiddleware
 from antiphon.server.http.auth import GuardedRoute
@@ -28,6 +29,7 @@ def routes(service: Service) -> list[GuardedRoute]:
     # Starlette tries routes in order, so those with the most requests come first.
     surfaces = (
         responses,
+        chat,
         conversations,
         files,
         websocket_mode,

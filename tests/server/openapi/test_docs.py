@@ -30,6 +30,7 @@ def test_every_route_is_described(route):
         (REFERENCE / page).read_text()
         for page in (
             "responses-api.md",
+            "chat-completions.md",
             "conversations.md",
             "files.md",
             "realtime-api.md",

@@ -18,7 +18,28 @@ FILE_REASONS = [
 ]
 """Ids that lead nowhere, data that is not base64, and files that are none."""
 
+CHAT_REASONS = [
+    (None, "messages"),  # calls without an answer
+    (None, "messages[].role"),  # an answer without its call
+    ("missing_required_parameter", "messages[].name"),
+    ("invalid_value", "messages[].content[].type"),  # of another role
+    ("unsupported_parameter", "messages[].audio"),
+    ("invalid_value", "messages[].content[].file.file_id"),
+    ("invalid_value", "messages[].content[].file.file_data"),
+    ("missing_required_parameter", "messages[].content[].file.file_id"),
+    ("invalid_parameter_combination", "max_tokens"),
+    ("missing_required_parameter", "audio"),
+    ("integer_above_max_value", "n"),  # what one request may have at once
+    ("invalid_value", "n"),  # spoken
+    ("invalid_value", "function_call"),
+    (None, "functions"),
+    (None, "function_call"),
+    (None, "top_logprobs"),
+]
+"""Fields that exclude or need each other, and messages that don't belong together."""
+
 REASONS = {
+    *CHAT_REASONS,
     ("context_length_exceeded", "input"),
     ("invalid_encrypted_content", "input[].encrypted_content"),  # which this server did not make
     ("invalid_value", "after"),

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from antiphon.engine_api.options import Sampling
-from antiphon.errors import ClientError
+from antiphon.errors import ClientError, unsupported_parameter
 
 MAX_LOGPROBS = 20
 NATIVE_DEFAULTS: Mapping[str, float] = {"temperature": 0.8, "top_p": 0.95}
@@ -35,7 +35,7 @@ def request_fields(sampling: Sampling, defaults: Mapping[str, float]) -> dict[st
         defaults: recommended for the model, where the client sets nothing.
 
     Raises:
-        ClientError: `seed`, `top_k`, `min_p` or `stop` has a wrong type or value.
+        ClientError: `seed`, `top_k`, `min_p` or `stop` has a wrong type or value, or there is a `logit_bias`.
     """
     common = {name: value for name in _COMMON_FIELDS if (value := getattr(sampling, name)) is not None}
     fields: dict[str, Any] = {**defaults, **common, **_extra(sampling.extra), "n_predict": sampling.max_tokens or -1}
@@ -45,6 +45,9 @@ def request_fields(sampling: Sampling, defaults: Mapping[str, float]) -> dict[st
 
 
 def _extra(extra: Mapping[str, Any]) -> dict[str, Any]:
+    if extra.get("logit_bias"):
+        # Its keys are numbers of tokens, and clients count them with the original's tokenizer.
+        raise unsupported_parameter("logit_bias", None)
     fields: dict[str, Any] = {}
     for name in _Extra.__struct_fields__:
         try:

@@ -118,6 +118,22 @@ async def load_documents(
     return documents
 
 
+async def load_files(
+    files: FileLibrary, tenant: str, references: Sequence[FileReference], lease: BodyLease, path: str
+) -> Mapping[str, FileContent]:
+    """
+    The content of uploaded files, by id; `path` is that of what names them.
+
+    Raises:
+        ClientError: one doesn't exist, or they are too many or too large.
+        ServerError: one can't be read now.
+    """
+    records = await _find_all(files, tenant, references, path)
+    counts = Counter(reference.name for reference in references)
+    _check_size(records, counts, {reference.name: reference.path for reference in references}, path)
+    return {file_id: await _read(files, record, counts[file_id], lease) for file_id, record in records.items()}
+
+
 async def _items_beside_summaries(compactions: Sequence[items.Item], texts: Mapping[str, str]) -> Sequence[items.Item]:
     size_bytes = sum(len(texts.get(item.encrypted_content, "")) for item in compactions if isinstance(item, items.Compaction))
     return await offload(size_bytes, lambda: [other for item in compactions for other in items_beside_summary(item, texts)])
@@ -160,21 +176,21 @@ async def _find_all(files: FileLibrary, tenant: str, references: Iterable[FileRe
     return records
 
 
-def _check_size(records: Mapping[str, FileRecord], counts: Mapping[str, int], paths: Mapping[str, str]) -> None:
+def _check_size(records: Mapping[str, FileRecord], counts: Mapping[str, int], paths: Mapping[str, str], path: str = "input") -> None:
     """`counts` says how many times each is named: the engine gets it as often."""
     for file_id, record in records.items():
         if record.bytes > MAX_DOCUMENT_BYTES:
-            raise file_too_large(paths.get(file_id, "input"), MAX_DOCUMENT_BYTES)
+            raise file_too_large(paths.get(file_id, path), MAX_DOCUMENT_BYTES)
     if len(records) > MAX_FILES or sum(record.bytes * counts[file_id] for file_id, record in records.items()) > MAX_TOTAL_BYTES:
-        raise _too_large()
+        raise _too_large(path)
 
 
-def _too_large() -> ClientError:
+def _too_large(path: str = "input") -> ClientError:
     return ClientError(
         f"The files of the conversation are too large together: the limit is {MAX_TOTAL_BYTES >> 20} MiB in {MAX_FILES} files, each "
         "counted as often as it is named.",
         code="file_too_large",
-        param="input",
+        param=path,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from antiphon.server.transport.limits import BODY_LIMIT_BYTES
 from antiphon.wire.codec.types import JsonDict
 
-Tag = Literal["Realtime", "Responses", "Conversations", "Files", "Audio", "Sessions", "MiniCPM-o", "Queue", "Models", "Server"]
+Tag = Literal["Realtime", "Responses", "Chat", "Conversations", "Files", "Audio", "Sessions", "MiniCPM-o", "Queue", "Models", "Server"]
 
 JsonType: TypeAlias = type | UnionType
 """The type of a JSON body: a struct, a union of structs, or a collection of them."""
@@ -47,6 +47,7 @@ class Operation(NamedTuple):
         media_types: of responses that are not JSON.
         headers: of the response, besides the common ones.
         request_media_types: the first one is that of `request_type`.
+        names_events: whether each event of a stream has a line with its name; a stream without them ends with `[DONE]`.
     """
 
     id: str
@@ -63,6 +64,7 @@ class Operation(NamedTuple):
     media_types: Sequence[str] = ()
     headers: Mapping[str, Header] = {}
     request_media_types: Sequence[str] = (JSON_MEDIA_TYPE,)
+    names_events: bool = True
 
 
 # Sentences that operations share

@@ -172,7 +172,8 @@ class _DocumentWriter:
         if operation.response_type is not None:
             contents[JSON_MEDIA_TYPE] = self._media_type(operation.response_type, self._examples_of(operation).answers.get("200", {}))
         if operation.event_type is not None:
-            contents["text/event-stream"] = self._event_stream(operation.event_type, self._examples_of(operation).events)
+            describe = self._event_stream if operation.names_events else self._chunk_stream
+            contents["text/event-stream"] = describe(operation.event_type, self._examples_of(operation).events)
         return contents
 
     def _media_type(self, kind: JsonType, examples: Mapping[str, object]) -> Schema:
@@ -189,6 +190,22 @@ class _DocumentWriter:
         text = "".join(f"event: {event['type']}\ndata: {msgspec.json.encode(event).decode()}\n\n" for event in events)
         return {
             "itemSchema": {"type": "object", "required": required_fields, "properties": fields},
+            "examples": {"text": {"summary": "In two pieces", "serializedValue": text}},
+        }
+
+    def _chunk_stream(self, event_type: JsonType, events: Sequence[Schema]) -> Schema:
+        """An event stream whose events have no names: chunks, an error if it fails, and the end."""
+        chunk, error = (
+            {"type": "string", "contentMediaType": JSON_MEDIA_TYPE, "contentSchema": schema}
+            for schema in (self._schemas.by_type[event_type], reference("Error"))
+        )
+        text = "".join(f"data: {msgspec.json.encode(event).decode()}\n\n" for event in events) + "data: [DONE]\n\n"
+        return {
+            "itemSchema": {
+                "type": "object",
+                "required": ["data"],
+                "properties": {"data": {"anyOf": [chunk, error, {"const": "[DONE]"}]}},
+            },
             "examples": {"text": {"summary": "In two pieces", "serializedValue": text}},
         }
 

@@ -1,0 +1,95 @@
+"""The tools of a chat, as the engine gets them, and the choice among them."""
+
+from collections.abc import Iterable
+
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engine_api.options import CustomTool, FunctionTool, Tool, ToolChoice
+from antiphon.errors import ClientError, tool_choice_not_found
+from antiphon.wire.chat.request import ChatRequest
+from antiphon.wire.chat.tools import (
+    ChatAllowedTools,
+    ChatCustomChoice,
+    ChatCustomTool,
+    ChatFunctionChoice,
+    ChatFunctionTool,
+    ChatGrammarFormat,
+    ChatTool,
+    FunctionDefinition,
+    ToolReference,
+)
+from antiphon.wire.codec.fields import value_or
+
+
+def to_tools(request: ChatRequest, capabilities: Capabilities, model: str) -> tuple[Tool, ...]:
+    """
+    The tools of the request, or its functions, in the form from before tools.
+
+    Raises:
+        ClientError: the model can't call one.
+    """
+    functions = [ChatFunctionTool(function=each) for each in request.functions or ()]
+    field = "functions" if functions else "tools"
+    tools: list[ChatTool] = [*(request.tools or ()), *functions]
+    return tuple(_tool(tool, f"{field}[{index}]", capabilities, model) for index, tool in enumerate(tools))
+
+
+def _tool(tool: ChatTool, path: str, capabilities: Capabilities, model: str) -> Tool:
+    if not (capabilities.tools if isinstance(tool, ChatFunctionTool) else capabilities.custom_tools):
+        raise ClientError(
+            f"Unsupported parameter: '{path}' is not supported with the '{model}' model, which has no tool of type '{tool.type}'.",
+            code="unsupported_parameter",
+            param=path,
+        )
+    return _function(tool.function) if isinstance(tool, ChatFunctionTool) else _custom_tool(tool, capabilities)
+
+
+def _function(function: FunctionDefinition) -> FunctionTool:
+    return FunctionTool(function.name, function.description or None, function.parameters or None, value_or(function.strict, None))
+
+
+def _custom_tool(tool: ChatCustomTool, capabilities: Capabilities) -> CustomTool:
+    custom = tool.custom
+    description = custom.description or None
+    if not isinstance(custom.format, ChatGrammarFormat):
+        return CustomTool(custom.name, description)
+    syntax, grammar = custom.format.grammar.syntax, custom.format.grammar.definition
+    if capabilities.grammars:
+        return CustomTool(custom.name, description, syntax, grammar)
+    # A model that can't be held to a grammar is told it, as in the Responses API (docs/decisions/0010).
+    hint = f"The input must match this {syntax} grammar:\n{grammar}"
+    return CustomTool(custom.name, f"{description}\n\n{hint}" if description else hint)
+
+
+def to_tool_choice(request: ChatRequest, tools: Iterable[Tool]) -> ToolChoice:
+    """
+    The request's choice; without one, the model decides.
+
+    Raises:
+        ClientError: it chooses a tool that the request does not have.
+    """
+    names = {tool.name for tool in tools}
+    field = "function_call" if request.function_call else "tool_choice"
+    match request.function_call or request.tool_choice:
+        case "none" | "auto" as mode:
+            return ToolChoice(mode)
+        case "required":
+            if not names:
+                raise tool_choice_not_found(field, "required")
+            return ToolChoice("required")
+        case ToolReference(name=name):
+            return ToolChoice("required", _known_names([name], names, field))
+        case ChatFunctionChoice(function=reference) | ChatCustomChoice(custom=reference):
+            return ToolChoice("required", _known_names([reference.name], names, field))
+        case ChatAllowedTools(allowed_tools=choice):
+            choices = [each.function.name if isinstance(each, ChatFunctionChoice) else each.custom.name for each in choice.tools]
+            return ToolChoice(choice.mode, _known_names(choices, names, field))
+        case _:
+            return ToolChoice()
+
+
+def _known_names(choices: Iterable[str], names: set[str], field: str) -> tuple[str, ...]:
+    choices = tuple(dict.fromkeys(choices))
+    for name in choices:
+        if name not in names:
+            raise tool_choice_not_found(field, name)
+    return choices

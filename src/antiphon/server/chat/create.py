@@ -1,0 +1,127 @@
+"""`POST /v1/chat/completions`: a completion, whole or as a stream of chunks."""
+
+import contextlib
+import functools
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from antiphon.errors import ApiError, ServerError
+from antiphon.offload import offload
+from antiphon.runtime.core.driver import Driver
+from antiphon.runtime.service import Service
+from antiphon.server.chat.outcome import measure_chat
+from antiphon.server.chat.prepare import PreparedChat, prepare_chat
+from antiphon.server.chat.spoken import encode_audio
+from antiphon.server.http.auth import track_response
+from antiphon.server.http.body import read_json_body
+from antiphon.server.http.errors import error_response, json_response
+from antiphon.server.responses.event_stream import EventStream, run_stream
+from antiphon.server.transport import connection, logs
+from antiphon.wire.chat.request import decode_chat_request
+from antiphon.wire.chat.response import ChatCompletion
+from antiphon.wire.codec.types import encode
+
+
+class ChatEndpoint:
+    """A bare ASGI endpoint, because a stream writes to the transport."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service, started_at = self._service, time.perf_counter()
+        body = await read_json_body(Request(scope, receive))
+        service.live_sessions.check_admission()
+        if service.config.logging.content:
+            logs.get().info("asked", content=body.decode(errors="replace"))
+        request = await offload(len(body), decode_chat_request, body)
+        chat = await prepare_chat(service, scope, request, body)
+        del body, request  # as large as the request that was made of them
+        if chat.encoder is None:
+            await self._send_whole(chat, scope, receive, send, started_at)
+        else:
+            await self._send_stream(chat, scope, receive, send, started_at)
+
+    async def _send_whole(self, chat: PreparedChat, scope: Scope, receive: Receive, send: Send, started_at: float) -> None:
+        collector = CompletionCollector()
+        async with driving(self._service, scope, chat, collector, started_at) as run:
+            await run()
+            reply = await collector.response(self._service, chat.audio_format)
+        # Only now, when its tokens are counted, do its headers show the remaining limits.
+        reply.headers.update(chat.headers)
+        await reply(scope, receive, send)
+
+    async def _send_stream(self, chat: PreparedChat, scope: Scope, receive: Receive, send: Send, started_at: float) -> None:
+        assert chat.encoder is not None
+        heartbeat_s = self._service.config.server.heartbeat_s
+        client = EventStream[Any](chat.encoder, scope, send, heartbeat_s, chat.headers, chat.opening_events)
+        async with driving(self._service, scope, chat, client, started_at) as run:
+            is_sent = await run_stream(client, run)
+        if not is_sent:
+            await error_response(client.error or ServerError("The stream ended before it began."))(scope, receive, send)
+        self._service.metrics.stream_events += client.event_count
+
+
+@contextlib.asynccontextmanager
+async def driving(
+    service: Service, scope: Scope, chat: PreparedChat, client: "EventStream[Any] | CompletionCollector", started_at: float
+) -> AsyncIterator[Callable[..., Awaitable[None]]]:
+    """
+    All that counts, limits and ends a completion which is made for the connection of an HTTP request.
+
+    Yields:
+        What makes it; see `Driver.run` for its argument.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(chat.lease.release)
+        await stack.enter_async_context(track_response(scope, lambda: chat.record.tokens))
+        for _ in range(1, chat.choice_count):  # each choice takes a place of those that the key may have at once
+            await stack.enter_async_context(track_response(scope, lambda: 0))
+        on_retry = client.hold_head if isinstance(client, EventStream) else lambda: None
+        driver = Driver(chat.session, client, service.store, metrics=service.metrics, on_retry=on_retry)
+        stack.enter_context(service.live_sessions.track(driver))
+        stack.enter_context(measure_chat(service, chat.model, chat.record, client, started_at))
+        stack.enter_context(connection.from_scope(scope).notify(driver))
+        yield functools.partial(driver.run, chat.engine, chat.settings, chat.opening)
+
+
+class CompletionCollector:
+    """The client of a completion that is not streamed: it keeps what comes last."""
+
+    def __init__(self) -> None:
+        self.first_token_at: float | None = None  # no stream, so no first token
+        self.error: ApiError | None = None
+        self._answer: object = None
+
+    def send(self, event: object) -> None:
+        self._answer = event
+
+    def flush(self) -> None:
+        """Nothing is sent before the end."""
+
+    def close(self, error: ApiError | None) -> None:
+        self.error = error
+
+    async def response(self, service: Service, audio_format: str | None) -> Response:
+        """
+        The HTTP response.
+
+        Args:
+            audio_format: of a spoken answer.
+        """
+        if self.error is not None:
+            return error_response(self.error)
+        answer = self._answer
+        if answer is None:
+            return Response(status_code=499)  # the client hung up; only the log sees this
+        if isinstance(answer, bytes):
+            return json_response(answer)
+        size_bytes = 0
+        if isinstance(answer, ChatCompletion) and audio_format is not None:
+            size_bytes = await encode_audio(answer, audio_format, service.speech.audio_files)
+        return json_response(await offload(size_bytes, encode, answer))
