@@ -149,7 +149,7 @@ class ChatSession:
             effects += self._complete()
 
     def _complete(self) -> _Effects:
-        self.outcome = "completed"
+        self.outcome = "incomplete" if any(each.output.outcome == "incomplete" for each in self._choices.values()) else "completed"
         if not self._is_streaming:
             return [Send(self.completion()), Close()]
         effects: _Effects = []

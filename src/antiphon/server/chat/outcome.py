@@ -55,10 +55,11 @@ def measure_chat(service: Service, model: ServedModel, session: MeasuredChat, cl
         metrics.answers[name, outcome].observe(time.perf_counter() - started_at)
         if client.first_token_at is not None:
             metrics.first_token[name].observe(client.first_token_at - started_at)
-        if outcome == "completed" and (usage := session.usage) is not None:
+        is_whole = outcome in ("completed", "incomplete")
+        if is_whole and (usage := session.usage) is not None:
             metrics.tokens[name, "input"] += usage.prompt_tokens
             metrics.tokens[name, "output"] += usage.completion_tokens
-        if outcome == "completed" and service.config.logging.content:
+        if is_whole and service.config.logging.content:
             logs.get().info("answered", content=_loggable(session.completion()))
 
 
