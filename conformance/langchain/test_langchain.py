@@ -1,4 +1,4 @@
-"""LangChain's ChatOpenAI on the Responses API, replaying its history or naming the previous response."""
+"""LangChain's ChatOpenAI: on the Responses API, replaying its history or naming the previous response, and on Chat Completions."""
 
 import os
 
@@ -23,16 +23,16 @@ class Person(BaseModel):
     age: int
 
 
-@pytest.fixture(params=[False, True], ids=["replaying", "previous response"])
+WAYS = {
+    "replaying": {"use_responses_api": True},
+    "previous response": {"use_responses_api": True, "use_previous_response_id": True},
+    "chat completions": {"use_responses_api": False},
+}
+
+
+@pytest.fixture(params=WAYS)
 def model(request):
-    return ChatOpenAI(
-        model="parrot",
-        base_url=os.environ["ANTIPHON_URL"],
-        api_key="none",
-        use_responses_api=True,
-        use_previous_response_id=request.param,
-        max_retries=0,
-    )
+    return ChatOpenAI(model="parrot", base_url=os.environ["ANTIPHON_URL"], api_key="none", max_retries=0, **WAYS[request.param])
 
 
 def test_text(model):
@@ -69,3 +69,20 @@ def test_reasoning(model):
 def test_error(model):
     with pytest.raises(openai.InternalServerError):
         model.invoke("break at once")
+
+
+def test_several_tools_and_a_stream_of_calls(model):
+    bound = model.bind_tools([get_weather])
+    chunks = list(bound.stream("weather?"))
+    whole = chunks[0]
+    for chunk in chunks[1:]:
+        whole += chunk
+    assert [(call["name"], call["args"]) for call in whole.tool_calls] == [("get_weather", {"city": "Paris"})]
+
+
+def test_a_real_model():
+    model = ChatOpenAI(
+        model=os.environ["ANTIPHON_MODEL"], base_url=os.environ["ANTIPHON_URL"], api_key="none", use_responses_api=False, max_tokens=24
+    )
+    assert model.invoke("What is the capital of France?").text.strip()
+    assert "".join(chunk.text for chunk in model.stream("Say hello.")).strip()
