@@ -45,6 +45,8 @@ def test_every_kind_of_answer_is_of_the_types(client, question):
         model="parrot", messages=[{"role": "user", "content": question}], tools=[WEATHER, TIME, APPLY]
     )
     ChatCompletion.model_validate_json(whole.text if isinstance(whole.text, str) else whole.text(), strict=True)
+    if question == "patch":  # the types of chunks have no custom tools
+        return
     for chunk in ask(client, question, tools=[WEATHER, TIME], stream=True, stream_options={"include_usage": True}):
         ChatCompletionChunk.model_validate(chunk.model_dump(exclude_unset=True), strict=True)
 
@@ -109,7 +111,9 @@ def test_a_real_answer_in_a_form(client):
 
 def test_a_real_call_by_name(client):
     choice = {"type": "function", "function": {"name": "get_weather"}}
-    message = ask(client, "How is the weather in Paris?", model=MODEL, tools=[WEATHER], tool_choice=choice, max_tokens=200).choices[0].message
+    message = (
+        ask(client, "How is the weather in Paris?", model=MODEL, tools=[WEATHER], tool_choice=choice, max_tokens=200).choices[0].message
+    )
     assert message.tool_calls[0].function.name == "get_weather"
     assert "city" in json.loads(message.tool_calls[0].function.arguments)
 

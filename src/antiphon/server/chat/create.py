@@ -59,7 +59,7 @@ class ChatEndpoint:
     async def _send_stream(self, chat: PreparedChat, scope: Scope, receive: Receive, send: Send, started_at: float) -> None:
         assert chat.encoder is not None
         heartbeat_s = self._service.config.server.heartbeat_s
-        client = EventStream[Any](chat.encoder, scope, send, heartbeat_s, chat.headers, chat.opening_events)
+        client: EventStream[Any] = EventStream(chat.encoder, scope, send, heartbeat_s, chat.headers, chat.opening_events)
         async with driving(self._service, scope, chat, client, started_at) as run:
             is_sent = await run_stream(client, run)
         if not is_sent:
