@@ -35,6 +35,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
         sees: whether it uses `AppendImage` in full duplex.
         videos: whether it takes videos in the history, as `VideoPart`.
         clones: whether it can speak in the voice of a recording.
+        answers: whether it takes a `Respond`; false for a model that makes vectors of texts and nothing else.
         relays: the paths that it takes a `Relay` for, such as `chat/completions`.
         sessions: how many conversations it can have at once; None for no limit.
         temperature_default: what is sampled with if the request sets none; likewise `top_p_default`.
@@ -77,5 +78,6 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     sees: bool = False
     videos: bool = False
     clones: bool = False
+    answers: bool = True
     relays: tuple[str, ...] = ()
     sessions: int | None = None

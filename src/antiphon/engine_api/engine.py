@@ -38,7 +38,7 @@ def overrun_event(command: commands.EngineCommand, error: EngineOverrun) -> even
     beside it.
     """
     api_error = error.api_error()
-    if isinstance(command, commands.Respond | commands.Cancel):
+    if isinstance(command, commands.Respond | commands.Relay | commands.Cancel):
         return events.ResponseFailed.from_error(command.id, api_error)
     return events.EngineError(message=api_error.message, code=api_error.code)
 
@@ -50,7 +50,7 @@ class EngineConversation(Protocol):
         """
         Give the engine a command; never blocks.
 
-        Every `Respond` is answered by events with its id, which end in exactly one `ResponseEnded` or `ResponseFailed`,
+        Every `Respond` and `Relay` is answered by events with its id, which end in exactly one `ResponseEnded` or `ResponseFailed`,
         also after a `Cancel`.
 
         Raises:
@@ -142,6 +142,9 @@ class UpstreamObserver(Protocol):
     def on_upstream_error(self, name: str, reason: str) -> None:
         """The model's upstream server did not answer as it should; `reason` is one of a few words."""
 
+    def on_upstream_mend(self, name: str, kind: str) -> None:
+        """An answer of the model's upstream server lacked something that was added; `kind` is one of a few words."""
+
 
 class NullObserver:
     """An observer that does nothing."""
@@ -150,6 +153,9 @@ class NullObserver:
         pass
 
     def on_upstream_error(self, name: str, reason: str) -> None:
+        pass
+
+    def on_upstream_mend(self, name: str, kind: str) -> None:
         pass
 
 

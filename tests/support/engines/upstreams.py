@@ -183,13 +183,16 @@ class Watched:
     """A watcher that remembers."""
 
     def __init__(self):
-        self.states, self.failures = [], []
+        self.states, self.failures, self.mends = [], [], []
 
     def on_upstream_state(self, name, state):
         self.states.append(state)
 
     def on_upstream_error(self, name, reason):
         self.failures.append(reason)
+
+    def on_upstream_mend(self, name, kind):
+        self.mends.append(kind)
 
 
 def engine_for(base_url, place=None, **options):

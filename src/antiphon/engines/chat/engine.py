@@ -5,7 +5,7 @@ Any server with chat completions: vLLM, SGLang, llama.cpp, Ollama, LM Studio, a 
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -15,11 +15,14 @@ from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import BuildContext, Fetch
 from antiphon.engines.chat.media import inline_media, read_texts
 from antiphon.engines.chat.quirks import PROBE_INTERVAL_S, QUIRKS, Quirks, detect_quirks
+from antiphon.engines.chat.relay_request import RELAYS, asked_model, choice_count, relay_body, wants_usage
+from antiphon.engines.chat.relay_response import CountMend, RelayStreamReader, WholeRelayReader
 from antiphon.engines.chat.request import encode_request, flat_name
 from antiphon.engines.chat.response import ChatResponseReader
 from antiphon.engines.chat.token_counter import TokenCounter
 from antiphon.engines.upstream.client import UpstreamClient, UpstreamOptions, parse_capabilities, parse_options
 from antiphon.engines.upstream.engine import UpstreamEngine, UpstreamResponseReader
+from antiphon.errors import ClientError
 from antiphon.offload import offload
 
 DEFAULT_CAPABILITIES = Capabilities(
@@ -36,6 +39,7 @@ DEFAULT_CAPABILITIES = Capabilities(
     efforts=("none", "minimal", "low", "medium", "high", "xhigh", "max"),
     verbosities=("low", "medium", "high"),
     counts_tokens=True,
+    relays=RELAYS,
 )
 """What OpenAI's API has; what a certain model supports of it is not known here."""
 
@@ -78,7 +82,16 @@ def build(model: str, options: Mapping[str, Any], build_context: BuildContext) -
     counter = TokenCounter(upstream, capabilities.context_window)
     # A name that stands for many is no model's; a server with one model needs no name to count.
     counted_model = chat_options.model or (None if model.endswith("*") else model)
-    dialect = _ChatDialect(upstream, chat_options, quirks, build_context.fetch, counter, counted_model, pass_image_urls=pass_image_urls)
+    dialect = _ChatDialect(
+        upstream,
+        chat_options,
+        quirks,
+        build_context.fetch,
+        counter,
+        counted_model,
+        capabilities.relays,
+        pass_image_urls=pass_image_urls,
+    )
     return UpstreamEngine(upstream, dialect, capabilities)
 
 
@@ -98,6 +111,32 @@ def server_capabilities(quirks: Quirks | None, overrides: Mapping[str, Any], mod
     return parse_capabilities(capabilities, overrides, model)
 
 
+def check_relay(relay: commands.Relay, paths: Collection[str], model: str) -> None:
+    """
+    Check that requests for the path are passed on.
+
+    Raises:
+        ClientError: they are not.
+    """
+    if relay.path not in paths:
+        raise ClientError(f"The model '{model}' is sent no requests for /v1/{relay.path}.", code="unsupported_model", param="model")
+
+
+def relay_reader(relay: commands.Relay, fields: Mapping[str, msgspec.Raw], model: str, count_mend: CountMend) -> UpstreamResponseReader:
+    """The reader of the answer to a request that was passed on."""
+    name = asked_model(fields, model)
+    if not relay.stream:
+        return WholeRelayReader(relay.id, name, has_choices=relay.path != "embeddings", count_mend=count_mend)
+    return RelayStreamReader(
+        relay.id,
+        name,
+        is_chat=relay.path == "chat/completions",
+        choices=choice_count(fields),
+        wants_usage=wants_usage(fields),
+        count_mend=count_mend,
+    )
+
+
 class _ChatDialect:
     path = "/chat/completions"
 
@@ -109,6 +148,7 @@ class _ChatDialect:
         fetch: Fetch,
         counter: TokenCounter,
         counted_model: str | None,
+        relays: Collection[str],
         *,
         pass_image_urls: bool,
     ) -> None:
@@ -119,6 +159,7 @@ class _ChatDialect:
         self._fetch = fetch
         self._counter = counter
         self._counted_model = counted_model
+        self._relays = relays
         self._pass_image_urls = pass_image_urls
         self._probe_lock = asyncio.Lock()
         self._next_probe_at = 0.0
@@ -137,6 +178,13 @@ class _ChatDialect:
         tools = {flat_name(tool.name, tool.namespace): tool for tool in request.tools}
         body = await offload(request.size_bytes, encode_request, request, self._model or model, quirks)
         return body, ChatResponseReader(request.id, tools)
+
+    async def prepare_relay(self, relay: commands.Relay, model: str) -> tuple[bytes, UpstreamResponseReader]:
+        check_relay(relay, self._relays, model)
+        quirks = self._quirks or await self._resolve_quirks()
+        pass_image_urls = self._pass_image_urls and quirks.image_urls
+        body, fields = await relay_body(relay, self._model or model, quirks, self._fetch, pass_image_urls=pass_image_urls)
+        return body, relay_reader(relay, fields, model, self._upstream.count_mend)
 
     async def count_tokens(self, request: commands.Respond) -> int:
         quirks = self._quirks or await self._resolve_quirks()

@@ -10,7 +10,7 @@ import asyncio
 import base64
 import binascii
 import re
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
@@ -28,6 +28,9 @@ MAX_TOTAL_BYTES = 64 << 20
 MAX_FETCHES = 32
 MAX_CONCURRENT_FETCHES = 4
 FETCH_TIMEOUT_S = 30.0
+
+_UrlFetcher = Callable[[str, Fetch], Awaitable[str]]
+"""Fetches what a URL names, and returns it as a data URL."""
 
 MediaPart = history.ImagePart | history.FilePart
 
@@ -50,10 +53,23 @@ async def inline_media(request: commands.Respond, fetch: Fetch, *, pass_image_ur
     to_fetch = {part.url: part for part in media if part.url is not None and isinstance(part, kinds) and _is_remote(part)}
     if not to_fetch:
         return request
-    if len(to_fetch) > MAX_FETCHES:
-        raise ClientError(f"The input names {len(to_fetch)} URLs; at most {MAX_FETCHES} are fetched.", code="invalid_url", param="input")
-    data_urls = await _fetch_all(to_fetch, fetch)
+    data_urls = await _fetch_all(
+        {url: _fetch_image if isinstance(part, history.ImagePart) else _fetch_file for url, part in to_fetch.items()}, fetch
+    )
     return structs.replace(request, history=tuple(_with_inline_media(item, data_urls) for item in request.history))
+
+
+async def inline_urls(urls: Mapping[str, str], fetch: Fetch) -> dict[str, str]:
+    """
+    Data URLs by the URLs that they replace.
+
+    Args:
+        urls: each with the name of the field that it came in, such as `image_url`.
+
+    Raises:
+        ClientError: one can't or may not be fetched, or is not what its field is for.
+    """
+    return await _fetch_all({url: _URL_FETCHERS.get(field, _fetch_image) for url, field in urls.items()}, fetch)
 
 
 async def read_texts(request: commands.Respond, fetch: Fetch) -> commands.Respond:
@@ -88,21 +104,23 @@ def _is_remote(part: MediaPart) -> bool:
     return not has_content and part.url is not None and part.url.lower().startswith(("http://", "https://"))
 
 
-async def _fetch_all(parts_by_url: dict[str, MediaPart], fetch: Fetch) -> dict[str, str]:
+async def _fetch_all(fetchers: Mapping[str, _UrlFetcher], fetch: Fetch) -> dict[str, str]:
     """Data URLs by the URLs that they replace."""
+    if len(fetchers) > MAX_FETCHES:
+        raise ClientError(f"The input names {len(fetchers)} URLs; at most {MAX_FETCHES} are fetched.", code="invalid_url", param="input")
     data_urls: dict[str, str] = {}
     semaphore = asyncio.Semaphore(MAX_CONCURRENT_FETCHES)
 
-    async def fetch_part(url: str, part: MediaPart) -> None:
+    async def fetch_part(url: str, fetch_url: _UrlFetcher) -> None:
         async with semaphore:
             if sum(map(len, data_urls.values())) * 3 // 4 > MAX_TOTAL_BYTES:
                 raise _too_large("The input's images and documents together are", MAX_TOTAL_BYTES)
-            data_urls[url] = await (_fetch_image(url, fetch) if isinstance(part, history.ImagePart) else _fetch_file(url, fetch))
+            data_urls[url] = await fetch_url(url, fetch)
 
     try:
         async with asyncio.timeout(FETCH_TIMEOUT_S), asyncio.TaskGroup() as tasks:
-            for url, part in parts_by_url.items():
-                tasks.create_task(fetch_part(url, part))
+            for url, fetch_url in fetchers.items():
+                tasks.create_task(fetch_part(url, fetch_url))
     except TimeoutError:
         raise ClientError(
             f"Failed to download the input's URLs: it took longer than {FETCH_TIMEOUT_S:g} seconds.", code="invalid_url", param="input"
@@ -121,6 +139,20 @@ async def _fetch_file(url: str, fetch: Fetch) -> str:
     body, content_type = await fetch(url, "file_url", ("application/", "text/"))
     document = await offload(len(body), new_document, body, _file_name(url), content_type.partition(";")[0].strip().lower())
     return document.url
+
+
+async def _fetch_sound(url: str, fetch: Fetch) -> str:
+    body, content_type = await fetch(url, "audio_url", ("audio/",))
+    return await offload(len(body), _data_url, content_type.partition(";")[0].strip().lower(), body)
+
+
+async def _fetch_video(url: str, fetch: Fetch) -> str:
+    body, content_type = await fetch(url, "video_url", ("video/",))
+    return await offload(len(body), _data_url, content_type.partition(";")[0].strip().lower(), body)
+
+
+_URL_FETCHERS: dict[str, _UrlFetcher] = {"audio_url": _fetch_sound, "video_url": _fetch_video, "file_url": _fetch_file}
+"""By the name of the field; any other is an image's."""
 
 
 def _parts(request: commands.Respond) -> Iterator[history.HistoryPart]:

@@ -85,7 +85,7 @@ class ChatResponseReader:
         reason = END_REASONS.get(self._finish_reason or "", "stop")
         self._calls.close(out, is_complete=reason == "stop")
         if (usage := self._usage) is not None:
-            out.append(_usage(self._id, usage))
+            out.append(usage_event(self._id, usage))
         out.append(engine_events.ResponseEnded(self._id, reason))
         return True
 
@@ -180,7 +180,8 @@ def _annotation(annotation: JsonDict) -> JsonDict:
     return {"type": kind, **details} if isinstance(details, dict) else annotation
 
 
-def _usage(id: str, usage: chat_completions.Usage) -> engine_events.Usage:
+def usage_event(id: str, usage: chat_completions.Usage) -> engine_events.Usage:
+    """The token counts of a response."""
     prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
     reasoning = completion.reasoning_tokens if completion is not None else usage.reasoning_tokens
     return engine_events.Usage(

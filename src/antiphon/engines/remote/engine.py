@@ -345,7 +345,7 @@ class _RemoteConversation:
         except UnsendableFrame as error:
             self._refuse(command, _unsendable_error(error))
             return
-        if isinstance(command, commands.Respond):
+        if isinstance(command, commands.Respond | commands.Relay):
             self._active_response_ids[command.id] = None
         elif isinstance(command, commands.StartDuplex):
             self._is_duplex = True
@@ -393,7 +393,7 @@ class _RemoteConversation:
 
     def _refuse(self, command: commands.EngineCommand, error: ApiError) -> None:
         """Fail a request that can't be sent to the worker."""
-        if isinstance(command, commands.Respond) and not self._is_detached:
+        if isinstance(command, commands.Respond | commands.Relay) and not self._is_detached:
             self._deliver((engine_events.ResponseFailed.from_error(command.id, error),))
 
 

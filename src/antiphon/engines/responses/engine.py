@@ -4,7 +4,7 @@ Any server with the Responses API: vLLM, SGLang, OGX, a cloud, another antiphon.
 `docs/reference/engine-responses.md` describes every option.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -13,8 +13,10 @@ from antiphon.engine_api import commands
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import BuildContext, Fetch
 from antiphon.engine_api.token_estimate import estimate_input_tokens, media_tokens, separate_media
-from antiphon.engines.chat.engine import DEFAULT_CAPABILITIES
+from antiphon.engines.chat.engine import DEFAULT_CAPABILITIES, check_relay, relay_reader
 from antiphon.engines.chat.media import inline_media
+from antiphon.engines.chat.quirks import QUIRKS
+from antiphon.engines.chat.relay_request import relay_body
 from antiphon.engines.chat.request import flat_name
 from antiphon.engines.responses.request import ResponsesQuirks, encode_request, responses_body
 from antiphon.engines.responses.response import ResponsesResponseReader
@@ -24,6 +26,9 @@ from antiphon.engines.upstream.engine import UpstreamEngine, UpstreamResponseRea
 from antiphon.offload import offload
 
 _OPENAI_HOST = "api.openai.com"
+
+_RELAYS = ("embeddings",)
+"""The paths, beside its own, that a server with the Responses API is likely to have."""
 
 
 class ResponsesOptions(UpstreamOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,8 +64,9 @@ def build(model: str, options: Mapping[str, Any], build_context: BuildContext) -
     upstream = UpstreamClient(model, settings, build_context)
     is_openai = upstream.host == _OPENAI_HOST
     counted_model = settings.model or (None if model.endswith("*") else model)
-    dialect = _ResponsesDialect(upstream, settings, build_context.fetch, is_openai, counted_model)
-    return UpstreamEngine(upstream, dialect, _capabilities(settings, is_openai, model))
+    capabilities = _capabilities(settings, is_openai, model)
+    dialect = _ResponsesDialect(upstream, settings, build_context.fetch, is_openai, counted_model, capabilities.relays)
+    return UpstreamEngine(upstream, dialect, capabilities)
 
 
 def _capabilities(options: ResponsesOptions, is_openai: bool, model: str) -> Capabilities:
@@ -74,6 +80,7 @@ def _capabilities(options: ResponsesOptions, is_openai: bool, model: str) -> Cap
         encrypts_reasoning=True,
         compacts=is_openai,
         hosted=options.tools,
+        relays=_RELAYS,
     )
     return parse_capabilities(defaults, options.abilities, model)
 
@@ -89,8 +96,16 @@ class _ResponsesDialect:
     path = "/responses"
 
     def __init__(
-        self, upstream: UpstreamClient, options: ResponsesOptions, fetch: Fetch, is_openai: bool, counted_model: str | None
+        self,
+        upstream: UpstreamClient,
+        options: ResponsesOptions,
+        fetch: Fetch,
+        is_openai: bool,
+        counted_model: str | None,
+        relays: Collection[str],
     ) -> None:
+        self._upstream = upstream
+        self._relays = relays
         self._model = options.model
         self._endpoints = CountingEndpoints(upstream)
         self._counted_model = counted_model
@@ -112,6 +127,11 @@ class _ResponsesDialect:
         if answer is None:
             return await offload(request.size_bytes, estimate_input_tokens, request)
         return answer.input_tokens + media_tokens(media)
+
+    async def prepare_relay(self, relay: commands.Relay, model: str) -> tuple[bytes, UpstreamResponseReader]:
+        check_relay(relay, self._relays, model)
+        body, fields = await relay_body(relay, self._model or model, QUIRKS["openai"], self._fetch, pass_image_urls=self._pass_image_urls)
+        return body, relay_reader(relay, fields, model, self._upstream.count_mend)
 
     async def prepare_request(self, request: commands.Respond, model: str) -> tuple[bytes, UpstreamResponseReader]:
         request = await inline_media(request, self._fetch, pass_image_urls=self._pass_image_urls, supports_files=True)

@@ -289,6 +289,10 @@ class UpstreamClient:
         """Count a failure in the metrics, without effect on the circuit breaker; `reason` is one word."""
         self._build_context.observer.on_upstream_error(self._model, reason)
 
+    def count_mend(self, kind: str) -> None:
+        """Count an answer that was mended; `kind` is one word."""
+        self._build_context.observer.on_upstream_mend(self._model, kind)
+
     def close(self) -> None:
         """Close every connection; idempotent."""
         self._pool.close()

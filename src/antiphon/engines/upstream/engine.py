@@ -9,7 +9,7 @@ are delivered from the connection's own callbacks, so a token costs no task swit
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.capabilities import Capabilities
@@ -39,6 +39,19 @@ class UpstreamResponseReader(Protocol):
         """The response may get no longer: append what was held back of it, and its last event."""
 
 
+@runtime_checkable
+class BodyReader(UpstreamResponseReader, Protocol):
+    """A reader of an answer that is not streamed: its events come when all of it is there."""
+
+    async def conclude(self) -> list[engine_events.EngineEvent]:
+        """
+        All events of the response.
+
+        Raises:
+            ApiError: the answer can't be read, or says that the request failed.
+        """
+
+
 class UpstreamDialect(Protocol):
     """The API of one kind of server."""
 
@@ -50,6 +63,14 @@ class UpstreamDialect(Protocol):
 
         Raises:
             ApiError: the request has something that this server can't be sent.
+        """
+
+    async def prepare_relay(self, relay: commands.Relay, model: str) -> tuple[bytes, UpstreamResponseReader]:
+        """
+        The same for a request that is passed on to the path that it names.
+
+        Raises:
+            ApiError: likewise, or this server is passed none with that path.
         """
 
     async def count_tokens(self, request: commands.Respond) -> int:
@@ -109,7 +130,7 @@ class _UpstreamConversation:
 
     def send(self, command: commands.EngineCommand) -> None:
         match command:
-            case commands.Respond(id=id):
+            case commands.Respond(id=id) | commands.Relay(id=id):
                 self.upstream.concurrency_limit.reserve()
                 request = self._requests[id] = _Request(self, command)
                 request.task = self._tasks.create_task(request.run())
@@ -120,7 +141,7 @@ class _UpstreamConversation:
                     canceled_request.cancel()
             case commands.Configure() | commands.AppendAudio() | commands.CommitAudio() | commands.ClearAudio() | commands.Prepare():
                 pass  # its capabilities have no audio input
-            case commands.StartDuplex() | commands.AppendImage() | commands.ForceListen() | commands.Relay():
+            case commands.StartDuplex() | commands.AppendImage() | commands.ForceListen():
                 pass  # its capabilities have no full duplex
 
     def pause(self) -> None:
@@ -153,7 +174,7 @@ class _UpstreamConversation:
 class _Request:
     """One response, and the listener of its HTTP exchange. Delivers exactly one last event."""
 
-    def __init__(self, conversation: _UpstreamConversation, command: commands.Respond) -> None:
+    def __init__(self, conversation: _UpstreamConversation, command: commands.Respond | commands.Relay) -> None:
         self.command = command
         self.task: asyncio.Task[None] | None = None
         self._conversation = conversation
@@ -183,8 +204,15 @@ class _Request:
         conversation = self._conversation
         upstream, dialect = conversation.upstream, conversation.dialect
         async with upstream.concurrency_limit.slot():
-            body, self._reader = await dialect.prepare_request(self.command, conversation.model)
-            await upstream.stream(upstream.encode_request("POST", dialect.path, body), self, self._on_exchange, self._on_retry)
+            if isinstance(self.command, commands.Relay):
+                path = f"/{self.command.path}"
+                body, self._reader = await dialect.prepare_relay(self.command, conversation.model)
+            else:
+                path = dialect.path
+                body, self._reader = await dialect.prepare_request(self.command, conversation.model)
+            await upstream.stream(upstream.encode_request("POST", path, body), self, self._on_exchange, self._on_retry)
+        if isinstance(self._reader, BodyReader):
+            self._emit(await self._reader.conclude(), is_last=True)
 
     def cancel(self) -> None:
         """Stop; the task delivers the last event."""

@@ -81,6 +81,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     recordings_waiting_bytes: int = 0
     upstreams: Mapping[tuple[str, UpstreamState], int] = {}
     upstream_failures: Mapping[tuple[str, str], int] = {}
+    upstream_mends: Mapping[tuple[str, str], int] = {}
     queue_waiting: Mapping[str, int] = {}
     queue_serving: Mapping[str, int] = {}
     queue_waits: Mapping[str, Histogram] = {}
@@ -139,6 +140,7 @@ class Metrics:
         recordings_waiting_bytes: of recordings that have ended and are not stored yet.
         upstreams: the state of each upstream's breaker.
         upstream_failures: by upstream and reason.
+        upstream_mends: answers by upstream and what they lacked.
         queue_waiting: waiting tickets by model; likewise `queue_serving`.
         queue_waits: seconds from ticket to worker, by model.
         queue_tickets: by model, kind and outcome.
@@ -172,6 +174,7 @@ class Metrics:
         self.recordings_waiting_bytes = 0
         self.upstreams: dict[str, UpstreamState] = {}
         self.upstream_failures: Counter[tuple[str, str]] = Counter()
+        self.upstream_mends: Counter[tuple[str, str]] = Counter()
         self.queue_waiting: Mapping[str, int] = {}
         self.queue_serving: Mapping[str, int] = {}
         self.queue_waits: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(QUEUE_WAIT_BUCKETS_S))
@@ -199,6 +202,9 @@ class Metrics:
 
     def on_upstream_error(self, name: str, reason: str) -> None:
         self.upstream_failures[name, reason] += 1
+
+    def on_upstream_mend(self, name: str, kind: str) -> None:
+        self.upstream_mends[name, kind] += 1
 
     def attach_pool(self, waiting: Mapping[str, int], serving: Mapping[str, int], workers: Mapping[tuple[str, WorkerState], int]) -> None:
         """Read the pool's own counts: tickets waiting and served, by model, and workers by model and state."""

@@ -210,7 +210,7 @@ class _QueuedConversation(ForwardingConversation):
                 self.start_attempt()
 
     def _send_to_worker(self, inner: EngineConversation, command: commands.EngineCommand) -> None:
-        if type(command) is not commands.Respond:
+        if not isinstance(command, commands.Respond | commands.Relay):
             inner.send(command)
             return
         self._active_ids.add(command.id)  # before it is sent: the worker may deliver its end, or be lost, within `send`
@@ -227,14 +227,14 @@ class _QueuedConversation(ForwardingConversation):
         """
         if isinstance(command, commands.AppendAudio):
             return self._requirements.kind == "realtime" and asyncio.get_running_loop().time() >= self._retry_at_s
-        return isinstance(command, commands.Respond)
+        return isinstance(command, commands.Respond | commands.Relay)
 
     def _cancel(self, id: str) -> None:
         if self._pending.cancel(id):
             self._deliver((engine_events.ResponseEnded(id, "cancelled"),))
 
     def _reject(self, command: commands.EngineCommand) -> None:
-        if isinstance(command, commands.Respond):
+        if isinstance(command, commands.Respond | commands.Relay):
             self._deliver((engine_events.ResponseFailed.from_error(command.id, _worker_lost_error()),))
 
     # From the engine
@@ -315,7 +315,7 @@ class _QueuedConversation(ForwardingConversation):
             try:
                 self._send_to_worker(inner, command)
             except EngineOverrun as error:
-                if isinstance(command, commands.Respond):
+                if isinstance(command, commands.Respond | commands.Relay):
                     batch.append(overrun_event(command, error))
         # What the worker delivered until here waits: clients hear of the worker before they hear anything from it.
         attempt.is_open = True

@@ -46,12 +46,12 @@ class PendingCommands:
     def cancel(self, id: str) -> bool:
         """Drop the request with that id; returns whether there was one."""
         count = len(self._commands)
-        self._commands = [each for each in self._commands if not (isinstance(each, commands.Respond) and each.id == id)]
+        self._commands = [each for each in self._commands if not (isinstance(each, commands.Respond | commands.Relay) and each.id == id)]
         return len(self._commands) < count
 
     def response_ids(self) -> list[str]:
         """The ids of the stored requests."""
-        return [each.id for each in self._commands if isinstance(each, commands.Respond)]
+        return [each.id for each in self._commands if isinstance(each, commands.Respond | commands.Relay)]
 
     def take(self) -> Iterator[commands.EngineCommand]:
         """Return all commands and forget them."""

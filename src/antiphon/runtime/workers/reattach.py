@@ -58,7 +58,8 @@ class _ReattachingConversation(ForwardingConversation):
     def send(self, command: commands.EngineCommand) -> None:
         if self.inner is not None and not self._early_commands:
             self.inner.send(command)
-        elif isinstance(command, commands.Respond | commands.Cancel):  # others concern audio input, and these engines do not listen
+        # Others concern audio input, and these engines do not listen.
+        elif isinstance(command, commands.Respond | commands.Relay | commands.Cancel):
             if len(self._early_commands) >= MAX_EARLY_COMMANDS:
                 raise EngineOverrun("its process is being replaced")
             self._early_commands.append(command)
@@ -91,7 +92,8 @@ class _ReattachingConversation(ForwardingConversation):
                 await over_event.wait()
         except ApiError as error:
             early, self._early_commands = self._early_commands, []
-            failures = [engine_events.ResponseFailed.from_error(each.id, error) for each in early if isinstance(each, commands.Respond)]
+            requests = [each for each in early if isinstance(each, commands.Respond | commands.Relay)]
+            failures = [engine_events.ResponseFailed.from_error(each.id, error) for each in requests]
             if failures:
                 self._deliver(failures)
 

@@ -216,6 +216,9 @@ def _backends(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
     yield families.counter("antiphon_webhook_attempts", "Attempts to deliver webhooks.", ("endpoint", "outcome"), metrics.webhook_attempts)
     yield families.gauge("antiphon_webhooks_pending", "Webhooks that wait.", ("endpoint",), _by_label(metrics.webhooks_pending))
     yield families.counter("antiphon_upstream_failures", "Failed requests to upstreams.", ("upstream", "reason"), metrics.upstream_failures)
+    yield families.counter(
+        "antiphon_upstream_mends", "Answers passed on that lacked something.", ("upstream", "mend"), metrics.upstream_mends
+    )
 
 
 def _by_label(values: Mapping[str, T]) -> LabelledValues[tuple[str], T]:

@@ -1,0 +1,278 @@
+"""
+A client's own request, made fit for the model's server: as it came, but for what this server must decide itself.
+
+Only the fields that are named here are decoded; all others keep their place, their order and their spelling: `1.0`
+stays `1.0`, null stays null.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from antiphon.engine_api import commands
+from antiphon.engine_api.engine import Fetch
+from antiphon.engines.chat.media import inline_urls
+from antiphon.engines.chat.quirks import Quirks
+from antiphon.engines.chat.request import BLOCKED_KEYS, BLOCKED_TEMPLATE_ARGUMENTS
+from antiphon.errors import ClientError, unparsable_json
+from antiphon.offload import offload
+from antiphon.wire.codec.types import JsonDict, JsonValue
+
+RELAYS = ("chat/completions", "completions", "embeddings")
+"""The paths of a server with chat completions that requests are passed on to."""
+
+Fields = dict[str, Raw]
+
+OWN_KEYS = frozenset(
+    (
+        "messages",
+        "model",
+        "stream",
+        "stream_options",
+        "n",
+        "best_of",
+        "tools",
+        "tool_choice",
+        "functions",
+        "function_call",
+        "response_format",
+        "logprobs",
+        "modalities",
+        "audio",
+        "echo",
+        "return_tokens_as_token_ids",
+    )
+)
+"""
+Of the keys that a mapped request doesn't pass on, those that the API passed on has itself. `store` and `metadata` are
+not among them: nothing is stored with the operator's account at the upstream.
+"""
+
+RELAY_BLOCKED_KEYS = BLOCKED_KEYS - OWN_KEYS
+
+_TEMPLATE_KEY = "chat_template_kwargs"
+_NULL = b"null"
+_MEDIA_KEYS = ("image", "audio", "video", "url")
+"""Fields of a part that some servers take base64 or a URL in."""
+
+_REMOTE_URL = re.compile(r"https?://", re.IGNORECASE)
+_INLINE_URL = re.compile(r"data:", re.IGNORECASE)
+
+T = TypeVar("T")
+
+
+def decode_fields(body: bytes) -> Fields:
+    """
+    The fields of a request.
+
+    Raises:
+        ClientError: it is not JSON, or no object.
+    """
+    try:
+        return msgspec.json.decode(body, type=Fields)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise unparsable_json(str(error)) from None
+
+
+async def relay_body(
+    relay: commands.Relay, model: str, quirks: Quirks, fetch: Fetch, *, pass_image_urls: bool
+) -> tuple[bytes, Mapping[str, Raw]]:
+    """
+    The body for the model's server, and the fields that the client sent.
+
+    Args:
+        pass_image_urls: the upstream fetches images itself.
+
+    Raises:
+        ClientError: it is not JSON, or names something that can't or may not be fetched.
+    """
+    size_bytes = len(relay.body)
+    fields = await offload(size_bytes, decode_fields, relay.body)
+    urls = await offload(size_bytes, _media_urls, fields.get("messages"))
+    to_fetch = {url: key for url, key in urls.items() if not pass_image_urls or not _is_image(key)}
+    try:
+        data_urls = await inline_urls(to_fetch, fetch)
+    except ClientError as error:
+        error.param = "messages" if error.param == "input" else error.param
+        raise
+    return await offload(size_bytes, _encode, fields, relay, model, quirks, data_urls), fields
+
+
+def _is_image(key: str) -> bool:
+    return key.startswith(("image", "input_image"))
+
+
+def _encode(fields: Fields, relay: commands.Relay, model: str, quirks: Quirks, data_urls: Mapping[str, str]) -> bytes:
+    sent = {key: value for key, value in fields.items() if key not in RELAY_BLOCKED_KEYS}
+    sent["model"] = _raw(model)
+    if _TEMPLATE_KEY in sent and (arguments := _decode(sent[_TEMPLATE_KEY], Fields)) is not None:
+        sent[_TEMPLATE_KEY] = _raw({key: value for key, value in arguments.items() if key not in BLOCKED_TEMPLATE_ARGUMENTS})
+    if (messages := _decode(sent.get("messages"), list[Raw])) is not None:
+        sent["messages"] = _raw([_message(message, quirks, data_urls) for message in messages])
+    if relay.path != "embeddings":
+        sent = _fit(sent, quirks) if relay.path == "chat/completions" else sent
+        if relay.stream:
+            options = _decode(sent.get("stream_options"), Fields) or {}
+            sent["stream_options"] = _raw(options | {"include_usage": Raw(b"true")})
+    return msgspec.json.encode(sent)
+
+
+def _raw(value: object) -> Raw:
+    return Raw(msgspec.json.encode(value))
+
+
+def _decode(raw: Raw | None, kind: type[T]) -> T | None:
+    """The value, or None if it is missing or of another type: whether that is wrong, the model's server says."""
+    if raw is None:
+        return None
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError:
+        return None
+
+
+# What differs between servers
+
+
+def _fit(fields: Fields, quirks: Quirks) -> Fields:
+    for edit in (_rename_output_limit, _allow_tools):
+        fields = edit(fields, quirks)
+    return fields
+
+
+def _rename_output_limit(fields: Fields, quirks: Quirks) -> Fields:
+    right = quirks.max_tokens_field
+    wrong = "max_tokens" if right == "max_completion_tokens" else "max_completion_tokens"
+    if wrong not in fields or bytes(fields.get(right, Raw(_NULL))) != _NULL or bytes(fields[wrong]) == _NULL:
+        return fields
+    return {right if key == wrong else key: value for key, value in fields.items() if key != right}
+
+
+class _Name(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
+class _ToolReference(msgspec.Struct, frozen=True):
+    type: str = "function"
+    function: _Name = _Name()
+    custom: _Name = _Name()
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.type, self.custom.name if self.type == "custom" else self.function.name
+
+
+class _AllowedTools(msgspec.Struct, frozen=True):
+    mode: str = "auto"
+    tools: tuple[_ToolReference, ...] = ()
+
+
+class _Choice(_ToolReference, frozen=True):
+    allowed_tools: _AllowedTools = _AllowedTools()
+
+
+def _allow_tools(fields: Fields, quirks: Quirks) -> Fields:
+    """Tools that may not be called are left out where the server doesn't know that form of `tool_choice`."""
+    choice, tools = _decode(fields.get("tool_choice"), _Choice), _decode(fields.get("tools"), list[Raw])
+    if choice is None or tools is None or quirks.tool_choice == "openai":
+        return fields
+    if choice.type == "allowed_tools":
+        mode, allowed = choice.allowed_tools.mode, {tool.key for tool in choice.allowed_tools.tools}
+    elif quirks.tool_choice != "named":
+        mode, allowed = "required", {choice.key}
+    else:
+        return fields
+    references = [_decode(tool, _ToolReference) for tool in tools]
+    kept = [tool for tool, reference in zip(tools, references, strict=True) if reference is None or reference.key in allowed]
+    fields = fields | {"tools": _raw(kept), "tool_choice": _raw(mode)}
+    return {key: value for key, value in fields.items() if key != "tool_choice" or quirks.tool_choice != "none"}
+
+
+_REASONING_FIELDS = ("reasoning_content", "reasoning")
+
+
+def _message(raw: Raw, quirks: Quirks, data_urls: Mapping[str, str]) -> Raw:
+    message = _decode(raw, Fields)
+    if message is None:
+        return raw
+    edited = dict(message)
+    role = _decode(message.get("role"), str)
+    if role == "developer" and not quirks.developer_role:
+        edited["role"] = _raw("system")
+    name = quirks.reasoning_field
+    if name is not None and role == "assistant" and name not in message:
+        edited = {name if key in _REASONING_FIELDS else key: value for key, value in edited.items()}
+    if data_urls and (parts := _decode(message.get("content"), list[Raw])) is not None:
+        edited["content"] = _raw([_part(part, data_urls) for part in parts])
+    return raw if edited == message and list(edited) == list(message) else _raw(edited)
+
+
+# Media
+
+
+def _media_urls(messages: Raw | None) -> dict[str, str]:
+    """The URLs of media in all messages, with the name of the field that each came in."""
+    found: dict[str, str] = {}
+    for index, raw in enumerate(_decode(messages, list[Raw]) or ()):
+        message = _decode(raw, Fields)
+        parts = _decode(message.get("content"), list[Raw]) if message is not None else None
+        for number, part in enumerate(parts or ()):
+            if (fields := _decode(part, JsonDict)) is not None:
+                found |= _remote_urls(fields, f"messages[{index}].content[{number}]")
+    return found
+
+
+def _remote_urls(part: JsonDict, place: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for key, url in _urls(part):
+        if _REMOTE_URL.match(url):
+            found[url] = key
+        elif not _INLINE_URL.match(url):
+            # Some servers open what is neither as a file of theirs.
+            raise ClientError(
+                f"Invalid '{place}.{key}': a URL must begin with 'https://', 'http://' or 'data:'.",
+                code="invalid_url",
+                param=f"{place}.{key}",
+            )
+    return found
+
+
+def _urls(part: JsonDict) -> Iterator[tuple[str, str]]:
+    """The URLs of a part, each with its field: `image_url`, `video_url` and the like, as a text or in an object."""
+    for key, value in part.items():
+        url = value.get("url") if isinstance(value, dict) else value
+        if isinstance(url, str) and (key.endswith("_url") or (key in _MEDIA_KEYS and "://" in url)):
+            yield key, url
+
+
+def _part(raw: Raw, data_urls: Mapping[str, str]) -> Raw:
+    part = _decode(raw, JsonDict)
+    if part is None or not any(url in data_urls for _key, url in _urls(part)):
+        return raw
+    fields = {key for key, url in _urls(part) if url in data_urls}
+    return _raw({key: _inline(value, data_urls) if key in fields else value for key, value in part.items()})
+
+
+def _inline(value: JsonValue, data_urls: Mapping[str, str]) -> JsonValue:
+    if isinstance(value, dict):
+        return {key: _inline(inner, data_urls) if key == "url" else inner for key, inner in value.items()}
+    return data_urls.get(value, value) if isinstance(value, str) else value
+
+
+def wants_usage(fields: Mapping[str, Raw]) -> bool:
+    """Whether the client has asked for usage in its stream."""
+    options = _decode(fields.get("stream_options"), Fields) or {}
+    return bytes(options.get("include_usage", Raw(_NULL))) == b"true"
+
+
+def choice_count(fields: Mapping[str, Raw]) -> int:
+    """How many answers the client has asked for."""
+    return max(1, _decode(fields.get("n"), int) or 1)
+
+
+def asked_model(fields: Mapping[str, Raw], default: str) -> str:
+    """The name of the model in the client's request."""
+    return _decode(fields.get("model"), str) or default
