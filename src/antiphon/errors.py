@@ -344,6 +344,15 @@ def shutting_down() -> ServerError:
     return overloaded_error("The server is shutting down. Please try again.", code=SHUTTING_DOWN_CODE, retry_after_s=5)
 
 
+def only_embeds(model: str) -> ClientError:
+    """The model makes vectors of texts, and was asked for an answer."""
+    return ClientError(
+        f"The model '{model}' makes vectors of texts and gives no answers: it can be used with /v1/embeddings alone.",
+        code="unsupported_model",
+        param="model",
+    )
+
+
 def invalid_tool_call(problem: str) -> UpstreamError:
     """A model server's tool call can't be followed; `problem` says why, beginning with the call."""
     return UpstreamError(f"The model server sent an invalid tool call: {problem}.", code="server_error")

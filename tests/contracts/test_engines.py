@@ -112,7 +112,7 @@ def test_an_engine_that_stops_fails_what_it_was_saying_so_that_clients_try_again
 
 
 def test_every_engine_is_held_to_the_contract():
-    assert {case.values[0] for case in CASES} - {"child"} == set(ENGINES)
+    assert {case.values[0] for case in CASES} - {"child"} == set(ENGINES) - {"embeddings"}, "which answers nothing"
 
 
 # Engines that listen, and those that speak

@@ -64,7 +64,16 @@ class Embedder:
         Raises:
             ServerError: `weights_unavailable`; the files are missing or damaged.
         """
-        await self._run(self._load)
+        await self._loaded_model()
+
+    async def dimensions(self) -> int:
+        """
+        How many numbers a vector has.
+
+        Raises:
+            ServerError: as `start`.
+        """
+        return (await self._loaded_model()).dimensions
 
     async def embed(self, texts: Sequence[str]) -> Floats:
         """
@@ -78,7 +87,7 @@ class Embedder:
     async def embed_counted(self, texts: Sequence[str]) -> EmbeddedTexts:
         """As `embed`, with the number of tokens."""
         with self._place():
-            model = await self._run(self._load)
+            model = await self._loaded_model()
             token_ids: list[list[int]] = []
             for chars in _batches([len(text) for text in texts], TOKENIZE_CHARS):
                 token_ids += await self._run(functools.partial(_tokenize, model, texts[chars]))
@@ -115,6 +124,9 @@ class Embedder:
     def _check_is_open(self) -> None:
         if not self._is_open:
             raise shutting_down() from None
+
+    async def _loaded_model(self) -> MiniLM:
+        return await self._run(self._load) if self._model is None else self._model
 
     def _load(self) -> MiniLM:
         if self._model is None:

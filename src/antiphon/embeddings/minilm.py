@@ -52,7 +52,7 @@ class MiniLM:
         try:
             self._tokenizer = WordPiece.from_file(folder / TOKENIZER_FILE)
             self._weights = tensors.load(folder / WEIGHTS_FILE)
-            self.dimensions = self._weights["embeddings.word_embeddings.weight"].shape[1]
+            self.dimensions: int = self._weights["embeddings.word_embeddings.weight"].shape[1]
             names = sorted(
                 {name.rpartition(".attention.self.query.weight")[0] for name in self._weights if name.endswith("self.query.weight")}
             )

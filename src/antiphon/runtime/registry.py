@@ -25,7 +25,7 @@ from antiphon.engine_api.engine import (
 from antiphon.engine_api.options import ConversationKind
 from antiphon.engines.duplex.options import can_adapt
 from antiphon.engines.duplex.vision import OcrReader, new_ocr_reader
-from antiphon.errors import ClientError, missing_parameter, model_not_found
+from antiphon.errors import ClientError, missing_parameter, model_not_found, only_embeds
 from antiphon.runtime.core import lazy
 from antiphon.runtime.core.engine_types import ENGINES, NATIVE_ENGINES, load_builder
 from antiphon.runtime.scheduling.base import POOLED_ENGINES, Coordinator, Worker
@@ -48,6 +48,7 @@ class ServedModel(Struct, frozen=True, eq=False):
         with_speech: adds speech recognition and a voice to an engine that lacks them.
         duplex_engine: answers MiniCPM-o clients, which wait for a worker first.
         family: the configured name with `*` that this name belongs to; None for a model configured by its own name.
+        answers: false for a model that makes vectors of texts and nothing else.
     """
 
     name: str
@@ -56,6 +57,7 @@ class ServedModel(Struct, frozen=True, eq=False):
     with_speech: Callable[[Engine], Engine]
     duplex_engine: QueuedEngine
     family: str | None = None
+    answers: bool = True
 
     def require_worker(self) -> None:
         """
@@ -120,6 +122,8 @@ class ModelRegistry:
         duplex_engine = self._queued_engine(
             entry.name, lambda worker: self._cached_duplex(worker if worker.capabilities.full_duplex else with_speech(worker))
         )
+        if not engine.capabilities.answers:
+            return ServedModel(entry.name, engine, created_at, lambda engine: engine, duplex_engine, answers=False)
         if isinstance(engine, WorkerPoolEngine):
             for address, worker in engine.workers.items():
                 id, slots = self._new_worker_id(entry.name), entry.sessions or worker.capabilities.sessions or 1
@@ -194,9 +198,39 @@ class ModelRegistry:
         names = await model.engine.list_models() if isinstance(model.engine, ListingEngine) else ()
         return [structs.replace(model, name=name) for name in names if self._find_family(name) is model]
 
+    def answering(self) -> list[ServedModel]:
+        """Those that give answers, in the order configured."""
+        return [model for model in self._models.values() if model.answers]
+
     def find(self, name: str | None) -> ServedModel:
         """
-        The model of that name; without a name, the first that is configured without `*`.
+        The model of that name, to answer; without a name, the first that is configured without `*`.
+
+        Raises:
+            ClientError: as `find_any`; or `unsupported_model`: it gives no answers.
+        """
+        if name is None:
+            name = next((model.name for model in self.answering() if not model.name.endswith("*")), None)
+        model = self.find_any(name)
+        if not model.answers:
+            raise only_embeds(model.name)
+        return model
+
+    def find_relaying(self, name: str | None, path: str) -> ServedModel:
+        """
+        The model of that name, to take requests for `path`; without a name, the first that takes them.
+
+        Raises:
+            ClientError: as `find_any`.
+        """
+        if name is None:
+            takers = (model for model in self._models.values() if path in model.engine.capabilities.relays)
+            name = next((model.name for model in takers if not model.name.endswith("*")), None)
+        return self.find_any(name)
+
+    def find_any(self, name: str | None) -> ServedModel:
+        """
+        The model of that name, whatever it is for; without a name, the first that is configured without `*`.
 
         A configured name that ends in `*` stands for every name that begins so, and the model has the requested name.
         An exact name wins over it, and a longer pattern over a shorter one.

@@ -133,12 +133,14 @@ class Catalogue(_Entry, frozen=True):
     Attributes:
         defaults: names of the default models to answer with, in the order to try.
         speech: names of the default models for speech, one of each kind.
+        embeddings: the name of the default model that makes vectors of texts.
         models: every model by name.
     """
 
     defaults: tuple[str, ...]
     models: dict[str, CatalogueModel]
     speech: tuple[str, ...] = ()
+    embeddings: str = ""
 
 
 def parse(text: str) -> Catalogue:
@@ -171,6 +173,11 @@ def default_models() -> tuple[CatalogueModel, ...]:
 def speech_models() -> tuple[CatalogueModel, ...]:
     """The default models for speech."""
     return tuple(find(name) for name in _packaged_catalogue().speech)
+
+
+def embedding_model() -> CatalogueModel:
+    """The default model that makes vectors of texts."""
+    return find(_packaged_catalogue().embeddings)
 
 
 def find(name: str, kind: ModelKind | None = None) -> CatalogueModel:

@@ -149,6 +149,6 @@ def _to_dict(model: CatalogueModel, folder: Path, states: Mapping[str, str]) -> 
         "homepage": model.homepage,
         "size_bytes": model.size_bytes,
         "state": {"here": "installed", "in part": "partial", "-": "absent"}[states[model.name]],
-        "default": model in (*catalogue.default_models()[:1], *catalogue.speech_models()),
+        "default": model in (*catalogue.default_models()[:1], *catalogue.speech_models(), catalogue.embedding_model()),
         "folder": str(folder / model.name),
     }

@@ -47,7 +47,7 @@ def serve(
     checks.raise_usage_error(checks.webhook_problems(loaded_config.config))
     notice = log.own_log(loaded_config.config, shell)
     with log.log_failure(loaded_config.config, shell):
-        config = weights.with_optional_speech(loaded_config.config, shell)
+        config = weights.with_optional_models(loaded_config.config, shell)
         # The supervisor must not load the server, which only its processes need.
         run = lazy.run.serve if is_alone else lazy.supervisor.serve
         with upstreams.note_unreachable(config, lambda note: notice(f"{note}; its models work as soon as it answers")):

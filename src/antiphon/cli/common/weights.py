@@ -4,11 +4,16 @@ from antiphon.cli.common import checks, progress
 from antiphon.cli.common.shell import Shell, UsageError
 from antiphon.config.load import Config, ModelEntry
 from antiphon.errors import ApiError
+from antiphon.installation import missing_modules
 from antiphon.runtime.speech import service
 from antiphon.weights import catalogue, fetch
 
 TEXT_ENGINES = ("local", "chat", "responses")
 """Engines without audio: talking to their models takes speech models, too."""
+
+
+WEIGHTS_ENGINES = ("local", "embeddings")
+"""Engines whose option `model` names weights."""
 
 
 def with_models(config: Config, shell: Shell) -> Config:
@@ -29,10 +34,23 @@ def with_models(config: Config, shell: Shell) -> Config:
         checks.check_models(config)
     for model in config.models:
         name = model.options.get("model")
-        if model.engine == "local" and isinstance(name, str) and name in catalogue.load():
+        if model.engine == "embeddings" and "path" not in model.options:
+            name = name or catalogue.embedding_model().name
+        if model.engine in WEIGHTS_ENGINES and isinstance(name, str) and name in catalogue.load():
             with progress.show_progress(shell) as report:
                 fetch.ensure(name, config.models_dir, report)
     return config
+
+
+def with_optional_models(config: Config, shell: Shell) -> Config:
+    """
+    `with_optional_speech`, and the default embedding model where no model is configured.
+
+    Raises:
+        ApiError: as `with_optional_speech`. If the embedding model can't be fetched, that only makes a note.
+    """
+    served_config = with_optional_speech(config, shell)
+    return served_config if config.models else _with_default_embeddings(served_config, shell)
 
 
 def with_optional_speech(config: Config, shell: Shell) -> Config:
@@ -78,6 +96,20 @@ def _fetch_speech(config: Config, shell: Shell) -> None:
     with progress.show_progress(shell) as report:
         for name in config.speech.catalogue_models:
             fetch.ensure(name, config.models_dir, report)
+
+
+def _with_default_embeddings(config: Config, shell: Shell) -> Config:
+    if missing_modules(("numpy",)):
+        return config
+    name = catalogue.embedding_model().name
+    try:
+        with progress.show_progress(shell) as report:
+            fetch.ensure(name, config.models_dir, report)
+    except ApiError as error:
+        shell.note(f"{error.message} So the server makes no vectors of texts.")
+        return config
+    entry = ModelEntry(name=name, engine="embeddings", options={"model": name})
+    return config.model_copy(update={"models": (*config.models, entry)})
 
 
 def _with_default_model(config: Config, shell: Shell) -> Config:

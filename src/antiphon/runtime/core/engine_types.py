@@ -8,6 +8,7 @@ from antiphon.installation import install_hint
 
 ENGINES: dict[str, str] = {
     "chat": "antiphon.engines.chat.engine",
+    "embeddings": "antiphon.engines.embeddings.engine",
     "local": "antiphon.engines.local.engine",
     "omni": "antiphon.engines.omni.engine",
     "realtime": "antiphon.engines.realtime.engine",
@@ -16,6 +17,9 @@ ENGINES: dict[str, str] = {
     "worker": "antiphon.engines.remote.engine",
 }
 """The module of each engine; it is loaded when a model uses it."""
+
+_EXTRAS = {"omni": "speech", "embeddings": "embeddings"}
+"""The extra with what an engine needs to be loaded; all others need none."""
 
 NATIVE_ENGINES = frozenset({"local"})
 """Engines that run native code in this process, and get a process of their own if the settings say so."""
@@ -32,6 +36,7 @@ def load_builder(engine: str) -> Build:
         raise ServerError(f"There is no engine '{engine}'; there are {quote_list(ENGINES)}.{did_you_mean(engine, ENGINES)}")
     try:
         build: Build = importlib.import_module(ENGINES[engine]).build
-    except ModuleNotFoundError as error:  # only `omni` needs an extra to be loaded
-        raise ServerError(f"The engine '{engine}' needs {error.name}, which is not installed. {install_hint('speech')}") from error
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get(engine, "speech")
+        raise ServerError(f"The engine '{engine}' needs {error.name}, which is not installed. {install_hint(extra)}") from error
     return build

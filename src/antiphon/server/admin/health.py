@@ -91,7 +91,7 @@ def routes(service: Service) -> list[GuardedRoute]:
         return json_response(ModelList("list", [_model_object(model) for model in await service.registry.list_models()]))
 
     async def retrieve_model(request: Request) -> Response:
-        return json_response(_model_object(service.registry.find(request.path_params["model"])))
+        return json_response(_model_object(service.registry.find_any(request.path_params["model"])))
 
     return guarded_routes(
         service,

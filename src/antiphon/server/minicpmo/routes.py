@@ -133,11 +133,11 @@ def select_model(service: Service, request: MinicpmoSessionRequest) -> ServedMod
         if not model.duplex_engine.has_worker:
             raise no_worker_error()
         raise _model_not_found(f"The model '{name}' can't do mode={request.mode}", request.mode)
-    models = [model for model in registry.all() if not model.name.endswith("*")]
+    models = [model for model in registry.answering() if not model.name.endswith("*")]
     for model in models:
         if supports_mode(model, request.mode):
             return model
-    if any(supports_mode(model, request.mode) for model in registry.all()):  # one that stands for many names
+    if any(supports_mode(model, request.mode) for model in registry.answering()):  # one that stands for many names
         raise missing_parameter("model")
     if not all(model.duplex_engine.has_worker for model in models):
         raise no_worker_error()

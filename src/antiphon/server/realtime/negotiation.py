@@ -98,10 +98,10 @@ def transcription_model(service: Service) -> ServedModel:
     """
     if (name := service.config.realtime.transcription_model) is not None:
         return service.registry.find(name)
-    for model in service.registry.all():
+    for model in service.registry.answering():
         if model.live_engine.capabilities.transcribes and not model.name.endswith("*"):
             return model
-    for model in service.registry.all():
+    for model in service.registry.answering():
         model.require_worker()  # it may be one that transcribes
     raise ClientError(
         "This server has no model that transcribes, so it has no transcription sessions.",
