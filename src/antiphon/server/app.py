@@ -10,7 +10,7 @@ from antiphon.runtime.service import Service
 from antiphon.server import shared_address
 from antiphon.server.admin import docs_page, health, metrics, queue, recordings
 from antiphon.server.audio import routes as audio
-from antiphon.server.chat import routes as chat
+from antiphon.server.chat import passed_on, routes as chat
 from antiphon.server.files import routes as files
 from antiphon.server.http.access_log import AccessLogMiddleware
 from antiphon.server.http.auth import GuardedRoute
@@ -30,6 +30,7 @@ def routes(service: Service) -> list[GuardedRoute]:
     surfaces = (
         responses,
         chat,
+        passed_on,
         conversations,
         files,
         websocket_mode,

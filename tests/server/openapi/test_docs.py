@@ -31,6 +31,7 @@ def test_every_route_is_described(route):
         for page in (
             "responses-api.md",
             "chat-completions.md",
+            "embeddings.md",
             "conversations.md",
             "files.md",
             "realtime-api.md",

@@ -221,8 +221,20 @@ def _media_urls(messages: Raw | None) -> dict[str, str]:
         parts = _decode(message.get("content"), list[Raw]) if message is not None else None
         for number, part in enumerate(parts or ()):
             if (fields := _decode(part, JsonDict)) is not None:
+                _check_file(fields, f"messages[{index}].content[{number}]")
                 found |= _remote_urls(fields, f"messages[{index}].content[{number}]")
     return found
+
+
+def _check_file(part: JsonDict, place: str) -> None:
+    file = part.get("file")
+    if isinstance(file, dict) and file.get("file_id") is not None:
+        # It would name a file of this server's account there, whoever has uploaded it.
+        raise ClientError(
+            f"Invalid '{place}.file.file_id': the model's server doesn't know this server's files. Send the file as 'file_data'.",
+            code="invalid_value",
+            param=f"{place}.file.file_id",
+        )
 
 
 def _remote_urls(part: JsonDict, place: str) -> dict[str, str]:

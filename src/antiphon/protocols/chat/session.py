@@ -33,6 +33,7 @@ from antiphon.protocols.session import (
 )
 from antiphon.wire.chat.response import ChatCompletion, ChatUsage, CompletionTokenDetails, PromptTokenDetails
 from antiphon.wire.chat.stream import ChatEvent, ContentDelta, RoleChunk, StreamError, UsageChunk
+from antiphon.wire.codec.types import encode
 
 _Effects = list[Effect[ChatEvent]]
 
@@ -137,7 +138,7 @@ class ChatSession:
 
     def _on_finished(self, choice: Choice, step: steps.OutputFinished, effects: _Effects) -> None:
         if step.failure is not None:
-            effects += self._fail(_api_error(step.failure))
+            effects += self._fail(engine_error(step.failure))
             return
         if step.outcome == "cancelled":  # by the engine on its own, as the client still waits
             effects += self._fail(ServerError("The model was stopped before it had finished.", code="server_error"))
@@ -167,6 +168,14 @@ class ChatSession:
             usage=self.usage,
             service_tier="default" if self._chat.request.service_tier else UNSET,
         )
+
+    def content(self) -> str:
+        """The whole completion as JSON, without the sound of a spoken one, for the log."""
+        completion = self.completion()
+        for choice in completion.choices:
+            if choice.message.audio:
+                choice.message.audio.data = b""
+        return encode(completion).decode()
 
     def _fail(self, error: ApiError) -> _Effects:
         self.outcome = "failed"
@@ -208,7 +217,7 @@ def chat_usage(usages: Sequence[engine_events.Usage]) -> ChatUsage:
     )
 
 
-def _api_error(failure: engine_events.ResponseFailed) -> ApiError:
+def engine_error(failure: engine_events.ResponseFailed) -> ApiError:
     """The engine's failure as an error for the client."""
     return UpstreamError(
         failure.message,

@@ -15,14 +15,14 @@ from antiphon.offload import offload
 from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.service import Service
 from antiphon.server.chat.outcome import measure_chat
-from antiphon.server.chat.prepare import PreparedChat, prepare_chat
+from antiphon.server.chat.prepare import prepare_chat
+from antiphon.server.chat.prepared import PreparedChat
 from antiphon.server.chat.spoken import encode_audio
 from antiphon.server.http.auth import track_response
 from antiphon.server.http.body import read_json_body
 from antiphon.server.http.errors import error_response, json_response
 from antiphon.server.responses.event_stream import EventStream, run_stream
 from antiphon.server.transport import connection, logs
-from antiphon.wire.chat.request import decode_chat_request
 from antiphon.wire.chat.response import ChatCompletion
 from antiphon.wire.codec.types import encode
 
@@ -39,32 +39,35 @@ class ChatEndpoint:
         service.live_sessions.check_admission()
         if service.config.logging.content:
             logs.get().info("asked", content=body.decode(errors="replace"))
-        request = await offload(len(body), decode_chat_request, body)
-        chat = await prepare_chat(service, scope, request, body)
-        del body, request  # as large as the request that was made of them
-        if chat.encoder is None:
-            await self._send_whole(chat, scope, receive, send, started_at)
-        else:
-            await self._send_stream(chat, scope, receive, send, started_at)
+        chat = await prepare_chat(service, scope, body)
+        del body  # as large as the request that was made of it
+        await send_answer(service, chat, scope, receive, send, started_at)
 
-    async def _send_whole(self, chat: PreparedChat, scope: Scope, receive: Receive, send: Send, started_at: float) -> None:
-        collector = CompletionCollector()
-        async with driving(self._service, scope, chat, collector, started_at) as run:
-            await run()
-            reply = await collector.response(self._service, chat.audio_format)
-        # Only now, when its tokens are counted, do its headers show the remaining limits.
-        reply.headers.update(chat.headers)
-        await reply(scope, receive, send)
 
-    async def _send_stream(self, chat: PreparedChat, scope: Scope, receive: Receive, send: Send, started_at: float) -> None:
-        assert chat.encoder is not None
-        heartbeat_s = self._service.config.server.heartbeat_s
-        client: EventStream[Any] = EventStream(chat.encoder, scope, send, heartbeat_s, chat.headers, chat.opening_events)
-        async with driving(self._service, scope, chat, client, started_at) as run:
-            is_sent = await run_stream(client, run)
-        if not is_sent:
-            await error_response(client.error or ServerError("The stream ended before it began."))(scope, receive, send)
-        self._service.metrics.stream_events += client.event_count
+async def send_answer(service: Service, chat: PreparedChat, scope: Scope, receive: Receive, send: Send, started_at: float) -> None:
+    """Answer a chat, whole or as a stream."""
+    await (_send_whole if chat.encoder is None else _send_stream)(service, chat, scope, receive, send, started_at)
+
+
+async def _send_whole(service: Service, chat: PreparedChat, scope: Scope, receive: Receive, send: Send, started_at: float) -> None:
+    collector = CompletionCollector()
+    async with driving(service, scope, chat, collector, started_at) as run:
+        await run()
+        reply = await collector.response(service, chat.audio_format)
+    # Only now, when its tokens are counted, do its headers show the remaining limits.
+    reply.headers.update(chat.headers)
+    await reply(scope, receive, send)
+
+
+async def _send_stream(service: Service, chat: PreparedChat, scope: Scope, receive: Receive, send: Send, started_at: float) -> None:
+    assert chat.encoder is not None
+    heartbeat_s = service.config.server.heartbeat_s
+    client: EventStream[Any] = EventStream(chat.encoder, scope, send, heartbeat_s, chat.headers, chat.opening_events)
+    async with driving(service, scope, chat, client, started_at) as run:
+        is_sent = await run_stream(client, run)
+    if not is_sent:
+        await error_response(client.error or ServerError("The stream ended before it began."))(scope, receive, send)
+    service.metrics.stream_events += client.event_count
 
 
 @contextlib.asynccontextmanager

@@ -9,8 +9,7 @@ from antiphon.errors import ApiError
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.server.transport import logs
-from antiphon.wire.chat.response import ChatCompletion, ChatUsage
-from antiphon.wire.codec.types import encode
+from antiphon.wire.chat.response import ChatUsage
 
 
 class MeasuredChat(Protocol):
@@ -32,8 +31,8 @@ class MeasuredChat(Protocol):
     @property
     def tokens(self) -> int: ...
 
-    def completion(self) -> ChatCompletion:
-        """The whole completion."""
+    def content(self) -> str:
+        """The whole completion, for the log."""
 
 
 class MeasuredClient(Protocol):
@@ -60,12 +59,4 @@ def measure_chat(service: Service, model: ServedModel, session: MeasuredChat, cl
             metrics.tokens[name, "input"] += usage.prompt_tokens
             metrics.tokens[name, "output"] += usage.completion_tokens
         if is_whole and service.config.logging.content:
-            logs.get().info("answered", content=_loggable(session.completion()))
-
-
-def _loggable(completion: ChatCompletion) -> str:
-    """The completion as JSON, without the sound of a spoken one."""
-    for choice in completion.choices:
-        if choice.message.audio:
-            choice.message.audio.data = b""
-    return encode(completion).decode()
+            logs.get().info("answered", content=session.content())

@@ -1,102 +1,40 @@
 """
-A chat that is ready to be answered, in whichever way its model is reached.
+Making a chat ready to be answered.
 
-`PREPARERS` is the one place where the ways meet: a chat is mapped to the words that every engine understands, or relayed
-as it came to an engine whose server speaks this protocol itself.
+`prepare_chat` is the one place where the ways meet: a chat is passed on as it came to an engine whose server speaks this
+protocol itself, or mapped to what every engine understands.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
-from types import MappingProxyType
-from typing import Any, Literal
-
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 from starlette.types import Scope
 
-from antiphon.engine_api.capabilities import Capabilities
-from antiphon.engine_api.engine import Engine
-from antiphon.engine_api.options import ConversationSettings
 from antiphon.offload import offload
 from antiphon.protocols.chat.session import ChatSession
-from antiphon.protocols.session import Session
-from antiphon.runtime.access.body_budget import BodyLease
 from antiphon.runtime.core.ids import new_id, padding
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.resolve_chat import resolve_chat
 from antiphon.runtime.service import Service
-from antiphon.server.chat.outcome import MeasuredChat
+from antiphon.server.chat.prepared import NOT_STORED, PreparedChat
+from antiphon.server.chat.relay import prepare_relayed_chat
 from antiphon.server.chat.spoken import check_audio_format
 from antiphon.server.http.auth import caller_settings, request_caller
 from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY
-from antiphon.server.responses.event_stream import StreamEncoder
-from antiphon.wire.chat.request import ChatRequest
-from antiphon.wire.chat.stream import ChunkEncoder, RoleChunk
-
-RELAY_PATH = "chat/completions"
-
-NOT_STORED = MappingProxyType({"antiphon-not-stored": "1"})
-"""Says that `store` was taken and not done: clients that always send it would fail at an error."""
-
-Way = Literal["mapped", "relayed"]
+from antiphon.wire.chat.request import ChatRequest, decode_chat_request
+from antiphon.wire.chat.stream import ChunkEncoder
 
 
-class ReceivedChat(Struct, frozen=True):
-    """A request as it came: `body` is its JSON."""
-
-    request: ChatRequest
-    body: bytes
-    model: ServedModel
-
-
-class PreparedChat(Struct, frozen=True, kw_only=True):
-    """
-    A chat that is ready to be answered.
-
-    Attributes:
-        session: answers it; its events are those of `encoder`, or end with a whole answer.
-        opening: what the session begins with.
-        record: the session, for the metrics and the limits.
-        encoder: writes the stream; None for an answer that is sent whole.
-        opening_events: types of events that come before any output.
-        choice_count: how many responses it makes, each of which counts against the limits of a key.
-        lease: of the memory that its files take.
-        headers: of the answer.
-    """
-
-    session: Session[Any, Any]
-    opening: object
-    record: MeasuredChat
-    engine: Engine
-    settings: ConversationSettings
-    model: ServedModel
-    lease: BodyLease
-    encoder: StreamEncoder[Any] | None
-    opening_events: tuple[type, ...] = (RoleChunk,)
-    choice_count: int = 1
-    audio_format: str | None = None
-    headers: Mapping[str, str] = {}
-
-
-Prepare = Callable[[Service, Scope, ReceivedChat], Awaitable[PreparedChat]]
-
-
-def choose_way(capabilities: Capabilities, request: ChatRequest) -> Way:
-    """How a chat reaches an engine: as it came where the engine takes it so, unless this server has something to add."""
-    needs_voice = request.is_spoken and not capabilities.audio_out
-    return "relayed" if RELAY_PATH in capabilities.relays and not needs_voice else "mapped"
-
-
-async def prepare_mapped(service: Service, scope: Scope, incoming: ReceivedChat) -> PreparedChat:
+async def prepare_mapped(service: Service, scope: Scope, request: ChatRequest, size_bytes: int, model: ServedModel) -> PreparedChat:
     """
     Load what a chat refers to, and make the session that maps it for its engine.
 
     Raises:
         ApiError: as `resolve_chat`, or the engine can't do what the request asks.
     """
-    request, model, caller = incoming.request, incoming.model, request_caller(scope)
+    caller = request_caller(scope)
     check_audio_format(request)
     lease = service.body_budget.lease(scope[BODY_LEASE_SCOPE_KEY].holder)
     try:
-        chat = await resolve_chat(service, request, model, caller.tenant, len(incoming.body), lease)
+        chat = await resolve_chat(service, request, model, caller.tenant, size_bytes, lease)
         session = await offload(chat.size_bytes, ChatSession, chat, new_id)
     except BaseException:
         lease.release()
@@ -129,17 +67,14 @@ async def prepare_mapped(service: Service, scope: Scope, incoming: ReceivedChat)
     )
 
 
-PREPARERS: Mapping[Way, Prepare] = {"mapped": prepare_mapped}
-"""The ways that there are; a chat that could go another one is mapped."""
-
-
-async def prepare_chat(service: Service, scope: Scope, request: ChatRequest, body: bytes) -> PreparedChat:
+async def prepare_chat(service: Service, scope: Scope, body: bytes) -> PreparedChat:
     """
     Make the session that answers a request.
 
     Raises:
-        ApiError: there is no such model, or it can't do what the request asks.
+        ApiError: the request is invalid, or there is no such model, or it can't do what the request asks.
     """
-    model = service.registry.find(request.model or None)
-    prepare = PREPARERS.get(choose_way(model.engine.capabilities, request), prepare_mapped)
-    return await prepare(service, scope, ReceivedChat(request, body, model))
+    if (relayed := await prepare_relayed_chat(service, scope, body)) is not None:
+        return relayed
+    request = await offload(len(body), decode_chat_request, body)
+    return await prepare_mapped(service, scope, request, len(body), service.registry.find(request.model or None))

@@ -7,7 +7,9 @@ from typing import Literal, NamedTuple, TypeAlias
 from antiphon.server.transport.limits import BODY_LIMIT_BYTES
 from antiphon.wire.codec.types import JsonDict
 
-Tag = Literal["Realtime", "Responses", "Chat", "Conversations", "Files", "Audio", "Sessions", "MiniCPM-o", "Queue", "Models", "Server"]
+Tag = Literal[
+    "Realtime", "Responses", "Chat", "Embeddings", "Conversations", "Files", "Audio", "Sessions", "MiniCPM-o", "Queue", "Models", "Server"
+]
 
 JsonType: TypeAlias = type | UnionType
 """The type of a JSON body: a struct, a union of structs, or a collection of them."""

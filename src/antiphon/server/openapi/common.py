@@ -12,6 +12,7 @@ TAGS: Mapping[Tag, str] = {
     "Realtime": "Spoken and written conversations over WebSocket or WebRTC, and the secrets with which browsers open them.",
     "Responses": "Responses of models, whole or as streams of events, and those that are stored.",
     "Chat": "Chat completions of models, whole or as streams of chunks.",
+    "Embeddings": "Vectors of texts, for search and comparison.",
     "Conversations": "Conversations, which responses read and add to.",
     "Files": "Uploaded files, which requests can refer to.",
     "Audio": "Transcription of audio files, and speech synthesis.",

@@ -1,0 +1,113 @@
+"""`POST /v1/completions` and `POST /v1/embeddings`: answered by engines that take such requests as they are."""
+
+import time
+from collections.abc import Iterable
+
+import msgspec
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from antiphon.errors import ClientError, invalid_type, quote_list, unparsable_json
+from antiphon.offload import offload
+from antiphon.runtime.registry import ServedModel
+from antiphon.runtime.service import Service
+from antiphon.server.chat.create import send_answer
+from antiphon.server.chat.relay import RelayHead, prepare_relay, read_head
+from antiphon.server.http.auth import GuardedRoute, guarded_routes
+from antiphon.server.http.body import read_json_body
+from antiphon.server.http.operation import BODY_ERRORS, INVALID_REQUEST, UNAVAILABLE, Operation
+from antiphon.server.transport import logs
+from antiphon.wire.http.completions import Completion, CompletionRequest
+from antiphon.wire.http.embeddings import EmbeddingList, EmbeddingsRequest
+
+_ERRORS = BODY_ERRORS | {
+    400: INVALID_REQUEST,
+    404: "There is no such model.",
+    502: "The engine failed, or the server behind it.",
+    503: UNAVAILABLE,
+}
+
+_COMPLETE = Operation(
+    "createCompletion",
+    "Chat",
+    "Continue a text, whole or as a stream",
+    Completion,
+    CompletionRequest,
+    Completion,
+    _ERRORS,
+    description="The request is passed on to the model's server as it is, and its answer to the client. Models that are not behind a "
+    "server with chat completions don't take it: use `/v1/chat/completions`.",
+    names_events=False,
+)
+_EMBED = Operation(
+    "createEmbeddings",
+    "Embeddings",
+    "Make vectors of texts",
+    EmbeddingList,
+    EmbeddingsRequest,
+    errors=_ERRORS,
+    description="A model behind another server is passed the request as it is. The embedded model reads the first 256 tokens of each "
+    "text, and its vectors have 384 numbers and unit length. Without a `model`, the first that makes vectors answers.",
+)
+
+
+def routes(service: Service) -> list[GuardedRoute]:
+    """The two routes."""
+    rows = (("completions", _COMPLETE), ("embeddings", _EMBED))
+    return guarded_routes(
+        service, [("POST", f"/v1/{path}", RelayEndpoint(service, path), "responses:write", operation) for path, operation in rows]
+    )
+
+
+class RelayEndpoint:
+    """
+    A bare ASGI endpoint, because a stream writes to the transport.
+
+    Args:
+        path: of the model server's API.
+    """
+
+    def __init__(self, service: Service, path: str) -> None:
+        self._service = service
+        self._path = path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service, started_at = self._service, time.perf_counter()
+        body = await read_json_body(Request(scope, receive))
+        service.live_sessions.check_admission()
+        if service.config.logging.content:
+            logs.get().info("asked", content=body.decode(errors="replace"))
+        head = await offload(len(body), _read_head, body)
+        model = service.registry.find_relaying(head.model or None, self._path)
+        model.require_worker()
+        if self._path not in model.engine.capabilities.relays:
+            raise _refusal(self._path, model, service.registry.all())
+        answer = prepare_relay(service, scope, self._path, body, head, model)
+        del body
+        await send_answer(service, answer, scope, receive, send, started_at)
+
+
+def _read_head(body: bytes) -> RelayHead:
+    if (head := read_head(body)) is not None:
+        return head
+    try:
+        msgspec.json.decode(body, type=RelayHead)
+    except msgspec.ValidationError as error:
+        message, _, place = str(error).partition(" - at `$.")
+        param = place.rstrip("`") or None
+        expected, _, actual = message.removeprefix("Expected ").partition(", got ")
+        raise invalid_type(param, expected.strip("`"), actual.strip("`")) from None
+    except (ValueError, RecursionError) as error:
+        raise unparsable_json(str(error)) from None
+    return RelayHead()
+
+
+def _refusal(path: str, model: ServedModel, models: Iterable[ServedModel]) -> ClientError:
+    """What to use in the place of a model that takes no such requests."""
+    takers = [each.name for each in models if path in each.engine.capabilities.relays]
+    hint = f" There {'is' if len(takers) == 1 else 'are'} {quote_list(takers)} for that." if takers else ""
+    problem = {
+        "completions": f"The model '{model.name}' takes no bare prompts: use /v1/chat/completions, with `messages`.",
+        "embeddings": f"The model '{model.name}' makes no vectors of texts.{hint}",
+    }
+    return ClientError(problem[path], code="unsupported_model", param="model")

@@ -1,0 +1,48 @@
+"""A chat that is ready to be answered, in whichever way its model is reached."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.engine_api.engine import Engine
+from antiphon.engine_api.options import ConversationSettings
+from antiphon.protocols.session import Session
+from antiphon.runtime.access.body_budget import BodyLease
+from antiphon.runtime.registry import ServedModel
+from antiphon.server.chat.outcome import MeasuredChat
+from antiphon.server.responses.event_stream import StreamEncoder
+from antiphon.wire.chat.stream import RoleChunk
+
+NOT_STORED = MappingProxyType({"antiphon-not-stored": "1"})
+"""Says that `store` was taken and not done: clients that always send it would fail at an error."""
+
+
+class PreparedChat(Struct, frozen=True, kw_only=True):
+    """
+    A chat that is ready to be answered.
+
+    Attributes:
+        session: answers it; its events are those of `encoder`, or end with a whole answer.
+        opening: what the session begins with.
+        record: the session, for the metrics and the limits.
+        encoder: writes the stream; None for an answer that is sent whole.
+        opening_events: types of events that come before any output.
+        choice_count: how many responses it makes, each of which counts against the limits of a key.
+        lease: of the memory that its files take.
+        headers: of the answer.
+    """
+
+    session: Session[Any, Any]
+    opening: object
+    record: MeasuredChat
+    engine: Engine
+    settings: ConversationSettings
+    model: ServedModel
+    lease: BodyLease
+    encoder: StreamEncoder[Any] | None
+    opening_events: tuple[type, ...] = (RoleChunk,)
+    choice_count: int = 1
+    audio_format: str | None = None
+    headers: Mapping[str, str] = {}

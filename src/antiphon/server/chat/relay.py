@@ -1,0 +1,91 @@
+"""Requests that are passed on as they came: which ones are, and their sessions."""
+
+import msgspec
+from msgspec import Struct
+from starlette.types import Scope
+
+from antiphon.engine_api import commands
+from antiphon.offload import offload
+from antiphon.protocols.chat.relay import RelayEncoder, RelaySession
+from antiphon.runtime.core.ids import new_id
+from antiphon.runtime.registry import ServedModel
+from antiphon.runtime.service import Service
+from antiphon.server.chat.prepared import NOT_STORED, PreparedChat
+from antiphon.server.http.auth import caller_settings, request_caller
+from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY
+from antiphon.wire.codec.structure import check_structure
+
+CHAT_PATH = "chat/completions"
+
+MAX_VALUES = 400_000
+"""JSON values of a request that is passed on. Few are decoded; the tokens of 300,000 are OpenAI's limit for embeddings."""
+
+_OWN_FILES = b'"file_id"'
+"""In a request that may name files uploaded to this server, which its model's server doesn't have."""
+
+
+class RelayHead(Struct):
+    """What this server needs to know of a request that it passes on; all else is for the model's server to check."""
+
+    model: str | None = None
+    stream: bool | None = None
+    n: int | None = None
+    modalities: list[str] | None = None
+    store: bool | None = None
+
+    @property
+    def is_spoken(self) -> bool:
+        """Whether the answer has audio."""
+        return "audio" in (self.modalities or ())
+
+
+def read_head(body: bytes) -> RelayHead | None:
+    """
+    The head of a request; None for what is no such request, and has to be read in full to say why.
+
+    Raises:
+        ClientError: it has too many values, or too many levels.
+    """
+    check_structure(body, MAX_VALUES)
+    try:
+        return msgspec.json.decode(body, type=RelayHead)
+    except (ValueError, RecursionError):
+        return None
+
+
+async def prepare_relayed_chat(service: Service, scope: Scope, body: bytes) -> PreparedChat | None:
+    """
+    The session that passes a chat on to the model's server; None if it has to be mapped: its model is not behind such a
+    server, or the request is wrong, or needs what this server adds: a voice, or uploaded files.
+
+    Raises:
+        ClientError: there is no such model, or the body has too many values.
+    """
+    head = await offload(len(body), read_head, body)
+    if head is None:
+        return None
+    model = service.registry.find(head.model or None)
+    capabilities = model.engine.capabilities
+    if CHAT_PATH not in capabilities.relays or (head.is_spoken and not capabilities.audio_out and model.live_engine is not model.engine):
+        return None
+    return None if _OWN_FILES in body else prepare_relay(service, scope, CHAT_PATH, body, head, model)
+
+
+def prepare_relay(service: Service, scope: Scope, path: str, body: bytes, head: RelayHead, model: ServedModel) -> PreparedChat:
+    """The session that passes a request on to the model's server, below `path` of its API."""
+    is_stream = bool(head.stream) and path != "embeddings"
+    relay = commands.Relay(id=new_id("relay"), path=path, body=body, stream=is_stream)
+    session = RelaySession(relay, model.engine.capabilities.context_window, keeps_content=service.config.logging.content)
+    return PreparedChat(
+        session=session,
+        opening=relay,
+        record=session,
+        engine=model.engine,
+        settings=caller_settings(request_caller(scope), model.name, "responses"),
+        model=model,
+        lease=service.body_budget.lease(scope[BODY_LEASE_SCOPE_KEY].holder),
+        encoder=RelayEncoder() if is_stream else None,
+        opening_events=(),
+        choice_count=min(max(head.n or 1, 1), 128),
+        headers=NOT_STORED if head.store is True else {},
+    )
