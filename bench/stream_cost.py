@@ -1,5 +1,6 @@
 """
-What does a streamed event cost in front of a chat server, beside nginx as a byte proxy, bare Python, and LiteLLM's proxy?
+What does a streamed event cost in front of a chat server, translated to Responses and passed on as it is ("relaying"), beside nginx as a
+byte proxy, bare Python, and LiteLLM's proxy?
 
 All stand before the same scripted upstream, in one run. CPU is read from the scheduler's own account of each server's processes, in
 nanoseconds, and divided by the tokens that went through; load comes from a process of its own. Medians of several rounds.
@@ -66,6 +67,13 @@ def nginx(folder):
 
 
 @contextlib.contextmanager
+def relaying(folder):
+    """Chat Completions, which are passed on as they are."""
+    with antiphon(folder) as (pid, port, _):
+        yield pid, port, CHAT
+
+
+@contextlib.contextmanager
 def litellm(folder):
     port = free_port()
     served = {"model": "hosted_vllm/mock-1", "api_base": f"http://127.0.0.1:{UPSTREAM_PORT}/v1", "api_key": "none"}
@@ -88,6 +96,7 @@ def bare(_folder):
 def candidates():
     if not os.environ.get("SKIP"):
         yield "antiphon", antiphon
+        yield "relaying", relaying
     if shutil.which("nginx"):
         yield "nginx", nginx
     else:

@@ -106,18 +106,18 @@ def _is_image(key: str) -> bool:
 
 
 def _encode(fields: Fields, relay: commands.Relay, model: str, quirks: Quirks, data_urls: Mapping[str, str]) -> bytes:
-    sent = {key: value for key, value in fields.items() if key not in RELAY_BLOCKED_KEYS}
-    sent["model"] = _raw(model)
-    if _TEMPLATE_KEY in sent and (arguments := _decode(sent[_TEMPLATE_KEY], Fields)) is not None:
-        sent[_TEMPLATE_KEY] = _raw({key: value for key, value in arguments.items() if key not in BLOCKED_TEMPLATE_ARGUMENTS})
-    if (messages := _decode(sent.get("messages"), list[Raw])) is not None:
-        sent["messages"] = _raw([_message(message, quirks, data_urls) for message in messages])
+    upstream_fields = {key: value for key, value in fields.items() if key not in RELAY_BLOCKED_KEYS}
+    upstream_fields["model"] = _raw(model)
+    if _TEMPLATE_KEY in upstream_fields and (arguments := _decode(upstream_fields[_TEMPLATE_KEY], Fields)) is not None:
+        upstream_fields[_TEMPLATE_KEY] = _raw({key: value for key, value in arguments.items() if key not in BLOCKED_TEMPLATE_ARGUMENTS})
+    if (messages := _decode(upstream_fields.get("messages"), list[Raw])) is not None:
+        upstream_fields["messages"] = _raw([_message(message, quirks, data_urls) for message in messages])
     if relay.path != "embeddings":
-        sent = _fit(sent, quirks) if relay.path == "chat/completions" else sent
+        upstream_fields = _fit(upstream_fields, quirks) if relay.path == "chat/completions" else upstream_fields
         if relay.stream:
-            options = _decode(sent.get("stream_options"), Fields) or {}
-            sent["stream_options"] = _raw(options | {"include_usage": Raw(b"true")})
-    return msgspec.json.encode(sent)
+            options = _decode(upstream_fields.get("stream_options"), Fields) or {}
+            upstream_fields["stream_options"] = _raw(options | {"include_usage": Raw(b"true")})
+    return msgspec.json.encode(upstream_fields)
 
 
 def _raw(value: object) -> Raw:
@@ -180,14 +180,14 @@ def _allow_tools(fields: Fields, quirks: Quirks) -> Fields:
     if choice is None or tools is None or quirks.tool_choice == "openai":
         return fields
     if choice.type == "allowed_tools":
-        mode, allowed = choice.allowed_tools.mode, {tool.key for tool in choice.allowed_tools.tools}
+        mode, keys = choice.allowed_tools.mode, {tool.key for tool in choice.allowed_tools.tools}
     elif quirks.tool_choice != "named":
-        mode, allowed = "required", {choice.key}
+        mode, keys = "required", {choice.key}
     else:
         return fields
     references = [_decode(tool, _ToolReference) for tool in tools]
-    kept = [tool for tool, reference in zip(tools, references, strict=True) if reference is None or reference.key in allowed]
-    fields = fields | {"tools": _raw(kept), "tool_choice": _raw(mode)}
+    callable_tools = [tool for tool, reference in zip(tools, references, strict=True) if reference is None or reference.key in keys]
+    fields = fields | {"tools": _raw(callable_tools), "tool_choice": _raw(mode)}
     return {key: value for key, value in fields.items() if key != "tool_choice" or quirks.tool_choice != "none"}
 
 
@@ -198,16 +198,16 @@ def _message(raw: Raw, quirks: Quirks, data_urls: Mapping[str, str]) -> Raw:
     message = _decode(raw, Fields)
     if message is None:
         return raw
-    edited = dict(message)
+    result = dict(message)
     role = _decode(message.get("role"), str)
     if role == "developer" and not quirks.developer_role:
-        edited["role"] = _raw("system")
+        result["role"] = _raw("system")
     name = quirks.reasoning_field
     if name is not None and role == "assistant" and name not in message:
-        edited = {name if key in _REASONING_FIELDS else key: value for key, value in edited.items()}
+        result = {name if key in _REASONING_FIELDS else key: value for key, value in result.items()}
     if data_urls and (parts := _decode(message.get("content"), list[Raw])) is not None:
-        edited["content"] = _raw([_part(part, data_urls) for part in parts])
-    return raw if edited == message and list(edited) == list(message) else _raw(edited)
+        result["content"] = _raw([_part(part, data_urls) for part in parts])
+    return raw if result == message and list(result) == list(message) else _raw(result)
 
 
 # Media
@@ -215,15 +215,15 @@ def _message(raw: Raw, quirks: Quirks, data_urls: Mapping[str, str]) -> Raw:
 
 def _media_urls(messages: Raw | None) -> dict[str, str]:
     """The URLs of media in all messages, with the name of the field that each came in."""
-    found: dict[str, str] = {}
+    urls: dict[str, str] = {}
     for index, raw in enumerate(_decode(messages, list[Raw]) or ()):
         message = _decode(raw, Fields)
         parts = _decode(message.get("content"), list[Raw]) if message is not None else None
         for number, part in enumerate(parts or ()):
             if (fields := _decode(part, JsonDict)) is not None:
                 _check_file(fields, f"messages[{index}].content[{number}]")
-                found |= _remote_urls(fields, f"messages[{index}].content[{number}]")
-    return found
+                urls |= _remote_urls(fields, f"messages[{index}].content[{number}]")
+    return urls
 
 
 def _check_file(part: JsonDict, place: str) -> None:
@@ -238,10 +238,10 @@ def _check_file(part: JsonDict, place: str) -> None:
 
 
 def _remote_urls(part: JsonDict, place: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    urls: dict[str, str] = {}
     for key, url in _urls(part):
         if _REMOTE_URL.match(url):
-            found[url] = key
+            urls[url] = key
         elif not _INLINE_URL.match(url):
             # Some servers open what is neither as a file of theirs.
             raise ClientError(
@@ -249,7 +249,7 @@ def _remote_urls(part: JsonDict, place: str) -> dict[str, str]:
                 code="invalid_url",
                 param=f"{place}.{key}",
             )
-    return found
+    return urls
 
 
 def _urls(part: JsonDict) -> Iterator[tuple[str, str]]:

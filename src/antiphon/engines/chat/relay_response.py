@@ -106,7 +106,7 @@ class RelayStreamReader:
     def read(self, events: list[bytes], out: list[engine_events.EngineEvent]) -> bool:
         for event in events:
             if not self._unseen_choices and not self._lacks_index and b'"choices"' in event and _REMARKABLE.search(event) is None:
-                out.append(engine_events.RelayData(self._id, self._named(event)))
+                out.append(engine_events.RelayData(self._id, self._rename(event)))
             elif event.strip() == DONE:
                 return self._end(out)
             elif event:
@@ -139,7 +139,7 @@ class RelayStreamReader:
             self._mends.add(kind)
             self._count_mend(kind)
 
-    def _named(self, event: bytes) -> bytes:
+    def _rename(self, event: bytes) -> bytes:
         """The event with the name of the model that the client asked for."""
         if self._upstream_model is None:
             match = _MODEL.search(event)
@@ -159,13 +159,13 @@ class RelayStreamReader:
             self._usage = chunk.usage
             if not chunk.choices and not self._wants_usage:
                 return
-        mended = self._mended(chunk, event, out)
+        content = self._mend_chunk(chunk, event, out)
         for choice in chunk.choices or ():
             self._note_choice(choice)
-        if mended is None:
-            out.append(engine_events.RelayData(self._id, self._named(event)))
+        if content is None:
+            out.append(engine_events.RelayData(self._id, self._rename(event)))
         else:
-            self._add(mended, out)
+            self._add(content, out)
 
     def _note_choice(self, choice: _Choice) -> None:
         index = choice.index or 0
@@ -178,7 +178,7 @@ class RelayStreamReader:
                 problem = f"stopped in the middle of its answer ('{shorten(choice.finish_reason)}')"
                 raise UpstreamError(f"The model server {problem}.", code="server_error")
 
-    def _mended(self, chunk: _Chunk, event: bytes, out: list[engine_events.EngineEvent]) -> JsonDict | None:
+    def _mend_chunk(self, chunk: _Chunk, event: bytes, out: list[engine_events.EngineEvent]) -> JsonDict | None:
         """The chunk with what it lacks; None if it lacks nothing. A role that is missing goes out before it."""
         lacks_choices = chunk.choices is None
         choices = chunk.choices or []
@@ -191,8 +191,8 @@ class RelayStreamReader:
             content: JsonDict = msgspec.json.decode(event)
             for key in _PRIVATE_KEYS:
                 content.pop(key, None)
-            shared = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
-            self._last_chunk = {key: content[key] for key in shared if key in content}
+            head_keys = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
+            self._last_chunk = {key: content[key] for key in head_keys if key in content}
             self._mend_content(content, is_whole=is_whole)
             if lacks_role and not is_whole:
                 self._add_roles(new_choices, out)
@@ -317,11 +317,11 @@ class WholeRelayReader:
         if any(choice.index is None for choice in choices):
             self._count_mend("index")
             contents = msgspec.json.decode(fields["choices"], type=list[dict[str, Raw]])
-            numbered = [
+            with_indices = [
                 content if choice.index is not None else {**content, "index": Raw(b"%d" % position)}
                 for position, (choice, content) in enumerate(zip(choices, contents, strict=True))
             ]
-            fields["choices"] = Raw(msgspec.json.encode(numbered))
+            fields["choices"] = Raw(msgspec.json.encode(with_indices))
         return choices[0].finish_reason if choices else None
 
 

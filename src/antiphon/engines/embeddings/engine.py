@@ -162,13 +162,13 @@ class _EmbeddingConversation:
         try:
             request, texts = await offload(len(relay.body), decode_texts, relay.body)
             _check_dimensions(request, await self._embedder.dimensions())
-            embedded = await self._embedder.embed_counted(texts)
-            size_bytes = embedded.vectors.size * NUMBER_BYTES
-            body = await offload(size_bytes, _encode, request, embedded, request.model or self._asked_name)
+            result = await self._embedder.embed_counted(texts)
+            size_bytes = result.vectors.size * NUMBER_BYTES
+            body = await offload(size_bytes, _encode, request, result, request.model or self._asked_name)
         except ApiError as error:
             self._fail(relay.id, error)
             return
-        usage = engine_events.Usage(id=relay.id, input_tokens=embedded.tokens, output_tokens=0)
+        usage = engine_events.Usage(id=relay.id, input_tokens=result.tokens, output_tokens=0)
         self._deliver((engine_events.RelayData(relay.id, body), usage, engine_events.ResponseEnded(relay.id, "stop")))
 
 
@@ -181,11 +181,11 @@ def _check_dimensions(request: EmbeddingsRequest, dimensions: int) -> None:
         )
 
 
-def _encode(request: EmbeddingsRequest, embedded: EmbeddedTexts, model: str) -> bytes:
+def _encode(request: EmbeddingsRequest, result: EmbeddedTexts, model: str) -> bytes:
     is_base64 = request.encoding_format == "base64"
     data = [
         Embedding(index=index, embedding=base64.b64encode(vector.astype("<f4").tobytes()).decode() if is_base64 else vector.tolist())
-        for index, vector in enumerate(embedded.vectors)
+        for index, vector in enumerate(result.vectors)
     ]
-    usage = EmbeddingsUsage(prompt_tokens=embedded.tokens, total_tokens=embedded.tokens)
+    usage = EmbeddingsUsage(prompt_tokens=result.tokens, total_tokens=result.tokens)
     return msgspec.json.encode(EmbeddingList(data=data, model=model, usage=usage))

@@ -95,8 +95,8 @@ def _read_head(body: bytes) -> RelayHead:
     except msgspec.ValidationError as error:
         message, _, place = str(error).partition(" - at `$.")
         param = place.rstrip("`") or None
-        expected, _, actual = message.removeprefix("Expected ").partition(", got ")
-        raise invalid_type(param, expected.strip("`"), actual.strip("`")) from None
+        expectation, _, actual = message.removeprefix("Expected ").partition(", got ")
+        raise invalid_type(param, expectation.strip("`"), actual.strip("`")) from None
     except (ValueError, RecursionError) as error:
         raise unparsable_json(str(error)) from None
     return RelayHead()

@@ -74,7 +74,7 @@ async def prepare_chat(service: Service, scope: Scope, body: bytes) -> PreparedC
     Raises:
         ApiError: the request is invalid, or there is no such model, or it can't do what the request asks.
     """
-    if (relayed := await prepare_relayed_chat(service, scope, body)) is not None:
-        return relayed
+    if (chat := await prepare_relayed_chat(service, scope, body)) is not None:
+        return chat
     request = await offload(len(body), decode_chat_request, body)
     return await prepare_mapped(service, scope, request, len(body), service.registry.find(request.model or None))
