@@ -215,7 +215,11 @@ class CreateEndpoint:
 
 @contextlib.asynccontextmanager
 async def driving(
-    service: Service, scope: Scope, prepared_response: PreparedResponse, client: "EventStream | ResponseCollector", started_at: float
+    service: Service,
+    scope: Scope,
+    prepared_response: PreparedResponse,
+    client: "EventStream[StreamEvent] | ResponseCollector",
+    started_at: float,
 ) -> AsyncIterator[Callable[..., Awaitable[None]]]:
     """
     All that counts, limits and ends a response which is made for the connection of an HTTP request.
@@ -237,7 +241,7 @@ async def driving(
                 )
 
 
-async def _run_session(client: "EventStream | ResponseCollector", run: Callable[..., Awaitable[None]]) -> Response | None:
+async def _run_session(client: "EventStream[StreamEvent] | ResponseCollector", run: Callable[..., Awaitable[None]]) -> Response | None:
     """Runs a session; the response that is still to be sent, or None where it was streamed."""
     if isinstance(client, ResponseCollector):
         await run()

@@ -9,15 +9,15 @@ understands and retries, instead of a stream that breaks.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType
+from typing import Generic, Protocol, TypeVar
 
 from starlette.types import Scope, Send
 
 from antiphon.errors import ApiError
 from antiphon.server.transport import connection
-from antiphon.wire.responses.events import OPENING_EVENTS, StreamEvent
-from antiphon.wire.responses.profiles import EventEncoder
+from antiphon.wire.responses.events import OPENING_EVENTS
 
 MAX_HEAD_DELAY_S = 1.0
 """After this, the head is sent with the first event, even if the engine is still silent."""
@@ -36,12 +36,32 @@ HEADERS = [
 ]
 
 
-class EventStream:
+KEEP_ALIVE = b": keep-alive\n\n"
+"""A comment, which clients skip."""
+
+EventT = TypeVar("EventT")
+EventT_contra = TypeVar("EventT_contra", contravariant=True)
+
+
+class StreamEncoder(Protocol[EventT_contra]):
+    """Writes the events of a stream."""
+
+    @property
+    def stream_end(self) -> bytes:
+        """What follows the last event."""
+
+    def encode_sse_into(self, events: Iterable[EventT_contra], buffer: bytearray) -> None:
+        """Append `events` to `buffer`, each as one server-sent event."""
+
+
+class EventStream(Generic[EventT]):
     """
     The client of a streamed response.
 
     Args:
         headers: of the response, besides those of every stream.
+        opening_events: types of events that come before any output.
+        heartbeat: what is sent after a silence, so that proxies keep the connection.
 
     Attributes:
         error: why it ended early.
@@ -53,26 +73,35 @@ class EventStream:
     """
 
     def __init__(
-        self, encoding: EventEncoder, scope: Scope, send: Send, heartbeat_s: float, headers: Mapping[str, str] = MappingProxyType({})
+        self,
+        encoding: StreamEncoder[EventT],
+        scope: Scope,
+        send: Send,
+        heartbeat_s: float,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        opening_events: tuple[type, ...] = OPENING_EVENTS,
+        heartbeat: bytes = KEEP_ALIVE,
     ) -> None:
         self.error: ApiError | None = None
         self.is_open = False
         self.event_count = 0
         self.first_token_at: float | None = None
-        self.last_event: StreamEvent | None = None
+        self.last_event: EventT | None = None
         self._encode_sse_into = encoding.encode_sse_into
         self._stream_end = encoding.stream_end
+        self._opening_events = opening_events
         self._connection = connection.from_scope(scope)
         self._send_asgi = send
         self._headers = [*HEADERS, *((name.encode(), value.encode()) for name, value in headers.items())]
         self._out = bytearray()
-        self._pending_events: list[StreamEvent] = []
+        self._pending_events: list[EventT] = []
         # A plain list append, so that an event costs no call of ours; `flush` encodes them in one batch.
-        self.send: Callable[[StreamEvent], None] = self._pending_events.append
+        self.send: Callable[[EventT], None] = self._pending_events.append
         self._ready_to_open = asyncio.Event()
         self._head_delay_s = MAX_HEAD_DELAY_S
         self._head_timer: asyncio.TimerHandle | None = None
         self._is_head_due = False
+        self._heartbeat = heartbeat
         self._heartbeat_s = heartbeat_s
         self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._is_over = False
@@ -87,7 +116,7 @@ class EventStream:
             self._encode_sse_into(batch, out)
             self.event_count += len(batch)
             self.last_event = batch[-1]
-            if self.first_token_at is None and not all(isinstance(event, OPENING_EVENTS) for event in batch):
+            if self.first_token_at is None and not all(isinstance(event, self._opening_events) for event in batch):
                 self.first_token_at = time.perf_counter()
                 self._ready_to_open.set()
             elif self._is_head_due:
@@ -148,9 +177,9 @@ class EventStream:
         self._send_heartbeat()
 
     def _send_heartbeat(self) -> None:
-        """Send a comment after a silence, so that proxies keep the connection."""
+        """Send something after a silence, so that proxies keep the connection."""
         if self._is_quiet and not self._is_over:
-            self._out += b": keep-alive\n\n"
+            self._out += self._heartbeat
             self.flush()
         self._is_quiet = True
         self._heartbeat_timer = asyncio.get_running_loop().call_later(self._heartbeat_s, self._send_heartbeat)
@@ -164,7 +193,7 @@ class EventStream:
         await self._send_asgi({"type": "http.response.body", "body": bytes(self._out + self._stream_end), "more_body": False})
 
 
-async def run_stream(client: EventStream, run: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]) -> bool:
+async def run_stream(client: EventStream[EventT], run: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]) -> bool:
     """
     Run a session with a streaming client until it is over.
 
