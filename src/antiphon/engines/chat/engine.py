@@ -138,6 +138,10 @@ class _ChatDialect:
         body = await offload(request.size_bytes, encode_request, request, self._model or model, quirks)
         return body, ChatResponseReader(request.id, tools)
 
+    @property
+    def context_window(self) -> int | None:
+        return None if self._counted_model is None else self._counter.window_of(self._counted_model)
+
     async def count_tokens(self, request: commands.Respond) -> int:
         quirks = self._quirks or await self._resolve_quirks()
         if not quirks.files:

@@ -87,6 +87,7 @@ class _InputTokens(msgspec.Struct):
 
 class _ResponsesDialect:
     path = "/responses"
+    context_window = None  # the API does not tell it
 
     def __init__(
         self, upstream: UpstreamClient, options: ResponsesOptions, fetch: Fetch, is_openai: bool, counted_model: str | None
