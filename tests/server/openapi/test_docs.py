@@ -31,6 +31,7 @@ def test_every_route_is_described(route):
         for page in (
             "responses-api.md",
             "conversations.md",
+            "messages.md",
             "files.md",
             "realtime-api.md",
             "audio-api.md",

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from antiphon.server.transport.limits import BODY_LIMIT_BYTES
 from antiphon.wire.codec.types import JsonDict
 
-Tag = Literal["Realtime", "Responses", "Conversations", "Files", "Audio", "Sessions", "MiniCPM-o", "Queue", "Models", "Server"]
+Tag = Literal["Realtime", "Responses", "Messages", "Conversations", "Files", "Audio", "Sessions", "MiniCPM-o", "Queue", "Models", "Server"]
 
 JsonType: TypeAlias = type | UnionType
 """The type of a JSON body: a struct, a union of structs, or a collection of them."""
@@ -47,6 +47,7 @@ class Operation(NamedTuple):
         media_types: of responses that are not JSON.
         headers: of the response, besides the common ones.
         request_media_types: the first one is that of `request_type`.
+        error_type: of the body of every error; None for that of OpenAI's APIs.
     """
 
     id: str
@@ -63,6 +64,7 @@ class Operation(NamedTuple):
     media_types: Sequence[str] = ()
     headers: Mapping[str, Header] = {}
     request_media_types: Sequence[str] = (JSON_MEDIA_TYPE,)
+    error_type: JsonType | None = None
 
 
 # Sentences that operations share

@@ -11,6 +11,7 @@ from antiphon.server.transport.limits import HEAD_LIMIT_BYTES
 TAGS: Mapping[Tag, str] = {
     "Realtime": "Spoken and written conversations over WebSocket or WebRTC, and the secrets with which browsers open them.",
     "Responses": "Responses of models, whole or as streams of events, and those that are stored.",
+    "Messages": "Messages of models, as Anthropic's API has them.",
     "Conversations": "Conversations, which responses read and add to.",
     "Files": "Uploaded files, which requests can refer to.",
     "Audio": "Transcription of audio files, and speech synthesis.",
