@@ -348,10 +348,14 @@ class ResponseEnded(_Event, frozen=True, tag=True):
     """
     The response is over: complete (`stop`, also if it ends with tool calls), cut at the token limit, filtered, or
     cancelled.
+
+    Attributes:
+        stop_sequence: which of the request's stop sequences ended it, if one did and the engine tells.
     """
 
     id: str
     reason: EndReason = "stop"
+    stop_sequence: str | None = None
 
 
 class ResponseFailed(_Event, frozen=True, kw_only=True, tag=True):

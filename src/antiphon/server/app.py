@@ -8,13 +8,14 @@ from starlette.types import ASGIApp
 from antiphon.errors import ApiError
 from antiphon.runtime.service import Service
 from antiphon.server import shared_address
-from antiphon.server.admin import docs_page, health, metrics, queue, recordings
+from antiphon.server.admin import docs_page, health, metrics, models, queue, recordings
 from antiphon.server.audio import routes as audio
 from antiphon.server.chat import passed_on, routes as chat
 from antiphon.server.files import routes as files
 from antiphon.server.http.access_log import AccessLogMiddleware
 from antiphon.server.http.auth import GuardedRoute
 from antiphon.server.http.errors import on_api_error, on_client_disconnect, on_exception_group, on_http_exception, on_unexpected_error
+from antiphon.server.messages import routes as messages
 from antiphon.server.minicpmo import presets
 from antiphon.server.openapi import document
 from antiphon.server.realtime import client_secrets
@@ -31,6 +32,7 @@ def routes(service: Service) -> list[GuardedRoute]:
         responses,
         chat,
         passed_on,
+        messages,
         conversations,
         files,
         websocket_mode,
@@ -39,6 +41,7 @@ def routes(service: Service) -> list[GuardedRoute]:
         realtime_calls,
         presets,
         audio,
+        models,
         health,
         recordings,
         metrics,

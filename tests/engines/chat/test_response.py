@@ -62,3 +62,10 @@ def test_an_event_that_says_nothing_is_passed_over():
 def test_parts_of_characters_are_replaced(cut):
     (word,) = words_of(b'{"choices":[{"index":0,"delta":{"content":"%s"}}]}' % cut, is_over=False)
     assert "a" in word.text and "\ufffd" in word.text
+
+
+@pytest.mark.parametrize(("told", "sequence"), [("END", "END"), (128_009, None), (None, None)])
+def test_vllm_says_which_stop_sequence_ended_the_answer(told, sequence):
+    last = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "stop_reason": told}]}
+    assert words_of(chunk("Hi"), last)[-1] == engine_events.ResponseEnded(ID, "stop", sequence)
+    assert words_of({"choices": [{"delta": {}, "finish_reason": "length", "stop_reason": "END"}]})[-1].stop_sequence is None

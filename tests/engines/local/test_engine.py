@@ -255,7 +255,7 @@ def test_the_same_seed_says_the_same(talker):
 @weights
 def test_a_stop_text_ends_the_answer_before_it(talker):
     said = talker.hear(ask("What is the capital of France?", sampling=Sampling(temperature=0, max_tokens=24, extra={"stop": "Paris"})))
-    assert "Paris" not in text_of(said) and said[-1] == events.ResponseEnded("r", "stop")
+    assert "Paris" not in text_of(said) and said[-1] == events.ResponseEnded("r", "stop", "Paris")
 
 
 @weights

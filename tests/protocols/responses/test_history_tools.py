@@ -6,8 +6,9 @@ import pytest
 from antiphon.engine_api import history
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.errors import ClientError
+from antiphon.protocols.omissions import Omissions
 from antiphon.protocols.responses.history import to_history
-from antiphon.protocols.responses.tools import Omissions, TranslationContext
+from antiphon.protocols.responses.tools import TranslationContext
 from antiphon.wire.responses.items import decode_item
 
 

@@ -179,6 +179,7 @@ def test_no_key_and_a_wrong_one_are_told_as_in_the_original(door):
         {"authorization": "Bearer {}"},
         {"authorization": "bearer   {}"},
         {"api_key": "{}"},
+        {"x_api_key": "{}"},
         {"authorization": "Basic YWJj", "api_key": "{}"},
         {"sec_websocket_protocol": "realtime, openai-insecure-api-key.{}, openai-beta.realtime-v1"},
     ],
@@ -188,7 +189,7 @@ def test_a_key_may_come_by_any_channel(door, headers):
     assert door.ask("GET", "/v1/models", **{name: value.format(key) for name, value in headers.items()}).status == 200
 
 
-@pytest.mark.parametrize("headers", [{"authorization": "{}"}, {"authorization": "Basic {}"}, {"cookie": "key={}"}, {"x_api_key": "{}"}])
+@pytest.mark.parametrize("headers", [{"authorization": "{}"}, {"authorization": "Basic {}"}, {"cookie": "key={}"}, {"x_key": "{}"}])
 def test_a_key_in_the_wrong_place_is_none(door, headers):
     key = door.key()
     answer = door.ask("GET", f"/v1/models?api_key={key}", **{name: value.format(key) for name, value in headers.items()})

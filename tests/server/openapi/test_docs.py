@@ -33,6 +33,7 @@ def test_every_route_is_described(route):
             "chat-completions.md",
             "embeddings.md",
             "conversations.md",
+            "messages.md",
             "files.md",
             "realtime-api.md",
             "audio-api.md",

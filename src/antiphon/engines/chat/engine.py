@@ -186,6 +186,10 @@ class _ChatDialect:
         body, fields = await relay_body(relay, self._model or model, quirks, self._fetch, pass_image_urls=pass_image_urls)
         return body, relay_reader(relay, fields, model, self._upstream.count_mend)
 
+    @property
+    def context_window(self) -> int | None:
+        return None if self._counted_model is None else self._counter.window_of(self._counted_model)
+
     async def count_tokens(self, request: commands.Respond) -> int:
         quirks = self._quirks or await self._resolve_quirks()
         if not quirks.files:

@@ -49,6 +49,7 @@ class ChatResponseReader:
         self._id = id
         self._calls = ToolCallAssembler(id, tools)
         self._finish_reason: str | None = None
+        self._stop_sequence: str | None = None
         self._usage: chat_completions.Usage | None = None
 
     def read(self, events: list[bytes], out: list[engine_events.EngineEvent]) -> bool:
@@ -86,7 +87,7 @@ class ChatResponseReader:
         self._calls.close(out, is_complete=reason == "stop")
         if (usage := self._usage) is not None:
             out.append(usage_event(self._id, usage))
-        out.append(engine_events.ResponseEnded(self._id, reason))
+        out.append(engine_events.ResponseEnded(self._id, reason, self._stop_sequence if reason == "stop" else None))
         return True
 
     def _read_chunk(self, chunk: chat_completions.Chunk, out: list[engine_events.EngineEvent]) -> None:
@@ -102,6 +103,8 @@ class ChatResponseReader:
                 self._finish_reason = self._finish_reason or "stop"  # a message is complete, also without a finish reason
             if choice.finish_reason:
                 self._finish_reason = choice.finish_reason
+                # vLLM: the stop sequence, or the id of a token that ended the answer.
+                self._stop_sequence = choice.stop_reason if isinstance(choice.stop_reason, str) else None
                 if choice.finish_reason in FAILURE_REASONS:
                     problem = f"stopped in the middle of its answer ('{shorten(choice.finish_reason)}')"
                     raise UpstreamError(f"The model server {problem}.", code="server_error")

@@ -81,7 +81,7 @@ class TokenCounter:
             tokens = await self._endpoints.attempt(lambda: self._count_exactly(request, model, quirks))
         if tokens is None:
             tokens = await offload(request.size_bytes, estimate_input_tokens, request)
-        return TokenCount(tokens, self._window_of(model))
+        return TokenCount(tokens, self.window_of(model))
 
     async def truncate(self, request: commands.Respond, model: str, quirks: Quirks) -> commands.Respond:
         """
@@ -110,12 +110,13 @@ class TokenCounter:
 
     def _surely_fits(self, request: commands.Respond, model: str) -> bool:
         """Whether a request is so short that nothing needs to be counted: no token has less than a byte."""
-        if (limit := _input_limit(request, self._window_of(model))) is None:
+        if (limit := _input_limit(request, self.window_of(model))) is None:
             return False
         markup_tokens = MARKUP_TOKENS * (len(request.history) + len(request.tools) + 1)
         return estimate_input_tokens(request) * BYTES_PER_TOKEN + markup_tokens <= limit
 
-    def _window_of(self, model: str | None) -> int | None:
+    def window_of(self, model: str | None) -> int | None:
+        """The context window of a model; None while it is unknown."""
         return self._window or self._server_windows.get(model)
 
     async def _count_exactly(self, request: commands.Respond, model: str | None, quirks: Quirks) -> int:
@@ -136,7 +137,7 @@ class TokenCounter:
         return answer.count
 
     async def _count_at_llamacpp(self, fields: Mapping[str, Any], model: str | None, size_bytes: int) -> int:
-        if self._window_of(model) is None:
+        if self.window_of(model) is None:
             props = await self._endpoints.ask("/props", _LlamaProps, at_root=True)
             if n_ctx := props.default_generation_settings.n_ctx:
                 self._server_windows[model] = n_ctx

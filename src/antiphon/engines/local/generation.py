@@ -48,7 +48,8 @@ class CompletionReader:
             # The server also counts what `LocalEngine` had it process of this very prompt before.
             cached_tokens=min(self._cached_tokens, last.timings.cache_n if last.timings else 0),
         )
-        end = events.ResponseEnded(self._request.id, "length" if is_truncated else "stop")
+        stop_sequence = last.stopping_word if last.stop_type == "word" else None
+        end = events.ResponseEnded(self._request.id, "length" if is_truncated else "stop", stop_sequence or None)
         return [*self._parser.finish(is_truncated), usage, end]
 
     def _logprobs(self, tokens: Sequence[LlamaTokenLogprob]) -> list[events.TokenLogprob]:

@@ -69,13 +69,14 @@ class LlamaChunk(Struct, frozen=True):
 
     Attributes:
         tokens: the ids that `content` is made of.
-        stop_type: of the last one: `eos`, `limit` or `word`.
+        stop_type: of the last one: `eos`, `limit` or `word`, which is then `stopping_word`.
     """
 
     content: str = ""
     tokens: tuple[int, ...] = ()
     stop: bool = False
     stop_type: str = "none"
+    stopping_word: str = ""
     tokens_predicted: int = 0
     tokens_evaluated: int = 0
     timings: LlamaTimings | None = None

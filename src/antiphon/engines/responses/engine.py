@@ -94,6 +94,7 @@ class _InputTokens(msgspec.Struct):
 
 class _ResponsesDialect:
     path = "/responses"
+    context_window = None  # the API does not tell it
 
     def __init__(
         self,

@@ -11,6 +11,8 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol, runtime_checkable
 
+import msgspec
+
 from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import Deliver, EngineConversation
@@ -57,6 +59,10 @@ class UpstreamDialect(Protocol):
 
     path: str
 
+    @property
+    def context_window(self) -> int | None:
+        """That of the model, once the server has told it; None where it never does, or has several models."""
+
     async def prepare_request(self, request: commands.Respond, model: str) -> tuple[bytes, UpstreamResponseReader]:
         """
         The body of the HTTP request, and the reader of its response.
@@ -99,7 +105,10 @@ class UpstreamEngine:
         return await self._models.get()
 
     async def count(self, request: commands.Respond) -> int:
-        return await self._dialect.count_tokens(request)
+        tokens = await self._dialect.count_tokens(request)
+        if self.capabilities.context_window is None and self._dialect.context_window is not None:
+            self.capabilities = msgspec.structs.replace(self.capabilities, context_window=self._dialect.context_window)
+        return tokens
 
     async def stop(self) -> None:
         for conversation in tuple(self._conversations):

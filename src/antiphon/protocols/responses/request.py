@@ -15,9 +15,10 @@ from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.documents import FileContent
 from antiphon.engine_api.options import JsonObject, JsonSchema, Sampling, Voice
 from antiphon.errors import ClientError, invalid_modalities, invalid_value, unsupported_parameter, unsupported_value
+from antiphon.protocols.omissions import Omissions
 from antiphon.protocols.responses.compaction import CompactionPlan, Window, open_window, plan_compaction, requested_compaction
 from antiphon.protocols.responses.history import SUPPORTED_ITEM_TYPES, ItemWithPath, to_history
-from antiphon.protocols.responses.tools import Omissions, TranslationContext, build_engine_tools, requested_tools, tool_choice
+from antiphon.protocols.responses.tools import TranslationContext, build_engine_tools, requested_tools, tool_choice
 from antiphon.wire.codec.fields import is_set as is_set, value_or
 from antiphon.wire.codec.types import Unknown
 from antiphon.wire.responses import items

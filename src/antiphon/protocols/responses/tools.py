@@ -15,26 +15,12 @@ from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.documents import FileContent
 from antiphon.engine_api.options import CustomTool, FunctionTool, HostedTool, Tool, ToolChoice
 from antiphon.errors import ClientError, tool_choice_not_found, unsupported_parameter
+from antiphon.protocols.omissions import Omissions
 from antiphon.wire.codec.fields import value_or
 from antiphon.wire.codec.types import JsonDict, Tagged, encode
 from antiphon.wire.responses import items, tools
 from antiphon.wire.responses.hosted_calls import ToolSearchOutput
 from antiphon.wire.responses.request import CreateRequest
-
-
-class Omissions(Struct):
-    """
-    What of an accepted request the model does not get.
-
-    Attributes:
-        tools: the types of omitted tools.
-        grammars: the names of custom tools whose grammar is described to the model but not enforced.
-        items: the types of omitted items.
-    """
-
-    tools: list[str] = field(default_factory=list)
-    grammars: list[str] = field(default_factory=list)
-    items: list[str] = field(default_factory=list)
 
 
 class TranslationContext(Struct, frozen=True):

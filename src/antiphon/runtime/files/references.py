@@ -38,7 +38,7 @@ class FileReference(NamedTuple):
     @property
     def is_url(self) -> bool:
         """Whether it is a URL."""
-        return self.path.endswith(".file_url")
+        return self.path.endswith((".file_url", ".source.url"))
 
 
 def file_references(conversation: Sequence[items.Item], path: str, start: int = 0) -> Iterator[FileReference]:
@@ -100,21 +100,42 @@ async def load_documents(
     start = len(previous_items) if is_compacted else items.newest_compaction(previous_items)
     others = await _items_beside_summaries([*compactions, *previous_items[start : start + 1]], decrypted_texts)
     previous = [*file_references(previous_items, "input", start), *file_references(others, "input")]
+    return await load_references(files, fetch, tenant, references, previous, lease, "input")
+
+
+async def load_references(
+    files: FileLibrary,
+    fetch: Fetch | None,
+    tenant: str,
+    references: Sequence[FileReference],
+    previous: Sequence[FileReference],
+    lease: BodyLease,
+    path: str,
+) -> Mapping[str, FileContent]:
+    """
+    The content of the files that references name, by file id or URL; other arguments and the errors are those of
+    `load_documents`.
+
+    Args:
+        references: those in the request itself.
+        previous: those of earlier items, which may be gone.
+        path: of what names them, for errors that are about all of them.
+    """
     if not references and not previous:
         return {}
-    records = await _find_all(files, tenant, references, "input")
+    records = await _find_all(files, tenant, references, path)
     for file_id in {reference.name for reference in previous if not reference.is_url} - records.keys():
         try:
             records[file_id] = await files.find(tenant, file_id)
         except ClientError:
             continue  # it was deleted since, or has expired
     counts = Counter(reference.name for reference in (*references, *previous))
-    _check_size(records, counts, {reference.name: reference.path for reference in references})
+    _check_size(records, counts, {reference.name: reference.path for reference in references}, path)
     documents = {file_id: await _read(files, record, counts[file_id], lease) for file_id, record in records.items()}
     if fetch is not None:
         urls = dict.fromkeys(reference.name for reference in (*references, *previous) if reference.is_url)
         total_bytes = sum(record.bytes * counts[file_id] for file_id, record in records.items())
-        documents |= await _fetch_all(fetch, {url: counts[url] for url in urls}, total_bytes, lease)
+        documents |= await _fetch_all(fetch, {url: counts[url] for url in urls}, total_bytes, lease, path)
     return documents
 
 
@@ -139,25 +160,25 @@ async def _items_beside_summaries(compactions: Sequence[items.Item], texts: Mapp
     return await offload(size_bytes, lambda: [other for item in compactions for other in items_beside_summary(item, texts)])
 
 
-async def _fetch_all(fetch: Fetch, urls: Mapping[str, int], total_bytes: int, lease: BodyLease) -> Mapping[str, FileContent]:
+async def _fetch_all(fetch: Fetch, urls: Mapping[str, int], total_bytes: int, lease: BodyLease, path: str) -> Mapping[str, FileContent]:
     """The documents at these URLs, each of which is named so many times; `total_bytes` is what the other files come to."""
     if len(urls) > MAX_FETCHES:
-        raise ClientError(f"The input names {len(urls)} URLs; at most {MAX_FETCHES} are fetched.", code="invalid_url", param="input")
+        raise ClientError(f"The input names {len(urls)} URLs; at most {MAX_FETCHES} are fetched.", code="invalid_url", param=path)
     documents: dict[str, FileContent] = {}
     try:
         async with asyncio.timeout(FETCH_TIMEOUT_S):
             for url, count in urls.items():
-                content, content_type = await fetch(url, "file_url", ("application/", "text/"))
+                content, content_type = await fetch(url, "file_url" if path == "input" else "url", ("application/", "text/"))
                 total_bytes += count * len(content)
                 if total_bytes > MAX_TOTAL_BYTES:
-                    raise _too_large()
+                    raise _too_large(path)
                 lease.extend(lease.size_bytes + count * 4 * len(content) // 3)
                 filename = unquote(PurePosixPath(urlsplit(url).path).name)
                 declared_type = content_type.partition(";")[0].strip().lower()
                 documents[url] = await offload(len(content), new_document, content, filename or None, declared_type)
     except TimeoutError:
         raise ClientError(
-            f"Failed to download the input's URLs: it took longer than {FETCH_TIMEOUT_S:g} seconds.", code="invalid_url", param="input"
+            f"Failed to download the input's URLs: it took longer than {FETCH_TIMEOUT_S:g} seconds.", code="invalid_url", param=path
         ) from None
     return documents
 

@@ -1,4 +1,4 @@
-"""Health, version, and the models as OpenAI's `GET /v1/models` lists them."""
+"""Health and version."""
 
 from typing import Literal
 
@@ -7,11 +7,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from antiphon import __version__
-from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import GuardedRoute, guarded_routes
 from antiphon.server.http.errors import json_response
-from antiphon.server.http.operation import MODEL_NOT_FOUND, Operation
+from antiphon.server.http.operation import Operation
 from antiphon.wire.http.queue import WarmUpState
 
 
@@ -40,24 +39,6 @@ class Version(Struct):
     version: str
 
 
-class Model(Struct):
-    """A model of this server; `created` is in Unix seconds."""
-
-    id: str
-    object: Literal["model"]
-    created: int
-    owned_by: str
-
-
-class ModelList(Struct):
-    """The models of this server."""
-
-    object: Literal["list"]
-    data: list[Model]
-
-
-_LIST_MODELS = Operation("listModels", "Models", "List the models", ModelList)
-_RETRIEVE_MODEL = Operation("retrieveModel", "Models", "Retrieve a model", Model, errors=MODEL_NOT_FOUND)
 _LIVENESS = Operation("getLiveness", "Server", "Whether the process is alive", Health)
 _READINESS = Operation(
     "getReadiness",
@@ -71,7 +52,7 @@ _VERSION = Operation("getVersion", "Server", "Name and version", Version)
 
 
 def routes(service: Service) -> list[GuardedRoute]:
-    """The routes `/livez`, `/readyz` with its alias `/health`, `/version`, and those under `/v1/models`."""
+    """The routes `/livez`, `/readyz` with its alias `/health`, and `/version`."""
 
     async def livez(_request: Request) -> Response:
         return json_response(Health("ok"))
@@ -87,24 +68,12 @@ def routes(service: Service) -> list[GuardedRoute]:
     async def version(_request: Request) -> Response:
         return json_response(Version("antiphon", __version__))
 
-    async def list_models(_request: Request) -> Response:
-        return json_response(ModelList("list", [_model_object(model) for model in await service.registry.list_models()]))
-
-    async def retrieve_model(request: Request) -> Response:
-        return json_response(_model_object(service.registry.find_any(request.path_params["model"])))
-
     return guarded_routes(
         service,
         [
-            ("GET", "/v1/models", list_models, "models:read", _LIST_MODELS),
-            ("GET", "/v1/models/{model:path}", retrieve_model, "models:read", _RETRIEVE_MODEL),
             ("GET", "/livez", livez, "probe", _LIVENESS),
             ("GET", "/readyz", readyz, "probe", _READINESS),
             ("GET", "/health", readyz, "probe", _HEALTH),
             ("GET", "/version", version, "public", _VERSION),
         ],
     )
-
-
-def _model_object(model: ServedModel) -> Model:
-    return Model(model.name, "model", model.created_at, "antiphon")

@@ -11,7 +11,7 @@ from antiphon.errors import shutting_down
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.core.sessions import LiveSessions
 from antiphon.runtime.service import Service
-from antiphon.server.http.errors import error_response
+from antiphon.server.http.errors import REQUEST_ID_SCOPE_KEY, render_error
 from antiphon.server.transport import connection, logs
 
 CLIENT_CLOSED_REQUEST = 499
@@ -35,7 +35,7 @@ class AccessLogMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = new_id("req")
+        request_id = scope[REQUEST_ID_SCOPE_KEY] = new_id("req")
         # Every request has a task, and so a context, of its own: no need to unbind.
         structlog.contextvars.bind_contextvars(request_id=request_id)
         sender = _ResponseSender(send, request_id, self._service.live_sessions)
@@ -44,7 +44,7 @@ class AccessLogMiddleware:
             await self._app(scope, receive, sender)
         except asyncio.CancelledError:  # only a server that stops cancels a request, which ends here
             if sender.status == CLIENT_CLOSED_REQUEST:
-                await error_response(shutting_down())(scope, receive, sender)
+                await render_error(scope, shutting_down())(scope, receive, sender)
         except Exception:  # where a request ends
             logs.get().exception("defect")
         finally:

@@ -5,6 +5,7 @@ The route that matched decides, never the path as text, and before any of the bo
 """
 
 import contextlib
+import datetime
 import ipaddress
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -26,7 +27,7 @@ from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.access.rate_limits import LimitKind, LimitState, format_duration
 from antiphon.runtime.service import Service
 from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY
-from antiphon.server.http.errors import on_api_error, on_exception_group, on_http_exception
+from antiphon.server.http.errors import REQUEST_ID_SCOPE_KEY, on_api_error, on_exception_group, on_http_exception, speaks_messages
 from antiphon.server.http.operation import Operation
 from antiphon.server.transport.host import parse_host
 
@@ -49,8 +50,9 @@ _EXPOSED_HEADERS = (
     "x-request-id, openai-processing-ms, retry-after, location, "
     "x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, "
     "x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, "
-    "antiphon-tools-not-offered, antiphon-grammars-not-enforced, antiphon-items-not-told, "
-    "antiphon-not-stored"
+    "antiphon-tools-not-offered, antiphon-grammars-not-enforced, antiphon-items-not-told, antiphon-not-stored, antiphon-estimated, "
+    "request-id, anthropic-ratelimit-requests-limit, anthropic-ratelimit-requests-remaining, anthropic-ratelimit-requests-reset, "
+    "anthropic-ratelimit-tokens-limit, anthropic-ratelimit-tokens-remaining, anthropic-ratelimit-tokens-reset"
 )
 
 
@@ -61,7 +63,12 @@ class GuardedRoute(Route):
     Args:
         access: who may.
         operation: what the route takes and returns, for `/openapi.json`.
+
+    Attributes:
+        is_messages: whether it is one of Anthropic's API, whose errors and headers differ.
     """
+
+    is_messages = False
 
     def __init__(
         self,
@@ -82,7 +89,7 @@ class GuardedRoute(Route):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a matched request, or refuse it."""
         headers = Headers(scope=scope)
-        sender = _ResponseSender(send)
+        sender = _ResponseSender(send, scope.get(REQUEST_ID_SCOPE_KEY, "") if speaks_messages(scope) else None)
         lease: BodyLease | None = None
         try:
             if self.access != "probe":
@@ -198,6 +205,17 @@ def rate_limit_headers(states: Mapping[LimitKind, LimitState]) -> dict[str, str]
     return headers
 
 
+def message_rate_limit_headers(states: Mapping[LimitKind, LimitState]) -> dict[str, str]:
+    """The same for clients of Anthropic's API; the times are as in RFC 3339."""
+    headers: dict[str, str] = {}
+    for kind, state in states.items():
+        full_at = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=state.full_in_s)
+        headers[f"anthropic-ratelimit-{kind}-limit"] = str(state.limit)
+        headers[f"anthropic-ratelimit-{kind}-remaining"] = str(state.remaining)
+        headers[f"anthropic-ratelimit-{kind}-reset"] = full_at.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return headers
+
+
 def token_counter(scope: Scope) -> Callable[[int], None]:
     """Takes the tokens of each of a session's responses off the limits of the key."""
     allowance = request_caller(scope).allowance
@@ -206,13 +224,13 @@ def token_counter(scope: Scope) -> Callable[[int], None]:
 
 def credential(headers: Headers) -> str | None:
     """
-    The key that comes with a request: as bearer token, in `api-key`, or as WebSocket subprotocol, because browsers
-    can't set headers on a WebSocket.
+    The key that comes with a request: as bearer token, in `api-key` as Azure's clients send it, in `x-api-key` as
+    Anthropic's do, or as WebSocket subprotocol, because browsers can't set headers on a WebSocket.
     """
     kind, _, token = headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer" and token.strip():
         return token.strip()
-    if key := headers.get("api-key", "").strip():
+    if key := headers.get("api-key", "").strip() or headers.get("x-api-key", "").strip():
         return key
     subprotocols = [name.strip() for name in headers.get("sec-websocket-protocol", "").split(",")]
     return next(
@@ -221,10 +239,16 @@ def credential(headers: Headers) -> str | None:
 
 
 class _ResponseSender:
-    """An ASGI `send` that adds the rate limit and CORS headers."""
+    """
+    An ASGI `send` that adds the rate limit and CORS headers.
 
-    def __init__(self, send: Send) -> None:
+    Args:
+        message_request_id: the request's id, for a client of Anthropic's API; None for others.
+    """
+
+    def __init__(self, send: Send, message_request_id: str | None) -> None:
         self._send = send
+        self._message_request_id = message_request_id
         self.caller: Caller | None = None
         self.origin: str | None = None
         self.has_begun = False
@@ -235,8 +259,11 @@ class _ResponseSender:
             headers = MutableHeaders(scope=message)
             if message["status"] == 401:
                 headers["www-authenticate"] = "Bearer"
+            if self._message_request_id is not None:
+                headers["request-id"] = self._message_request_id
             if self.caller is not None and self.caller.allowance is not None:
-                headers.update(rate_limit_headers(await self.caller.allowance.states()))
+                limit_headers = rate_limit_headers if self._message_request_id is None else message_rate_limit_headers
+                headers.update(limit_headers(await self.caller.allowance.states()))
             if self.origin is not None:
                 headers["access-control-allow-origin"] = self.origin
                 headers["access-control-expose-headers"] = _EXPOSED_HEADERS

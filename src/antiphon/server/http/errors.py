@@ -1,15 +1,22 @@
-"""JSON responses, and errors in the shape of the OpenAI API."""
+"""JSON responses, and errors in the shape of the API that a request speaks: OpenAI's, or Anthropic's Messages."""
 
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
+from starlette.types import Scope
 
 from antiphon.errors import ApiError, ClientError, innermost_error, shorten
+from antiphon.server.http.absent_paths import absent_path_error, is_messages_path
+from antiphon.wire.codec.types import encode
+from antiphon.wire.messages.errors import message_error, message_error_status
 
 DEFECT_MESSAGE = "The server had an error while processing your request. Please try again; if it persists, see the server's log."
 """What a client is told of a bug."""
+
+REQUEST_ID_SCOPE_KEY = "antiphon.request_id"
+"""Where a request keeps its id."""
 
 
 def json_response(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -26,25 +33,46 @@ def error_response(error: ApiError) -> Response:
     return json_response(error.body(), error.status, headers)
 
 
+def speaks_messages(scope: Scope) -> bool:
+    """
+    Whether a request is one of Anthropic's API: by its route, or by the header that all its clients send to routes which
+    both APIs have.
+    """
+    route = scope.get("route")
+    has_own_route = is_messages_path(scope["path"]) if route is None else getattr(route, "is_messages", False)
+    return has_own_route or any(name == b"anthropic-version" for name, _ in scope["headers"])
+
+
+def render_error(scope: Scope, error: ApiError) -> Response:
+    """An error in the shape of the request's API."""
+    if not speaks_messages(scope):
+        return error_response(error)
+    request_id: str = scope[REQUEST_ID_SCOPE_KEY]
+    headers = retry_headers(error) | {"request-id": request_id}
+    return json_response(encode(message_error(error, request_id)), message_error_status(error), headers)
+
+
 def retry_headers(error: ApiError) -> dict[str, str]:
     """The header that says when a retry may help."""
     return {} if error.retry_after_s is None else {"retry-after": str(max(1, round(error.retry_after_s)))}
 
 
-async def on_api_error(_request: Request, error: Exception) -> Response:
+async def on_api_error(request: Request, error: Exception) -> Response:
     """An `ApiError` that a route raised."""
     assert isinstance(error, ApiError)
-    return error_response(error)
+    return render_error(request.scope, error)
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
     """No such path, or not with this method."""
     assert isinstance(error, HTTPException)
     path = shorten(request.scope["path"])
+    if error.status_code in (404, 405) and (absent := absent_path_error(request.scope, request.app.routes)) is not None:
+        return render_error(request.scope, absent)
     texts = {404: f"Invalid URL ({request.method} {path})", 405: f"Not allowed to {request.method} on {path}."}
     message = texts.get(error.status_code, str(error.detail))
     api_error = ClientError(message, status=error.status_code, code="unknown_url" if error.status_code == 404 else None)
-    reply = error_response(api_error)
+    reply = render_error(request.scope, api_error)
     if error.status_code == 405:
         reply.headers["allow"] = ", ".join(_allowed_methods(request))
     return reply
@@ -77,6 +105,6 @@ async def on_client_disconnect(_request: Request, _error: Exception) -> Response
     return Response(status_code=499)
 
 
-async def on_unexpected_error(_request: Request, _error: Exception) -> Response:
+async def on_unexpected_error(request: Request, _error: Exception) -> Response:
     """A bug; the traceback is logged, never sent."""
-    return error_response(ApiError(DEFECT_MESSAGE))
+    return render_error(request.scope, ApiError(DEFECT_MESSAGE))

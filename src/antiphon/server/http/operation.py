@@ -8,7 +8,19 @@ from antiphon.server.transport.limits import BODY_LIMIT_BYTES
 from antiphon.wire.codec.types import JsonDict
 
 Tag = Literal[
-    "Realtime", "Responses", "Chat", "Embeddings", "Conversations", "Files", "Audio", "Sessions", "MiniCPM-o", "Queue", "Models", "Server"
+    "Realtime",
+    "Responses",
+    "Chat",
+    "Messages",
+    "Embeddings",
+    "Conversations",
+    "Files",
+    "Audio",
+    "Sessions",
+    "MiniCPM-o",
+    "Queue",
+    "Models",
+    "Server",
 ]
 
 JsonType: TypeAlias = type | UnionType
@@ -50,6 +62,7 @@ class Operation(NamedTuple):
         headers: of the response, besides the common ones.
         request_media_types: the first one is that of `request_type`.
         names_events: whether each event of a stream has a line with its name; a stream without them ends with `[DONE]`.
+        error_type: of the body of every error; None for that of OpenAI's APIs.
     """
 
     id: str
@@ -67,6 +80,7 @@ class Operation(NamedTuple):
     headers: Mapping[str, Header] = {}
     request_media_types: Sequence[str] = (JSON_MEDIA_TYPE,)
     names_events: bool = True
+    error_type: JsonType | None = None
 
 
 # Sentences that operations share

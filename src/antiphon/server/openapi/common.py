@@ -13,6 +13,7 @@ TAGS: Mapping[Tag, str] = {
     "Responses": "Responses of models, whole or as streams of events, and those that are stored.",
     "Chat": "Chat completions of models, whole or as streams of chunks.",
     "Embeddings": "Vectors of texts, for search and comparison.",
+    "Messages": "Messages of models, as Anthropic's API has them.",
     "Conversations": "Conversations, which responses read and add to.",
     "Files": "Uploaded files, which requests can refer to.",
     "Audio": "Transcription of audio files, and speech synthesis.",

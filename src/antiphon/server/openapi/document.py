@@ -73,7 +73,8 @@ def document(all_routes: Iterable[GuardedRoute], profile: Profile, *, is_open: b
     operations = [route.operation for route in all_routes]
     request_types = [each.request_type for each in operations if each.request_type is not None]
     response_types = [kind for each in operations for kind in (each.response_type, each.event_type) if kind is not None]
-    schemas = build_schemas(request_types, [*response_types, Error, WebhookEvent], profile.event_names)
+    error_types = [each.error_type for each in operations if each.error_type is not None]
+    schemas = build_schemas(request_types, [*response_types, *error_types, Error, WebhookEvent], profile.event_names)
     writer = _DocumentWriter(schemas, profile, is_open=is_open)
     paths: dict[str, Schema] = {}
     for route in all_routes:
@@ -163,7 +164,8 @@ class _DocumentWriter:
         for status, when in sorted((common_errors(route.access) | dict(operation.errors)).items()):
             # A server that is not ready says so, one with too many connections sends an error.
             is_readiness = operation.response_type is Readiness and status in operation.errors
-            schema = {"anyOf": [reference("Readiness"), reference("Error")]} if is_readiness else reference("Error")
+            error = reference("Error") if operation.error_type is None else self._schemas.by_type[operation.error_type]
+            schema = {"anyOf": [reference("Readiness"), error]} if is_readiness else error
             examples = self._examples_of(operation).answers.get(str(status)) or self._examples["errors"].answers.get(str(status), {})
             yield status, _response(status, when, {JSON_MEDIA_TYPE: {"schema": schema, **_examples(examples)}}, route)
 

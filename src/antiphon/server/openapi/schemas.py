@@ -13,6 +13,9 @@ import msgspec
 
 from antiphon.server.http.operation import JsonType
 from antiphon.wire.codec.types import EXTRA_NAME, JsonDict, Nothing, Tagged, Unknown, Wire
+from antiphon.wire.messages.blocks import ContentBlock, ContentBlockParam, ToolResultContent
+from antiphon.wire.messages.events import MessageStreamEvent
+from antiphon.wire.messages.request import JsonOutputFormat
 from antiphon.wire.responses.events import StreamEvent
 from antiphon.wire.responses.items import Item, ItemReference, Message
 from antiphon.wire.responses.parts import InputPart, MessagePart, OutputPart, ToolOutputPart
@@ -23,14 +26,19 @@ Schema: TypeAlias = JsonDict
 REF_PREFIX = "#/components/schemas/"
 
 _UNIONS: Mapping[str, JsonType] = {
+    "ContentBlock": ContentBlock,
+    "ContentBlockParam": ContentBlockParam,
     "InputPart": InputPart,
     "Item": Item,
+    "MessageOutputFormat": JsonOutputFormat | Unknown,
     "MessagePart": MessagePart,
+    "MessageStreamEvent": MessageStreamEvent,
     "NamespacedTool": FunctionTool | CustomTool | Unknown,
     "OutputPart": OutputPart,
     "StreamEvent": StreamEvent,
     "Tool": Tool,
     "ToolOutputPart": ToolOutputPart,
+    "ToolResultContent": ToolResultContent,
 }
 """Unions that get a name in the document: because they are open, or used more than once."""
 

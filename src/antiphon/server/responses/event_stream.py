@@ -36,6 +36,9 @@ HEADERS = [
 ]
 
 
+KEEP_ALIVE = b": keep-alive\n\n"
+"""A comment, which clients skip."""
+
 EventT = TypeVar("EventT")
 EventT_contra = TypeVar("EventT_contra", contravariant=True)
 
@@ -58,6 +61,7 @@ class EventStream(Generic[EventT]):
     Args:
         headers: of the response, besides those of every stream.
         opening_events: types of events that come before any output.
+        heartbeat: what is sent after a silence, so that proxies keep the connection.
 
     Attributes:
         error: why it ended early.
@@ -76,6 +80,7 @@ class EventStream(Generic[EventT]):
         heartbeat_s: float,
         headers: Mapping[str, str] = MappingProxyType({}),
         opening_events: tuple[type, ...] = OPENING_EVENTS,
+        heartbeat: bytes = KEEP_ALIVE,
     ) -> None:
         self.error: ApiError | None = None
         self.is_open = False
@@ -96,6 +101,7 @@ class EventStream(Generic[EventT]):
         self._head_delay_s = MAX_HEAD_DELAY_S
         self._head_timer: asyncio.TimerHandle | None = None
         self._is_head_due = False
+        self._heartbeat = heartbeat
         self._heartbeat_s = heartbeat_s
         self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._is_over = False
@@ -171,9 +177,9 @@ class EventStream(Generic[EventT]):
         self._send_heartbeat()
 
     def _send_heartbeat(self) -> None:
-        """Send a comment after a silence, so that proxies keep the connection."""
+        """Send something after a silence, so that proxies keep the connection."""
         if self._is_quiet and not self._is_over:
-            self._out += b": keep-alive\n\n"
+            self._out += self._heartbeat
             self.flush()
         self._is_quiet = True
         self._heartbeat_timer = asyncio.get_running_loop().call_later(self._heartbeat_s, self._send_heartbeat)

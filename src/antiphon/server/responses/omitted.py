@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from antiphon.protocols.responses.tools import Omissions
+from antiphon.protocols.omissions import Omissions
 from antiphon.server.transport import logs
 
 HEADERS = {

@@ -66,13 +66,14 @@ class Logprobs(Struct, gc=False):
 
 
 class Choice(Struct, gc=False):
-    """One of `n` answers; only one is ever requested."""
+    """One of `n` answers; only one is ever requested. `stop_reason` is the stop sequence that ended it, at vLLM."""
 
     index: int | None = 0
     delta: Delta | None = None
     message: Delta | None = None
     finish_reason: str | None = None
     logprobs: Logprobs | None = None
+    stop_reason: JsonValue = None
 
 
 class PromptDetails(Struct, gc=False):

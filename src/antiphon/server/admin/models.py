@@ -1,0 +1,147 @@
+"""The models, as OpenAI's `GET /v1/models` lists them, and as Anthropic's does for its clients."""
+
+import datetime
+from collections.abc import Sequence
+
+from msgspec import UNSET, Struct, UnsetType
+from starlette.requests import Request
+from starlette.responses import Response
+
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.errors import ClientError, unknown_cursor
+from antiphon.runtime.registry import ServedModel
+from antiphon.runtime.service import Service
+from antiphon.server.http.auth import GuardedRoute, guarded_routes
+from antiphon.server.http.errors import json_response, speaks_messages
+from antiphon.server.http.operation import MODEL_NOT_FOUND, Operation
+from antiphon.wire.codec.types import encode
+from antiphon.wire.messages.response import ModelInfo, ModelInfoList
+
+DEFAULT_PAGE, MAX_PAGE = 20, 1000
+"""Of Anthropic's list; OpenAI's has no pages."""
+
+
+class Architecture(Struct):
+    """What a model reads and writes, where OpenRouter's clients look for it."""
+
+    input_modalities: list[str]
+    output_modalities: list[str]
+
+
+class Model(Struct):
+    """
+    A model of this server; `created` is in Unix seconds.
+
+    Attributes:
+        context_length: tokens, where it is known, under the name that OpenRouter gives it; `max_model_len` is vLLM's name.
+        input_modalities: what it reads: `text`, `image`, `file`, `audio`, `video`.
+    """
+
+    id: str
+    object: str
+    created: int
+    owned_by: str
+    input_modalities: list[str]
+    architecture: Architecture
+    context_length: int | UnsetType = UNSET
+    max_model_len: int | UnsetType = UNSET
+
+
+class ModelList(Struct):
+    """The models of this server."""
+
+    object: str
+    data: list[Model]
+
+
+_BY_HEADER = "With the header `anthropic-version` the answer is as in Anthropic's API, with its pages for the list."
+_LIST_MODELS = Operation(
+    "listModels",
+    "Models",
+    "List the models",
+    ModelList,
+    description=_BY_HEADER,
+)
+_RETRIEVE_MODEL = Operation("retrieveModel", "Models", "Retrieve a model", Model, errors=MODEL_NOT_FOUND, description=_BY_HEADER)
+
+
+def routes(service: Service) -> list[GuardedRoute]:
+    """The routes under `/v1/models`."""
+
+    async def list_models(request: Request) -> Response:
+        models = await service.registry.list_models()
+        if speaks_messages(request.scope):
+            return json_response(encode(_page(request, models)))
+        return json_response(ModelList("list", [_model_object(model) for model in models]))
+
+    async def retrieve_model(request: Request) -> Response:
+        model = service.registry.find_any(request.path_params["model"])
+        if speaks_messages(request.scope):
+            return json_response(encode(_model_info(model)))
+        return json_response(_model_object(model))
+
+    return guarded_routes(
+        service,
+        [
+            ("GET", "/v1/models", list_models, "models:read", _LIST_MODELS),
+            ("GET", "/v1/models/{model:path}", retrieve_model, "models:read", _RETRIEVE_MODEL),
+        ],
+    )
+
+
+def _model_object(model: ServedModel) -> Model:
+    capabilities = model.engine.capabilities
+    modalities = _input_modalities(capabilities)
+    output_modalities = ["text", *(["audio"] if capabilities.audio_out else [])] if model.answers else ["embeddings"]
+    window = UNSET if capabilities.context_window is None else capabilities.context_window
+    return Model(model.name, "model", model.created_at, "antiphon", modalities, Architecture(modalities, output_modalities), window, window)
+
+
+def _input_modalities(capabilities: Capabilities) -> list[str]:
+    kinds = {
+        "image": capabilities.images,
+        "file": capabilities.files,
+        "audio": capabilities.audio_in or capabilities.listens,
+        "video": capabilities.videos or capabilities.sees,
+    }
+    return ["text", *(kind for kind, is_read in kinds.items() if is_read)]
+
+
+def _model_info(model: ServedModel) -> ModelInfo:
+    created_at = datetime.datetime.fromtimestamp(model.created_at, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    window = model.engine.capabilities.context_window
+    return ModelInfo(id=model.name, display_name=model.name, created_at=created_at, max_input_tokens=window, max_tokens=window)
+
+
+def _page(request: Request, models: Sequence[ServedModel]) -> ModelInfoList:
+    query = request.query_params
+    limit = _limit(query.get("limit"))
+    names = [model.name for model in models]
+    has_more = False
+    if (before := query.get("before_id")) is not None:
+        end = _position(names, before, "before_id")
+        start = max(0, end - limit)
+        has_more = start > 0
+    else:
+        after = query.get("after_id")
+        start = 0 if after is None else _position(names, after, "after_id") + 1
+        end = start + limit
+        has_more = end < len(names)
+    page = [_model_info(model) for model in models[start:end]]
+    return ModelInfoList(data=page, has_more=has_more, first_id=page[0].id if page else None, last_id=page[-1].id if page else None)
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return DEFAULT_PAGE
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:5]) <= MAX_PAGE:
+        raise ClientError(f"Invalid 'limit': expected an integer from 1 to {MAX_PAGE}.", code="invalid_value", param="limit")
+    return int(text)
+
+
+def _position(names: Sequence[str], name: str, param: str) -> int:
+    if name not in names:
+        error = unknown_cursor("Model", name)
+        error.param = param
+        raise error
+    return names.index(name)

@@ -1,0 +1,165 @@
+"""`POST /v1/messages`: a message, whole or as a stream of events; and `POST /v1/messages/count_tokens`."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from antiphon.errors import ApiError, ServerError
+from antiphon.offload import offload
+from antiphon.protocols.messages.request import ResolvedMessagesRequest
+from antiphon.protocols.messages.session import MessagesSession
+from antiphon.runtime.core.driver import Driver
+from antiphon.runtime.registry import ServedModel
+from antiphon.runtime.service import Service
+from antiphon.server.http.auth import EndpointFunction, caller_settings, request_caller, track_response
+from antiphon.server.http.body import read_json_body
+from antiphon.server.http.errors import json_response, render_error
+from antiphon.server.messages.prepare import PreparedMessage, count_input, prepare_message
+from antiphon.server.responses.event_stream import EventStream, run_stream
+from antiphon.server.responses.omitted import log_omissions, omission_headers
+from antiphon.server.transport import connection, logs
+from antiphon.wire.codec.types import encode
+from antiphon.wire.messages.events import PING, MessageEncoder, MessageEvent, MessageStart
+from antiphon.wire.messages.request import decode_count_tokens_request, decode_messages_request
+from antiphon.wire.messages.response import MessageResponse, MessageTokensCount
+
+ESTIMATED_HEADER = "antiphon-estimated"
+"""Says that tokens were estimated, as the engine can't count them."""
+
+_ENCODER = MessageEncoder()
+
+
+class MessageCollector:
+    """The client of a message that is not streamed."""
+
+    def __init__(self) -> None:
+        self.first_token_at: float | None = None  # no stream, so no first token
+        self.last_event: MessageEvent | None = None
+        self.error: ApiError | None = None
+
+    def send(self, event: MessageEvent) -> None:
+        self.last_event = event
+
+    def flush(self) -> None:
+        """Nothing is sent before the end."""
+
+    def close(self, error: ApiError | None) -> None:
+        self.error = error
+
+
+_MessageClient = EventStream[MessageEvent] | MessageCollector
+
+
+class MessagesEndpoint:
+    """A bare ASGI endpoint, because a stream writes to the transport."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service, started_at = self._service, time.perf_counter()
+        body = await read_json_body(Request(scope, receive))
+        service.live_sessions.check_admission()
+        if service.config.logging.content:
+            logs.get().info("asked", content=body.decode(errors="replace"))
+        size_bytes = len(body)
+        request = await offload(size_bytes, decode_messages_request, body)
+        del body  # as large as the request that was made of it
+        message = await prepare_message(service, scope, request, size_bytes)
+        headers = omission_headers(message.omissions)
+        if headers:
+            log_omissions(message.omissions, message.model.name)
+        session = message.session((await count_input(message)).tokens)
+        if request.stream:
+            heartbeat_s = service.config.server.heartbeat_s
+            stream = EventStream[MessageEvent](_ENCODER, scope, send, heartbeat_s, headers, opening_events=(MessageStart,), heartbeat=PING)
+            if await self._stream(scope, message, session, stream, started_at):
+                return
+            reply = render_error(scope, stream.error or ServerError("The stream ended before it began."))
+        else:
+            reply = await self._collect(scope, message, session, started_at)
+        reply.headers.update(headers)
+        await reply(scope, receive, send)
+
+    async def _stream(
+        self,
+        scope: Scope,
+        message: PreparedMessage,
+        session: MessagesSession,
+        client: EventStream[MessageEvent],
+        started_at: float,
+    ) -> bool:
+        """Streams the message; False where nothing was sent yet and `client.error` is to be."""
+        driver = Driver(session, client, self._service.store, metrics=self._service.metrics, on_retry=client.hold_head)
+        settings = caller_settings(request_caller(scope), message.model.name, "responses")
+        async with track_response(scope, lambda: session.tokens):
+            with self._running(scope, driver, message.model, session, client, started_at):
+                is_sent = await run_stream(
+                    client,
+                    lambda meanwhile: driver.run(message.model.engine, settings, message.resolved_request, meanwhile),
+                )
+        self._service.metrics.stream_events += client.event_count
+        return is_sent
+
+    async def _collect(self, scope: Scope, message: PreparedMessage, session: MessagesSession, started_at: float) -> Response:
+        client = MessageCollector()
+        driver = Driver(session, client, self._service.store, metrics=self._service.metrics)
+        settings = caller_settings(request_caller(scope), message.model.name, "responses")
+        async with track_response(scope, lambda: session.tokens):
+            with self._running(scope, driver, message.model, session, client, started_at):
+                await driver.run(message.model.engine, settings, message.resolved_request)
+        if client.error is not None:
+            return render_error(scope, client.error)
+        if not isinstance(client.last_event, MessageResponse):
+            return Response(status_code=499)  # the client hung up; only the log sees this
+        content = encode(client.last_event)
+        if self._service.config.logging.content:
+            logs.get().info("answered", content=content.decode())
+        return json_response(content)
+
+    @contextlib.contextmanager
+    def _running(
+        self,
+        scope: Scope,
+        driver: Driver[ResolvedMessagesRequest, MessageEvent],
+        model: ServedModel,
+        session: MessagesSession,
+        client: _MessageClient,
+        started_at: float,
+    ) -> Iterator[None]:
+        """Ends the session with its connection, or the server; counts it when it is over, in whichever way."""
+        try:
+            with self._service.live_sessions.track(driver), connection.from_scope(scope).notify(driver):
+                yield
+        finally:
+            metrics = self._service.metrics
+            name = metrics.label(model.name, model.family)
+            outcome = "failed" if client.error else "cancelled" if session.stop_reason is None else "completed"
+            metrics.answers[name, outcome].observe(time.perf_counter() - started_at)
+            if client.first_token_at is not None:
+                metrics.first_token[name].observe(client.first_token_at - started_at)
+            if (usage := session.usage) is not None:
+                cache_tokens = usage.cache_read_input_tokens + usage.cache_creation_input_tokens
+                metrics.tokens[name, "input"] += usage.input_tokens + cache_tokens
+                metrics.tokens[name, "output"] += usage.output_tokens
+
+
+def count_message_tokens(service: Service) -> EndpointFunction:
+    """The endpoint `POST /v1/messages/count_tokens`."""
+
+    async def count_tokens(request: Request) -> Response:
+        body = await read_json_body(request)
+        service.live_sessions.check_admission()
+        counted_request = await offload(len(body), decode_count_tokens_request, body)
+        message = await prepare_message(service, request.scope, counted_request, len(body))
+        count = await count_input(message)
+        headers = omission_headers(message.omissions)
+        if count.is_estimated:
+            headers[ESTIMATED_HEADER] = "1"
+        return json_response(encode(MessageTokensCount(input_tokens=count.tokens)), headers=headers)
+
+    return count_tokens
