@@ -18,7 +18,7 @@ from antiphon.wire.responses.profiles import PROFILES, EventEncoder, Profile
 from support.wire.our_samples import alternatives, samples
 
 OPENAI = EventEncoder(PROFILES["openai"])
-OPEN_RESPONSES = EventEncoder(PROFILES["openresponses"])
+OPEN_RESPONSES = EventEncoder(PROFILES["open-responses"])
 DELTA = OutputTextDelta(sequence_number=4, item_id="msg_1", output_index=0, content_index=0, delta="Hi")
 ERROR = error_event(9, message="Overloaded.", type="server_error")
 

@@ -44,7 +44,7 @@ class AccessLogMiddleware:
             await self._app(scope, receive, sender)
         except asyncio.CancelledError:  # only a server that stops cancels a request, which ends here
             if sender.status == CLIENT_CLOSED_REQUEST:
-                await error_response(shutting_down())(scope, receive, sender)
+                await error_response(shutting_down(), scope)(scope, receive, sender)
         except Exception:  # where a request ends
             logs.get().exception("defect")
         finally:

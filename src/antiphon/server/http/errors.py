@@ -5,8 +5,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
+from starlette.types import Scope
 
 from antiphon.errors import ApiError, ClientError, innermost_error, shorten
+from antiphon.wire.responses.profiles import EventEncoder, encoder_for_path
 
 DEFECT_MESSAGE = "The server had an error while processing your request. Please try again; if it persists, see the server's log."
 """What a client is told of a bug."""
@@ -18,12 +20,24 @@ def json_response(body: object, status: int = 200, headers: dict[str, str] | Non
     return Response(content, status, headers, media_type="application/json")
 
 
-def error_response(error: ApiError) -> Response:
-    """An error in the shape that OpenAI's SDKs read."""
+PROFILE_SCOPE_KEY = "antiphon.profile"
+"""The encoder of the profile that a request is answered in, on routes of the Responses API."""
+
+
+def error_response(error: ApiError, scope: Scope | None = None) -> Response:
+    """An error in the shape that OpenAI's SDKs read, or in that of the request's profile."""
     headers = retry_headers(error)
     if error.status == 426:  # RFC 9110 15.5.22: 426 must name the protocol; RFC 6455 4.4: and the version
         headers |= {"upgrade": "websocket", "connection": "upgrade", "sec-websocket-version": "13"}
-    return json_response(error.body(), error.status, headers)
+    body = error.body()
+    if scope is not None and (encoder := _encoder(scope)) is not None:
+        body = encoder.encode_error(body, error.status)
+    return json_response(body, error.status, headers)
+
+
+def _encoder(scope: Scope) -> EventEncoder | None:
+    encoder: EventEncoder | None = scope.get(PROFILE_SCOPE_KEY)
+    return encoder or encoder_for_path(scope["path"])
 
 
 def retry_headers(error: ApiError) -> dict[str, str]:
@@ -31,10 +45,10 @@ def retry_headers(error: ApiError) -> dict[str, str]:
     return {} if error.retry_after_s is None else {"retry-after": str(max(1, round(error.retry_after_s)))}
 
 
-async def on_api_error(_request: Request, error: Exception) -> Response:
+async def on_api_error(request: Request, error: Exception) -> Response:
     """An `ApiError` that a route raised."""
     assert isinstance(error, ApiError)
-    return error_response(error)
+    return error_response(error, request.scope)
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
@@ -44,7 +58,7 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     texts = {404: f"Invalid URL ({request.method} {path})", 405: f"Not allowed to {request.method} on {path}."}
     message = texts.get(error.status_code, str(error.detail))
     api_error = ClientError(message, status=error.status_code, code="unknown_url" if error.status_code == 404 else None)
-    reply = error_response(api_error)
+    reply = error_response(api_error, request.scope)
     if error.status_code == 405:
         reply.headers["allow"] = ", ".join(_allowed_methods(request))
     return reply
@@ -77,6 +91,6 @@ async def on_client_disconnect(_request: Request, _error: Exception) -> Response
     return Response(status_code=499)
 
 
-async def on_unexpected_error(_request: Request, _error: Exception) -> Response:
+async def on_unexpected_error(request: Request, _error: Exception) -> Response:
     """A bug; the traceback is logged, never sent."""
-    return error_response(ApiError(DEFECT_MESSAGE))
+    return error_response(ApiError(DEFECT_MESSAGE), request.scope)

@@ -60,7 +60,7 @@ class EventStream:
         self.event_count = 0
         self.first_token_at: float | None = None
         self.last_event: StreamEvent | None = None
-        self._encode_sse_into = encoding.encode_sse_into
+        self._encode_sse_into = encoding.stream().encode_sse_into
         self._stream_end = encoding.stream_end
         self._connection = connection.from_scope(scope)
         self._send_asgi = send
