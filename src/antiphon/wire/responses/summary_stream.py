@@ -288,7 +288,7 @@ class SummaryStream:
         self._response: Response | None = None  # whose beginning is not told yet: its model may still be chosen
         self._model: str | None = None
         self._indexes: dict[int, int] = {}  # the places of shown items, by their places in the original's output
-        self._shown_calls: set[int] = set()
+        self._shown_calls: dict[int, _Call] = {}
         self._open_items: dict[int, Item] = {}
         self._messages: set[int] = set()
         self._closing: list[AnySummaryEvent] = []  # what says that an item is complete, until it is sure that it is
@@ -408,7 +408,7 @@ class SummaryStream:
 
     def _show_call(self, original_index: int, call: _Call, out: list[AnySummaryEvent]) -> None:
         if original_index not in self._shown_calls:
-            self._shown_calls.add(original_index)
+            self._shown_calls[original_index] = call
             out.append(summary.SummaryItemAdded(output_index=self._place(original_index), item=call.added()))
 
     def _on_item_done(self, event: events.OutputItemDone, out: list[AnySummaryEvent]) -> None:
@@ -420,6 +420,8 @@ class SummaryStream:
             self._closing.append(summary.SummaryItemDone(output_index=self._place(index), item=done))
         elif (call := self._calls.read(item)) is not None:
             self._show_call(index, call, self._closing)
+            shown_call = self._shown_calls[index]  # what was added stays, whatever an upstream says later
+            call.name, call.call_id, call.arguments = shown_call.name, shown_call.call_id, shown_call.arguments
             self._closing.append(summary.SummaryItemDone(output_index=self._place(index), item=FunctionCallSummary(**call.fields())))
             if isinstance(item, Unknown):
                 is_complete = item.extra.get("status") != "incomplete"
