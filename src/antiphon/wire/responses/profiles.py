@@ -382,5 +382,5 @@ ENCODERS = {profile.name: EventEncoder(profile) for profile in PROFILES.values()
 
 def encoder_for_path(path: str) -> EventEncoder | None:
     """The encoder of the profile whose base path it is; None for any other path."""
-    found = (profile for base_path, profile in BASE_PATHS.items() if base_path != "/v1" and path.startswith(f"{base_path}/"))
-    return next((ENCODERS[profile.name] for profile in found), None)
+    profiles = (profile for base_path, profile in BASE_PATHS.items() if base_path != "/v1" and path.startswith(f"{base_path}/"))
+    return next((ENCODERS[profile.name] for profile in profiles), None)

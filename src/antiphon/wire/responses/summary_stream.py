@@ -76,7 +76,7 @@ class _Call(Struct):
         fields = {"name": self.name, "call_id": self.call_id, "arguments": self.arguments, "status": self.status}
         return fields if self.output is None else fields | {"output": self.output}
 
-    def added(self) -> FunctionCallSummary:
+    def new_item(self) -> FunctionCallSummary:
         """The item that is added."""
         return FunctionCallSummary(name=self.name, call_id=self.call_id, arguments=self.arguments)
 
@@ -306,11 +306,11 @@ class SummaryStream:
         handler = _HANDLERS.get(type(event))
         if handler is not None:
             handler(self, event, out)
-        shown = [each for each in out if each.type in self._rules.only_types]
-        for each in shown:
+        listed_events = [each for each in out if each.type in self._rules.only_types]
+        for each in listed_events:
             each.sequence_number = self._number
             self._number += 1
-        return shown
+        return listed_events
 
     # The response
 
@@ -320,8 +320,8 @@ class SummaryStream:
     def _on_routing(self, event: events.RoutingCompleted, out: list[AnySummaryEvent]) -> None:
         self._model = event.model_id
         self._start(out)
-        routed = summary.SummaryRouted(model_id=event.model_id, category=event.category, source=event.source, reasoning=event.reasoning)
-        out.append(routed)
+        routing = summary.SummaryRouted(model_id=event.model_id, category=event.category, source=event.source, reasoning=event.reasoning)
+        out.append(routing)
 
     def _start(self, out: list[AnySummaryEvent]) -> None:
         response, self._response = self._response, None
@@ -409,15 +409,15 @@ class SummaryStream:
     def _show_call(self, original_index: int, call: _Call, out: list[AnySummaryEvent]) -> None:
         if original_index not in self._shown_calls:
             self._shown_calls[original_index] = call
-            out.append(summary.SummaryItemAdded(output_index=self._place(original_index), item=call.added()))
+            out.append(summary.SummaryItemAdded(output_index=self._place(original_index), item=call.new_item()))
 
     def _on_item_done(self, event: events.OutputItemDone, out: list[AnySummaryEvent]) -> None:
         index, item = event.output_index, event.item
         self._open_items.pop(index, None)
         is_complete = getattr(item, "status", UNSET) != "incomplete"
         if isinstance(item, Message):
-            done = MessageSummary(status="completed")
-            self._closing.append(summary.SummaryItemDone(output_index=self._place(index), item=done))
+            message = MessageSummary(status="completed")
+            self._closing.append(summary.SummaryItemDone(output_index=self._place(index), item=message))
         elif (call := self._calls.read(item)) is not None:
             self._show_call(index, call, self._closing)
             shown_call = self._shown_calls[index]  # what was added stays, whatever an upstream says later
