@@ -1,7 +1,8 @@
 """
 What the Open Responses specification (openresponses.org) asks of a server, and its published types over every body and event.
 
-The server's profile is `openai`, so what the specification names otherwise comes by OpenAI's names, and what it does not know comes too.
+It is asked in two profiles. Under `/v1`, which is `openai`, what the specification names otherwise comes by OpenAI's names, and what it
+does not know comes too. Under `/openresponses/v1` everything is as it wants.
 """
 
 import contextlib
@@ -55,28 +56,42 @@ RENAMED = {
 }
 
 
-def check(event):
-    """Hold an event against the published type of its name."""
+def check(event, *, is_strict=False):
+    """Hold an event against the published type of its name; strictly, it has no other name and no other keys for an error."""
+    if is_strict:
+        assert event["type"] not in RENAMED
+        assert event["type"] != "error" or event.keys() == {"type", "sequence_number", "error"}
     if event["type"] in RENAMED:
         name, kind = RENAMED[event["type"]]
         event = {**event, "type": name}
     elif event["type"] == "error":
         kind = types.WebSocketErrorEvent if "status" in event else types.ErrorStreamingEvent
     else:
-        kind = EVENTS[event["type"]]
+        kind = (EVENTS | dict(RENAMED.values()))[event["type"]]
     TypeAdapter(kind).validate_python(event)
 
 
+@pytest.fixture(scope="module", params=["/v1", "/openresponses/v1"])
+def url(request):
+    return URL.removesuffix("/v1") + request.param
+
+
+@pytest.fixture
+def is_strict(url):
+    """Whether the server is to name everything as the specification does."""
+    return "openresponses" in url
+
+
 @pytest.fixture(scope="module")
-def http():
-    with httpx.Client(base_url=URL, headers={"authorization": "Bearer none"}, timeout=60) as client:
+def http(url):
+    with httpx.Client(base_url=url, headers={"authorization": "Bearer none"}, timeout=60) as client:
         yield client
 
 
 @pytest.fixture
-def create(http):
+def create(http, url):
     def ask(input, **fields):
-        answer = http.post(f"{URL}/responses", json={"model": "parrot", "input": input, **fields})
+        answer = http.post(f"{url}/responses", json={"model": "parrot", "input": input, **fields})
         assert answer.status_code == 200, answer.text
         types.ResponseResource.model_validate(answer.json())
         return answer.json()
@@ -85,15 +100,18 @@ def create(http):
 
 
 @pytest.fixture
-def stream(http):
+def stream(http, url, is_strict):
     def ask(input, **fields):
         events = []
-        with http.stream("POST", f"{URL}/responses", json={"model": "parrot", "input": input, "stream": True, **fields}) as answer:
+        with http.stream("POST", f"{url}/responses", json={"model": "parrot", "input": input, "stream": True, **fields}) as answer:
             assert answer.headers["content-type"].startswith("text/event-stream")
-            for line in answer.iter_lines():
-                if line.startswith("data: "):
-                    events.append(json.loads(line.removeprefix("data: ")))
-                    check(events[-1])
+            lines = [line for line in answer.iter_lines() if line and not line.startswith(":")]
+        if is_strict:
+            assert lines.pop() == "data: [DONE]"
+        for name, line in zip(lines[::2], lines[1::2], strict=True):
+            events.append(json.loads(line.removeprefix("data: ")))
+            assert name == f"event: {events[-1]['type']}"
+            check(events[-1], is_strict=is_strict)
         assert [event["sequence_number"] for event in events] == list(range(len(events)))
         return events
 
@@ -120,8 +138,8 @@ class Connection:
 
 
 @pytest.fixture
-def open_connection():
-    address = f"{URL.replace('http', 'ws', 1)}/responses"
+def open_connection(url):
+    address = f"{url.replace('http', 'ws', 1)}/responses"
     with contextlib.ExitStack() as stack:
         yield lambda: Connection(stack.enter_context(connect(address, additional_headers={"authorization": "Bearer none"})))
 
@@ -203,12 +221,12 @@ def test_a_failure_on_a_websocket(open_connection):
     assert json.loads(connection.socket.recv(timeout=30))["type"] == "response.failed"
 
 
-def test_a_compaction_begins_the_next_conversation(http, create, open_connection):
+def test_a_compaction_begins_the_next_conversation(http, url, create, open_connection):
     history = [user("We launch on Tuesday."), {"type": "message", "role": "assistant", "content": "Understood."}]
-    answer = http.post(f"{URL}/responses/compact", json={"model": "parrot", "prompt_cache_key": "k", "input": history})
+    answer = http.post(f"{url}/responses/compact", json={"model": "parrot", "prompt_cache_key": "k", "input": history})
     compacted = answer.json()
     assert answer.status_code == 200 and compacted["output"][-1]["type"] == "compaction"
     types.CompactResource.model_validate(compacted)
     assert said(create([*compacted["output"], user("Hello")])) == "You said: Hello"
     assert open_connection().turn([*compacted["output"], user("Hello")], tools=[])["type"] == "response.completed"
-    assert http.post(f"{URL}/responses/compact", json={"input": history}).status_code == 400
+    assert http.post(f"{url}/responses/compact", json={"input": history}).status_code == 400

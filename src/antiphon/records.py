@@ -228,6 +228,7 @@ class KeyRecord(Struct, frozen=True, kw_only=True):
         tokens_per_minute: the limit, or None for none; input and output count.
         streams: how many responses may be in progress at the same time, or None for any number.
         record: which of its sessions are recorded, a value of `recording.when`; None for the server's own rule.
+        profile: of the Responses API, for paths that name none; None for the server's default.
     """
 
     id: str
@@ -244,6 +245,7 @@ class KeyRecord(Struct, frozen=True, kw_only=True):
     tokens_per_minute: int | None = None
     streams: int | None = None
     record: str | None = None
+    profile: str | None = None
 
     def is_live(self, at: float) -> bool:
         """Whether it is valid at that time, in Unix seconds."""

@@ -195,6 +195,10 @@ def test_a_model_without_an_engine_is_refused(places: Places) -> None:
         ("[server]\nport = 'many'", "server.port: expected a valid integer, unable to parse string as an integer, got 'many'"),
         ("[server]\nport = 65536", "server.port: expected less than or equal to 65535, got 65536"),
         ("[server]\nhost = 1", "server.host: expected a valid string, got 1"),
+        (
+            "[responses]\nprofile = 'openresponses'",
+            "responses.profile: the profile 'openresponses' is called 'open-responses' now",
+        ),
         ("[logging]\nlevel = 'loud'", "logging.level: expected 'debug', 'info', 'warning' or 'error', got 'loud'"),
         ("server = 3", "server: expected a table, got 3"),
         ("home = 3", "home: expected a path, got 3"),

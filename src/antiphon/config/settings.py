@@ -80,11 +80,17 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
     _validate_networks = field_validator("fetch_networks")(check_networks)
 
 
+ProfileName = Literal["openai", "open-responses", "eugpt"]
+"""The profiles of the Responses API."""
+
+_FORMER_PROFILES = {"openresponses": "open-responses"}
+
+
 class ResponsesSettings(BaseModel, frozen=True, extra="forbid"):
     """The Responses API."""
 
-    profile: Literal["openai", "openresponses"] = Field(
-        default="openai", description="Whose format to follow where OpenAI's and Open Responses' differ."
+    profile: ProfileName = Field(
+        default="openai", description="Whose format to follow under /v1, for keys that have no profile of their own."
     )
     obfuscation: bool = Field(default=True, description="Pad stream events, so that their sizes don't reveal the text.")
     unavailable_tools: Literal["carry", "refuse"] = Field(
@@ -97,6 +103,13 @@ class ResponsesSettings(BaseModel, frozen=True, extra="forbid"):
         min_length=1,
         description="The environment variable with keys for encrypted content, the newest first; unset: a file in the home folder.",
     )
+
+    @field_validator("profile", mode="before")
+    @classmethod
+    def _explain_former_profile(cls, name: object) -> object:
+        if name in _FORMER_PROFILES:
+            raise ValueError(f"the profile '{name}' is called '{_FORMER_PROFILES[name]}' now")
+        return name
 
 
 class BackgroundSettings(BaseModel, frozen=True, extra="forbid"):

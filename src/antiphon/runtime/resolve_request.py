@@ -25,12 +25,13 @@ from antiphon.records import ItemRecord
 from antiphon.runtime.access.body_budget import BodyLease
 from antiphon.runtime.access.encrypted_items import decrypt_items
 from antiphon.runtime.conversation_lock import check_conversation_id
-from antiphon.runtime.core.ids import new_id
+from antiphon.runtime.core.ids import new_response_id
 from antiphon.runtime.files.references import load_documents
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.runtime.speech.transcribe_input import transcribe_item
 from antiphon.stores.base import MAX_CHAIN_BYTES, MissingAncestor, Store
+from antiphon.wire.codec.response_ids import read_response_id
 from antiphon.wire.codec.types import Unknown
 from antiphon.wire.responses import items
 from antiphon.wire.responses.request import CreateRequest
@@ -88,6 +89,8 @@ async def resolve_request(
             be decoded; or the model has no worker now.
     """
     model.require_worker()
+    if is_set(request.previous_response_id):
+        request = structs.replace(request, previous_response_id=read_response_id(request.previous_response_id))
     store, speech, capabilities = service.store, service.speech, model.engine.capabilities
     input_items = await offload(size_bytes, check_item_ids, request.input_items, "input")
     if any(isinstance(item, items.ItemReference) for item in input_items):
@@ -114,7 +117,7 @@ async def resolve_request(
     if has_audio_output(request):
         capabilities = structs.replace(model.live_engine.capabilities, audio_in=capabilities.audio_in)
     return ResolvedRequest(
-        id=response_id or new_id("resp"),
+        id=response_id or new_response_id(),
         tenant=tenant,
         created_at=int(time.time()) if created_at is None else created_at,
         model=model.name,

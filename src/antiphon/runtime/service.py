@@ -42,7 +42,6 @@ from antiphon.stores.base import Store
 from antiphon.stores.blobs import BlobStore
 from antiphon.stores.memory import MemoryStore
 from antiphon.stores.sql.store import SqlStore
-from antiphon.wire.responses.profiles import PROFILES, EventEncoder
 
 HEARTBEAT_S = 2.0
 """How often the store is told that this server lives, and looked at whether it does."""
@@ -139,11 +138,9 @@ class Service:
             folder = config.home / "recording"
             self.recorder = Recorder(folder, blobs, self.store.sessions, self.metrics, self.recordings.expire, limits, notice)
             self.recordings.live_records = self.recorder.live_records
-        self.event_encoder = EventEncoder(PROFILES[config.responses.profile])
         self.background = BackgroundRunner(
             config.background,
             self.store,
-            self.event_encoder,
             self.keyring,
             self.live_sessions,
             self.metrics,

@@ -15,6 +15,7 @@ from antiphon.server.files import routes as files
 from antiphon.server.http.access_log import AccessLogMiddleware
 from antiphon.server.http.auth import GuardedRoute
 from antiphon.server.http.errors import on_api_error, on_client_disconnect, on_exception_group, on_http_exception, on_unexpected_error
+from antiphon.server.http.profile import other_base_paths
 from antiphon.server.messages import routes as messages
 from antiphon.server.minicpmo import presets
 from antiphon.server.openapi import document
@@ -55,8 +56,9 @@ def routes(service: Service) -> list[GuardedRoute]:
 
 def build(service: Service) -> ASGIApp:
     """The application that serves `service`. The caller opens and closes the service."""
+    all_routes = routes(service)
     app = Starlette(
-        routes=routes(service),
+        routes=[*all_routes, *other_base_paths(all_routes)],
         exception_handlers={
             ApiError: on_api_error,
             ExceptionGroup: on_exception_group,

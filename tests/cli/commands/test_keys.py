@@ -59,6 +59,12 @@ def test_a_usual_key_is_listed_in_few_words(antiphon):
     ]
 
 
+def test_a_key_s_profile_is_listed(antiphon):
+    key = antiphon("keys", "create", "--name", "laptop", "--profile", "eugpt", "--json").json
+    assert key["profile"] == "eugpt"
+    assert antiphon("keys", "list").out.splitlines()[1].endswith("  all but admin; profile eugpt")
+
+
 @pytest.mark.parametrize(("expires", "seconds"), [("30m", 1800), ("12h", 43200), ("30d", 2592000), ("8w", 4838400)])
 def test_a_key_may_end_after_a_while(antiphon, expires, seconds):
     key = antiphon("keys", "create", "--name", "guest", "--expires", expires, "--json").json

@@ -94,10 +94,9 @@ def test_a_key_is_said_to_be_needed_where_and_when_it_is():
 def test_events_are_described_as_the_profile_writes_them():
     told = {profile: made(profile) for profile in PROFILES}
     names = {profile: set(each["components"]["schemas"]["StreamEvent"]["discriminator"]["mapping"]) for profile, each in told.items()}
-    assert names["openai"] - names["openresponses"] == {"response.reasoning_text.delta", "response.reasoning_text.done"}
-    assert names["openresponses"] - names["openai"] == {"response.reasoning.delta", "response.reasoning.done"}
-    assert "[DONE]" in json.dumps(told["openresponses"]["paths"]["/v1/responses"])
-    assert "[DONE]" not in json.dumps(told["openai"]["paths"]["/v1/responses"])
+    assert names["openai"] - names["open-responses"] == {"response.reasoning_text.delta", "response.reasoning_text.done"}
+    assert names["open-responses"] - names["openai"] == {"response.reasoning.delta", "response.reasoning.done"}
+    assert "[DONE]" in json.dumps(told["open-responses"]["paths"]) and "[DONE]" not in json.dumps(told["openai"]["paths"])
 
 
 def operations_of(api):

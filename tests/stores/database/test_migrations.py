@@ -13,6 +13,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from antiphon.records import ItemRecord, ResponseRecord
+from antiphon.runtime.access.keys import make_key
 from antiphon.stores.database.migrations import v0001_responses
 from antiphon.stores.sql.store import SqlStore
 from support.stores.responses import response
@@ -121,3 +122,23 @@ async def test_a_server_goes_on_beside_a_newer_one_that_only_added_to_the_tables
         assert await before.get("ada", record.id) == await after.get("ada", record.id) == record
     await before.close()
     await after.close()
+
+
+OLDER_KEY = """
+INSERT INTO keys (id, hash, prefix, name, tenant, scopes, created_at)
+VALUES ('key_1', :hash, 'ak-0000', 'laptop', 'ada', 'models:read', 1)
+"""
+
+
+async def test_a_key_that_an_older_server_made_has_no_profile(url: str) -> None:
+    driver = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
+    store = SqlStore(url)
+    await store.open()
+    engine = create_async_engine(make_url(url).set(drivername=driver[make_url(url).drivername]))
+    async with engine.begin() as connection:
+        await connection.execute(text(OLDER_KEY), {"hash": b"1"})
+    await engine.dispose()
+    record, _ = make_key("app", now=2, profile="eugpt")
+    await store.keys.add(record)
+    assert [key.profile for key in await store.keys.all()] == [None, "eugpt"]
+    await store.close()

@@ -4,6 +4,7 @@ import pytest
 
 from antiphon.wire.codec.types import Extra, Unknown
 from antiphon.wire.responses.events import (
+    UNNUMBERED_EVENTS,
     ErrorEvent,
     OutputTextDelta,
     ReasoningTextDelta,
@@ -17,7 +18,7 @@ from antiphon.wire.responses.profiles import PROFILES, EventEncoder, Profile
 from support.wire.our_samples import alternatives, samples
 
 OPENAI = EventEncoder(PROFILES["openai"])
-OPEN_RESPONSES = EventEncoder(PROFILES["openresponses"])
+OPEN_RESPONSES = EventEncoder(PROFILES["open-responses"])
 DELTA = OutputTextDelta(sequence_number=4, item_id="msg_1", output_index=0, content_index=0, delta="Hi")
 ERROR = error_event(9, message="Overloaded.", type="server_error")
 
@@ -31,6 +32,9 @@ def framed(encoding, *events):
 @pytest.mark.parametrize("kind", alternatives(StreamEvent), ids=lambda kind: kind.__name__)
 def test_an_event_is_framed_on_two_lines(kind):
     for event in samples(kind):
+        if isinstance(event, UNNUMBERED_EVENTS):
+            assert framed(OPENAI, event) == framed(OPEN_RESPONSES, event) == b""
+            continue
         name, line, *rest = framed(OPENAI, event).split(b"\n")
         assert rest == [b"", b""]
         assert name == b"event: " + event.type.encode()

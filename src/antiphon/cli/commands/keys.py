@@ -14,6 +14,7 @@ from antiphon.cli.common.client import ApiClient
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
 from antiphon.cli.common.shell import UsageError, format_time
 from antiphon.config.load import Config
+from antiphon.config.settings import ProfileName
 from antiphon.errors import UpstreamError, shorten
 from antiphon.records import KeyRecord
 from antiphon.runtime.access.keys import DEFAULT_SCOPES, SCOPES, make_key
@@ -54,6 +55,7 @@ def create(
     limit_tokens: int | None = None,
     limit_streams: int | None = None,
     record: Literal["never", "consent", "always"] | None = None,
+    profile: ProfileName | None = None,
     as_json: JsonFlag = False,
     file: ConfigFlag = None,
     shell: ShellParameter,
@@ -80,6 +82,7 @@ def create(
         limit_tokens: how many tokens it may use in a minute, input and output together.
         limit_streams: how many answers it may get at the same time.
         record: record its sessions never, only those that ask for it (consent), or always; by default as the server does.
+        profile: whose format the Responses API follows for it under /v1; by default the server's.
     """
     now = time.time()
     limits = {"requests_per_minute": limit_requests, "tokens_per_minute": limit_tokens, "streams": limit_streams}
@@ -92,7 +95,9 @@ def create(
     if not granted_scopes or set(granted_scopes) - SCOPES.keys():
         raise UsageError(f"'{scopes}' is no list of scopes; there are {', '.join(SCOPES)}.")
     expires_at = _parse_expiry(expires, datetime.fromtimestamp(now, UTC)) if expires is not None else None
-    key, secret = make_key(name, now=now, tenant=tenant, scopes=granted_scopes, expires_at=expires_at, record=record, **limits)
+    key, secret = make_key(
+        name, now=now, tenant=tenant, scopes=granted_scopes, expires_at=expires_at, record=record, profile=profile, **limits
+    )
     config = settings.load(shell, file).config
     _with_keys(config, lambda keys: keys.add(key))
     store = settings.store_location(config)
@@ -258,11 +263,12 @@ def _state(key: KeyRecord, now: float) -> str:
 
 
 def _format_permissions(key: KeyRecord) -> str:
-    """Its scopes, its limits, and its rule for recordings."""
+    """Its scopes, its limits, its rule for recordings, and its profile."""
     limits = {"requests/min": key.requests_per_minute, "tokens/min": key.tokens_per_minute, "streams": key.streams}
     parts = (
         "all but admin" if set(key.scopes) == set(DEFAULT_SCOPES) else ", ".join(key.scopes),
         ", ".join(f"{limit} {kind}" for kind, limit in limits.items() if limit is not None),
         f"record {key.record}" if key.record else "",
+        f"profile {key.profile}" if key.profile else "",
     )
     return "; ".join(part for part in parts if part)

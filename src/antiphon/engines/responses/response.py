@@ -20,6 +20,7 @@ from antiphon.errors import ApiError, UpstreamError, invalid_tool_call
 from antiphon.wire.codec.repair import repair_json
 from antiphon.wire.codec.sse import DONE
 from antiphon.wire.codec.types import JsonDict
+from antiphon.wire.responses.profiles import without_prefixes
 from antiphon.wire.upstream import responses as loose
 from antiphon.wire.upstream.chat_completions import TokenLogprob
 from antiphon.wire.upstream.responses import Event
@@ -109,6 +110,8 @@ class ResponsesResponseReader:
         out.append(engine_events.ResponseEnded(self._id, "length"))
 
     def _read_event(self, event: Event, raw: bytes, out: EventList) -> bool:
+        if (plain := without_prefixes(raw)) is not raw:
+            raw, event = plain, loose.decode_event(plain)
         if (read := _EVENT_READERS.get(event.type)) is not None:
             read(self, event, out)
         elif event.type in END_STATUSES:

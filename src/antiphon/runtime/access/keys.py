@@ -99,6 +99,7 @@ def make_key(
     tokens_per_minute: int | None = None,
     streams: int | None = None,
     record: str | None = None,
+    profile: str | None = None,
 ) -> tuple[KeyRecord, str]:
     """
     The record of a new key, to be stored by the caller, and the key itself, which can't be read again.
@@ -122,6 +123,7 @@ def make_key(
         tokens_per_minute=tokens_per_minute,
         streams=streams,
         record=record,
+        profile=profile,
     )
     return key, secret
 

@@ -6,22 +6,21 @@ response finds out when it stores more of it, or is told.
 """
 
 from antiphon.errors import ApiError
-from antiphon.protocols.responses.session import cancel_record, closing_events, fail_record
+from antiphon.protocols.responses.ending import cancel_record, closing_events, fail_record
 from antiphon.records import ResponseRecord
 from antiphon.runtime.background.journal import encode_run
 from antiphon.stores.base import Store
 from antiphon.wire.responses.events import ResponseCompleted, ResponseFailed, ResponseIncomplete, StreamEvent
-from antiphon.wire.responses.profiles import EventEncoder
 from antiphon.wire.responses.response import decode_response
 
 
-async def cancel_response(store: Store, encoder: EventEncoder, record: ResponseRecord) -> None:
+async def cancel_response(store: Store, record: ResponseRecord) -> None:
     """End a response as `cancelled`; one that has ended stays as it is."""
     cancelled_record = cancel_record(record)
-    await store.background.end(cancelled_record, lambda first: encode_run(encoder, first, closing_events(cancelled_record, first)))
+    await store.background.end(cancelled_record, lambda first: encode_run(first, closing_events(cancelled_record, first)))
 
 
-async def fail_response(store: Store, encoder: EventEncoder, record: ResponseRecord, error: ApiError, *, is_orphan: bool = False) -> None:
+async def fail_response(store: Store, record: ResponseRecord, error: ApiError, *, is_orphan: bool = False) -> None:
     """
     End a response as `failed`; one that has ended stays as it is.
 
@@ -29,7 +28,7 @@ async def fail_response(store: Store, encoder: EventEncoder, record: ResponseRec
         is_orphan: whether it is only ended if no living server works on it.
     """
     failed_record = fail_record(record, error)
-    events = lambda first: encode_run(encoder, first, closing_events(failed_record, first, error))  # noqa: E731
+    events = lambda first: encode_run(first, closing_events(failed_record, first, error))  # noqa: E731
     await store.background.end(failed_record, events, is_orphan=is_orphan)
 
 

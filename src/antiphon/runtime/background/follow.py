@@ -8,13 +8,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 import msgspec
 
 from antiphon.errors import StoreError
+from antiphon.offload import offload
 from antiphon.records import EventRun
 from antiphon.runtime.background.ending import terminal_event
 from antiphon.runtime.background.journal import Journal, encode_run
 from antiphon.runtime.core.ids import padding
 from antiphon.stores.base import Store
-from antiphon.wire.responses.events import TERMINAL_EVENTS
-from antiphon.wire.responses.profiles import EventEncoder
+from antiphon.wire.codec.stream_encoder import StreamEncoder
+from antiphon.wire.responses.events import TERMINAL_EVENTS, StreamEvent
+from antiphon.wire.responses.profiles import EventEncoder, read_journal
 
 PAGE_RUNS = 16
 """Rows read at once, but no more after `PAGE_BYTES`: what is read waits in memory until the client has taken it."""
@@ -26,6 +28,8 @@ MAX_POLL_S = 1.0
 KEEP_ALIVE = b": keep-alive\n\n"
 
 _OBFUSCATION = re.compile(rb',"obfuscation":"[\w-]*"(?=}\n\n)')  # the last field of every delta that has one
+_COMMENT = re.compile(rb"^: \{[^\n]*\n", re.MULTILINE)
+_COMMENT_MARK = b': {"type":'
 _DELTA = re.compile(rb"^data: (.*\"delta\":.*)$", re.MULTILINE)
 
 
@@ -56,11 +60,12 @@ class Follower:
         obfuscation: bool | None = None,
     ) -> None:
         self._store = store
-        self._encoder = encoder
         self._journals = journals
         self._tenant = tenant
         self._response_id = response_id
-        self._after = after
+        # The journal has the numbers of sessions. Where the profile has its own, it is read from the beginning.
+        self._after = after if encoder.keeps_numbers else -1
+        self._stream = None if encoder.is_neutral else encoder.stream(after)
         self._heartbeat_s = heartbeat_s
         self._obfuscation = obfuscation
         self._wake = asyncio.Event()
@@ -83,10 +88,11 @@ class Follower:
             if runs:
                 self._poll_s = MIN_POLL_S
                 sent_at = loop.time()
-                yield self._page(runs)
+                if page := await self._translate(self._page(runs)):
+                    yield page
                 continue
             if is_over:
-                yield await self._missing_end()
+                yield await self._translate(await self._missing_end())
                 return
             await self._wait(journal, sent_at + self._heartbeat_s - loop.time())
             if loop.time() >= sent_at + self._heartbeat_s:
@@ -115,7 +121,7 @@ class Follower:
         run = page.runs[0]
         if run.first + run.count - 1 != self._after or _is_ended(run.body):
             return b""
-        return encode_run(self._encoder, self._after + 1, [terminal_event(record, self._after + 1)]).body
+        return encode_run(self._after + 1, [terminal_event(record, self._after + 1)]).body
 
     async def _wait(self, journal: Journal | None, patience_s: float) -> None:
         """Until more may be there."""
@@ -132,6 +138,12 @@ class Follower:
             if journal is not None:
                 journal.unfollow(self._wake)
 
+    async def _translate(self, page: bytes) -> bytes:
+        """A page of the journal as the profile writes it; that of the original stays as it is."""
+        if self._stream is None or not page:
+            return page
+        return await offload(len(page), _translate_page, page, self._stream, self._obfuscation)
+
     def _page(self, runs: Sequence[EventRun]) -> bytes:
         body = b"".join(run.body for run in runs)
         skip_count = self._after + 1 - runs[0].first
@@ -140,15 +152,29 @@ class Follower:
             start = body.index(b"\n\n", start) + 2
         self._after = runs[-1].first + runs[-1].count - 1
         page = body[start:] if start else body
-        if self._obfuscation is None:
+        if self._stream is not None:
             return page
-        page = _OBFUSCATION.sub(b"", page)
-        return _DELTA.sub(_pad, page) if self._obfuscation else page
+        if _COMMENT_MARK in page:
+            page = _COMMENT.sub(b"", page)
+        return _set_padding(page, self._obfuscation)
+
+
+def _translate_page(page: bytes, stream: StreamEncoder[StreamEvent], obfuscation: bool | None) -> bytes:
+    body = bytearray()
+    stream.encode_sse_into(read_journal(page), body)
+    return _set_padding(bytes(body), obfuscation)
 
 
 def _is_ended(body: bytes) -> bool:
     """Whether the last of these events is the last of a response."""
     return body.rstrip(b"\n").rpartition(b"\n\n")[2].startswith(_ENDS)
+
+
+def _set_padding(page: bytes, obfuscation: bool | None) -> bytes:
+    if obfuscation is None:
+        return page
+    page = _OBFUSCATION.sub(b"", page)
+    return _DELTA.sub(_pad, page) if obfuscation else page
 
 
 def _pad(line: re.Match[bytes]) -> bytes:

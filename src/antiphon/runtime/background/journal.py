@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from antiphon.errors import ApiError, ServerError, StoreError
-from antiphon.protocols.responses.session import INTERRUPTED_MESSAGE
+from antiphon.protocols.responses.ending import INTERRUPTED_MESSAGE
 from antiphon.records import ConversationTurn, EventRun, ResponseRecord
 from antiphon.stores.availability import Availability
 from antiphon.stores.base import UNFINISHED_STATUSES, ConversationStore, Store
-from antiphon.wire.responses.events import OPENING_EVENTS, TERMINAL_EVENTS, StreamEvent
-from antiphon.wire.responses.profiles import EventEncoder
+from antiphon.wire.responses.events import OPENING_EVENTS, TERMINAL_EVENTS, UNNUMBERED_EVENTS, StreamEvent
+from antiphon.wire.responses.profiles import JournalEncoder
 
 WRITE_INTERVAL_S = 0.05
 """How long events gather before they are stored; the first after a silence are stored at once."""
@@ -34,11 +34,18 @@ TAIL_BYTES = 64 << 10
 """How much of what is stored is kept in memory, for clients that follow."""
 
 
-def encode_run(encoder: EventEncoder, first: int, events: Sequence[StreamEvent]) -> EventRun:
+_ENCODER = JournalEncoder()
+
+
+def encode_run(first: int, events: Sequence[StreamEvent]) -> EventRun:
     """Consecutive events as they are stored; `first` is the sequence number of the first."""
     body = bytearray()
-    encoder.encode_sse_into(events, body)
-    return EventRun(first, len(events), bytes(body))
+    _ENCODER.encode_sse_into(events, body)
+    return EventRun(first, _numbered_count(events), bytes(body))
+
+
+def _numbered_count(events: Sequence[StreamEvent]) -> int:
+    return sum(not isinstance(event, UNNUMBERED_EVENTS) for event in events)
 
 
 def interrupted_error() -> ServerError:
@@ -68,11 +75,8 @@ class Journal:
         last_event: the latest event.
     """
 
-    def __init__(
-        self, store: Store, encoder: EventEncoder, record: ResponseRecord, events: EventRun | None, mark: Callable[["Journal"], None]
-    ) -> None:
+    def __init__(self, store: Store, record: ResponseRecord, events: EventRun | None, mark: Callable[["Journal"], None]) -> None:
         self._store = store
-        self._encoder = encoder
         self._record = record
         self._mark = mark
         self.is_streamed = events is not None
@@ -109,8 +113,8 @@ class Journal:
         if self.first_token_at is None and not all(isinstance(event, OPENING_EVENTS) for event in batch):
             self.first_token_at = time.perf_counter()
         if self.is_streamed and not self.is_over:
-            self._encoder.encode_sse_into(batch, self._out)
-            self._out_count += len(batch)
+            _ENCODER.encode_sse_into(batch, self._out)
+            self._out_count += _numbered_count(batch)
             # The last events are stored together with the end of the response, or not at all.
             self._is_ending = self._is_ending or isinstance(self.last_event, TERMINAL_EVENTS)
             if not self._is_ending:
@@ -186,7 +190,7 @@ class Journal:
             except Exception:  # a defect must not end the writing of all others; the response fails when it is to be stored
                 structlog.get_logger().exception("defect")
                 self._end()
-            if is_repeated and self._out:
+            if is_repeated and self._out_count:
                 self._mark(self)
             return None
 
@@ -202,7 +206,7 @@ class Journal:
 
     def _take(self) -> EventRun | None:
         """What waits, which is then no longer waiting."""
-        if not self._out:
+        if not self._out_count:  # a comment alone waits for the event that it stands before
             return None
         run = EventRun(self._next_number, self._out_count, bytes(self._out))
         self._next_number += self._out_count

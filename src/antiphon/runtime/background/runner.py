@@ -15,8 +15,9 @@ from antiphon.config.settings import BackgroundSettings
 from antiphon.engine_api.engine import Engine
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.errors import ApiError, ClientError, ServerError, StoreError, innermost_error, shutting_down
+from antiphon.protocols.responses.ending import fail_interrupted_record
 from antiphon.protocols.responses.request import ResolvedRequest
-from antiphon.protocols.responses.session import ResponsesSession, fail_interrupted_record
+from antiphon.protocols.responses.session import ResponsesSession
 from antiphon.records import BackgroundRecord, EventRun, KeyRecord, ResponseRecord
 from antiphon.runtime.access.keys import Caller, Keyring
 from antiphon.runtime.background.ending import fail_response
@@ -29,7 +30,6 @@ from antiphon.runtime.core.sessions import LiveSessions
 from antiphon.runtime.multiprocess.peer import PeerProcesses
 from antiphon.stores.base import Store
 from antiphon.wire.responses.events import StreamEvent
-from antiphon.wire.responses.profiles import EventEncoder
 
 WATCH_S = 1.0
 """How often the store is asked whether responses that are made here were ended or deleted elsewhere."""
@@ -81,7 +81,6 @@ class BackgroundRunner:
         self,
         settings: BackgroundSettings,
         store: Store,
-        encoder: EventEncoder,
         keyring: Keyring,
         live_sessions: LiveSessions,
         metrics: Metrics,
@@ -91,7 +90,6 @@ class BackgroundRunner:
     ) -> None:
         self._settings = settings
         self._store = store
-        self._encoder = encoder
         self._keyring = keyring
         self._live_sessions = live_sessions
         self._metrics = metrics
@@ -159,7 +157,7 @@ class BackgroundRunner:
 
     def new_journal(self, record: ResponseRecord, events: EventRun | None) -> Journal:
         """The journal of a response; `events` are those that are stored with it, None where it is not streamed."""
-        return Journal(self._store, self._encoder, record, events, self._writer.mark)
+        return Journal(self._store, record, events, self._writer.mark)
 
     def submit(self, response: BackgroundResponse) -> None:
         """Have an admitted response made, as soon as there is room."""
@@ -201,7 +199,7 @@ class BackgroundRunner:
 
     async def _fail(self, record: ResponseRecord, error: ApiError) -> None:
         with contextlib.suppress(StoreError):  # then it is failed as the orphan that it is
-            await fail_response(self._store, self._encoder, record, error)
+            await fail_response(self._store, record, error)
 
     # Ends from outside
 
@@ -247,7 +245,7 @@ class BackgroundRunner:
         if background is None:
             await self._store.write_off(fail_interrupted_record(record))
         elif record.status != "queued" or background.request is None or not self._settings.restart_queued or self._is_closed:
-            await fail_response(self._store, self._encoder, record, interrupted_error(), is_orphan=True)
+            await fail_response(self._store, record, interrupted_error(), is_orphan=True)
         elif self._restart is None:
             self._early_orphans.append(record)
         elif await self._store.background.take_over(record):

@@ -1,11 +1,19 @@
 """Random ids and padding."""
 
 import secrets
+import time
+
+from antiphon.wire.codec.response_ids import response_id
 
 
 def new_id(prefix: str) -> str:
     """A new id in OpenAI's form: the prefix, an underscore, 48 hexadecimal digits."""
     return f"{prefix}_{secrets.token_hex(24)}"
+
+
+def new_response_id() -> str:
+    """A new id of a response, in the same form; it has a UUID."""
+    return response_id(time.time_ns() // 1_000_000, secrets.randbits(74))
 
 
 def new_file_id() -> str:

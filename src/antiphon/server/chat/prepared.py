@@ -12,8 +12,8 @@ from antiphon.protocols.session import Session
 from antiphon.runtime.access.body_budget import BodyLease
 from antiphon.runtime.registry import ServedModel
 from antiphon.server.chat.outcome import MeasuredChat
-from antiphon.server.responses.event_stream import StreamEncoder
 from antiphon.wire.chat.stream import RoleChunk
+from antiphon.wire.codec.stream_encoder import StreamEncoder
 
 NOT_STORED = MappingProxyType({"antiphon-not-stored": "1"})
 """Says that `store` was taken and not done: clients that always send it would fail at an error."""

@@ -11,7 +11,7 @@ from antiphon.errors import shutting_down
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.core.sessions import LiveSessions
 from antiphon.runtime.service import Service
-from antiphon.server.http.errors import REQUEST_ID_SCOPE_KEY, render_error
+from antiphon.server.http.errors import REQUEST_ID_SCOPE_KEY, error_response
 from antiphon.server.transport import connection, logs
 
 CLIENT_CLOSED_REQUEST = 499
@@ -44,7 +44,7 @@ class AccessLogMiddleware:
             await self._app(scope, receive, sender)
         except asyncio.CancelledError:  # only a server that stops cancels a request, which ends here
             if sender.status == CLIENT_CLOSED_REQUEST:
-                await render_error(scope, shutting_down())(scope, receive, sender)
+                await error_response(shutting_down(), scope)(scope, receive, sender)
         except Exception:  # where a request ends
             logs.get().exception("defect")
         finally:

@@ -11,6 +11,7 @@ from antiphon.errors import ApiError, ClientError, innermost_error, shorten
 from antiphon.server.http.absent_paths import absent_path_error, is_messages_path
 from antiphon.wire.codec.types import encode
 from antiphon.wire.messages.errors import message_error, message_error_status
+from antiphon.wire.responses.profiles import EventEncoder, encoder_for_path
 
 DEFECT_MESSAGE = "The server had an error while processing your request. Please try again; if it persists, see the server's log."
 """What a client is told of a bug."""
@@ -25,12 +26,33 @@ def json_response(body: object, status: int = 200, headers: dict[str, str] | Non
     return Response(content, status, headers, media_type="application/json")
 
 
-def error_response(error: ApiError) -> Response:
-    """An error in the shape that OpenAI's SDKs read."""
+PROFILE_SCOPE_KEY = "antiphon.profile"
+"""The encoder of the profile that a request is answered in, on routes of the Responses API."""
+
+
+def error_response(error: ApiError, scope: Scope | None = None) -> Response:
+    """
+    An error in the shape of the request's API or profile.
+
+    Args:
+        scope: of the request; None for the shape that OpenAI's SDKs read.
+    """
     headers = retry_headers(error)
+    if scope is not None and speaks_messages(scope):
+        request_id: str = scope[REQUEST_ID_SCOPE_KEY]
+        headers |= {"request-id": request_id}
+        return json_response(encode(message_error(error, request_id)), message_error_status(error), headers)
     if error.status == 426:  # RFC 9110 15.5.22: 426 must name the protocol; RFC 6455 4.4: and the version
         headers |= {"upgrade": "websocket", "connection": "upgrade", "sec-websocket-version": "13"}
-    return json_response(error.body(), error.status, headers)
+    body = error.body()
+    if scope is not None and (encoder := _encoder(scope)) is not None:
+        body = encoder.encode_error(body, error.status)
+    return json_response(body, error.status, headers)
+
+
+def _encoder(scope: Scope) -> EventEncoder | None:
+    encoder: EventEncoder | None = scope.get(PROFILE_SCOPE_KEY)
+    return encoder or encoder_for_path(scope["path"])
 
 
 def speaks_messages(scope: Scope) -> bool:
@@ -43,15 +65,6 @@ def speaks_messages(scope: Scope) -> bool:
     return has_own_route or any(name == b"anthropic-version" for name, _ in scope["headers"])
 
 
-def render_error(scope: Scope, error: ApiError) -> Response:
-    """An error in the shape of the request's API."""
-    if not speaks_messages(scope):
-        return error_response(error)
-    request_id: str = scope[REQUEST_ID_SCOPE_KEY]
-    headers = retry_headers(error) | {"request-id": request_id}
-    return json_response(encode(message_error(error, request_id)), message_error_status(error), headers)
-
-
 def retry_headers(error: ApiError) -> dict[str, str]:
     """The header that says when a retry may help."""
     return {} if error.retry_after_s is None else {"retry-after": str(max(1, round(error.retry_after_s)))}
@@ -60,7 +73,7 @@ def retry_headers(error: ApiError) -> dict[str, str]:
 async def on_api_error(request: Request, error: Exception) -> Response:
     """An `ApiError` that a route raised."""
     assert isinstance(error, ApiError)
-    return render_error(request.scope, error)
+    return error_response(error, request.scope)
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
@@ -68,11 +81,11 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = shorten(request.scope["path"])
     if error.status_code in (404, 405) and (absent := absent_path_error(request.scope, request.app.routes)) is not None:
-        return render_error(request.scope, absent)
+        return error_response(absent, request.scope)
     texts = {404: f"Invalid URL ({request.method} {path})", 405: f"Not allowed to {request.method} on {path}."}
     message = texts.get(error.status_code, str(error.detail))
     api_error = ClientError(message, status=error.status_code, code="unknown_url" if error.status_code == 404 else None)
-    reply = render_error(request.scope, api_error)
+    reply = error_response(api_error, request.scope)
     if error.status_code == 405:
         reply.headers["allow"] = ", ".join(_allowed_methods(request))
     return reply
@@ -107,4 +120,4 @@ async def on_client_disconnect(_request: Request, _error: Exception) -> Response
 
 async def on_unexpected_error(request: Request, _error: Exception) -> Response:
     """A bug; the traceback is logged, never sent."""
-    return render_error(request.scope, ApiError(DEFECT_MESSAGE))
+    return error_response(ApiError(DEFECT_MESSAGE), request.scope)

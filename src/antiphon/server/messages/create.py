@@ -17,7 +17,7 @@ from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import EndpointFunction, caller_settings, request_caller, track_response
 from antiphon.server.http.body import read_json_body
-from antiphon.server.http.errors import json_response, render_error
+from antiphon.server.http.errors import error_response, json_response
 from antiphon.server.messages.prepare import PreparedMessage, count_input, prepare_message
 from antiphon.server.responses.event_stream import EventStream, run_stream
 from antiphon.server.responses.omitted import log_omissions, omission_headers
@@ -79,7 +79,7 @@ class MessagesEndpoint:
             stream = EventStream[MessageEvent](_ENCODER, scope, send, heartbeat_s, headers, opening_events=(MessageStart,), heartbeat=PING)
             if await self._stream(scope, message, session, stream, started_at):
                 return
-            reply = render_error(scope, stream.error or ServerError("The stream ended before it began."))
+            reply = error_response(stream.error or ServerError("The stream ended before it began."), scope)
         else:
             reply = await self._collect(scope, message, session, started_at)
         reply.headers.update(headers)
@@ -113,7 +113,7 @@ class MessagesEndpoint:
             with self._running(scope, driver, message.model, session, client, started_at):
                 await driver.run(message.model.engine, settings, message.resolved_request)
         if client.error is not None:
-            return render_error(scope, client.error)
+            return error_response(client.error, scope)
         if not isinstance(client.last_event, MessageResponse):
             return Response(status_code=499)  # the client hung up; only the log sees this
         content = encode(client.last_event)

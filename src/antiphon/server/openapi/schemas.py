@@ -16,7 +16,7 @@ from antiphon.wire.codec.types import EXTRA_NAME, JsonDict, Nothing, Tagged, Unk
 from antiphon.wire.messages.blocks import ContentBlock, ContentBlockParam, ToolResultContent
 from antiphon.wire.messages.events import MessageStreamEvent
 from antiphon.wire.messages.request import JsonOutputFormat
-from antiphon.wire.responses.events import StreamEvent
+from antiphon.wire.responses.events import OriginalEvent
 from antiphon.wire.responses.items import Item, ItemReference, Message
 from antiphon.wire.responses.parts import InputPart, MessagePart, OutputPart, ToolOutputPart
 from antiphon.wire.responses.tools import CustomTool, FunctionTool, Tool
@@ -35,7 +35,7 @@ _UNIONS: Mapping[str, JsonType] = {
     "MessageStreamEvent": MessageStreamEvent,
     "NamespacedTool": FunctionTool | CustomTool | Unknown,
     "OutputPart": OutputPart,
-    "StreamEvent": StreamEvent,
+    "StreamEvent": OriginalEvent,
     "Tool": Tool,
     "ToolOutputPart": ToolOutputPart,
     "ToolResultContent": ToolResultContent,

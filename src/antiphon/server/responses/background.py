@@ -22,13 +22,16 @@ from antiphon.runtime.service import Service
 from antiphon.server.http.auth import EndpointFunction, request_caller
 from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY
 from antiphon.server.http.errors import json_response
+from antiphon.server.http.profile import request_encoder
 from antiphon.server.responses.create import PreparedResponse, prepare_for_caller
 from antiphon.server.responses.event_stream import HEADERS
 from antiphon.server.responses.metrics import measure_response
 from antiphon.server.transport import connection
 from antiphon.wire.codec.fields import is_set
 from antiphon.wire.codec.reading import read_query
+from antiphon.wire.codec.response_ids import read_response_id
 from antiphon.wire.responses.endpoints import RetrieveQuery
+from antiphon.wire.responses.profiles import EventEncoder
 from antiphon.wire.responses.request import CreateRequest, decode_request, encode_request
 
 
@@ -58,16 +61,17 @@ async def create_background(
     request_lease: BodyLease = scope[BODY_LEASE_SCOPE_KEY]
     response.limits.callback(request_lease.hand_over().release)
     runner.submit(response)
+    encoder = request_encoder(scope)
     if not prepared_response.request.stream:
-        return json_response(response.record.body, headers=dict(prepared_response.omitted_headers))
-    return _event_replay(service, response.record, after=-1, headers=prepared_response.omitted_headers)
+        return json_response(encoder.encode_body(response.record.body), headers=dict(prepared_response.omitted_headers))
+    return _event_replay(service, encoder, response.record, after=-1, headers=prepared_response.omitted_headers)
 
 
 async def _store_queued(
     service: Service, caller: Caller, prepared_response: PreparedResponse, body: bytes, started_at: float
 ) -> BackgroundResponse:
     record, events = prepared_response.session.queue()
-    run = encode_run(service.event_encoder, 0, events) if prepared_response.request.stream else None
+    run = encode_run(0, events) if prepared_response.request.stream else None
     limits = await _hold_limits(caller, prepared_response)
     try:
         request = await _stored_request(prepared_response.request, body) if service.background.restarts_queued else None
@@ -144,7 +148,7 @@ async def restart(service: Service, caller: Caller, record: ResponseRecord, body
     prepared_response = await prepare_for_caller(service, caller, request, len(body), lease, record)
     limits = await _hold_limits(caller, prepared_response, is_admitted=True)
     _, events = prepared_response.session.queue()  # they are stored; the session goes on after them
-    run = encode_run(service.event_encoder, 0, events) if request.stream else None
+    run = encode_run(0, events) if request.stream else None
     return _background_response(service, caller, prepared_response, record, run, limits, time.perf_counter())
 
 
@@ -153,7 +157,7 @@ async def restart(service: Service, caller: Caller, record: ResponseRecord, body
 
 def response_id_of(request: Request) -> str:
     """The id in the path of a request that reads or deletes a response."""
-    response_id: str = request.path_params["id"]
+    response_id: str = read_response_id(request.path_params["id"])
     if response_id == "input_tokens":  # a path of its own, which takes POST only
         raise HTTPException(405)
     return response_id
@@ -167,9 +171,9 @@ def retrieve(service: Service) -> EndpointFunction:
         record = await service.store.get(tenant, response_id)
         if record is None:
             raise response_not_found(response_id)
-        query = read_query(RetrieveQuery, request.query_params.multi_items())
+        query, encoder = read_query(RetrieveQuery, request.query_params.multi_items()), request_encoder(request.scope)
         if not query.stream:
-            return json_response(record.body)
+            return json_response(await offload(len(record.body), encoder.encode_body, record.body))
         after = query.starting_after if isinstance(query.starting_after, int) else -1
         if after < 0 and query.starting_after:
             raise below_minimum("starting_after", "integer", 0, after)
@@ -181,17 +185,23 @@ def retrieve(service: Service) -> EndpointFunction:
         if page.is_expired:
             raise ClientError("This response can't be streamed any more: its events were deleted some time after its end.", param="stream")
         obfuscation = query.include_obfuscation if isinstance(query.include_obfuscation, bool) else None
-        return _event_replay(service, record, after=after, obfuscation=obfuscation)
+        return _event_replay(service, encoder, record, after=after, obfuscation=obfuscation)
 
     return endpoint
 
 
 def _event_replay(
-    service: Service, record: ResponseRecord, *, after: int, obfuscation: bool | None = None, headers: Mapping[str, str] | None = None
+    service: Service,
+    encoder: EventEncoder,
+    record: ResponseRecord,
+    *,
+    after: int,
+    obfuscation: bool | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> Response:
     follower = Follower(
         service.store,
-        service.event_encoder,
+        encoder,
         service.background.journals,
         record.tenant,
         record.id,
@@ -199,16 +209,17 @@ def _event_replay(
         heartbeat_s=service.config.server.heartbeat_s,
         obfuscation=obfuscation,
     )
-    return EventReplay(service, follower, headers or {})
+    return EventReplay(service, follower, encoder.stream_end, headers or {})
 
 
 class EventReplay(Response):
     """A stream of stored events. The response goes on when its reader leaves."""
 
-    def __init__(self, service: Service, follower: Follower, headers: Mapping[str, str]) -> None:
+    def __init__(self, service: Service, follower: Follower, stream_end: bytes, headers: Mapping[str, str]) -> None:
         super().__init__()
         self._service = service
         self._follower = follower
+        self._stream_end = stream_end
         self._head = [*HEADERS, *((name.encode(), value.encode()) for name, value in headers.items())]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -217,7 +228,7 @@ class EventReplay(Response):
             async for page in self._follower.pages():
                 # Waits while the client is behind, so that no more than a page is in memory.
                 await send({"type": "http.response.body", "body": page, "more_body": True})
-        await send({"type": "http.response.body", "body": self._service.event_encoder.stream_end, "more_body": False})
+        await send({"type": "http.response.body", "body": self._stream_end, "more_body": False})
 
     def hang_up(self) -> None:
         self._follower.stop()
@@ -239,17 +250,17 @@ def cancel(service: Service) -> EndpointFunction:
     """The endpoint that cancels a background response."""
 
     async def endpoint(request: Request) -> Response:
-        tenant, response_id = request_caller(request.scope).tenant, request.path_params["id"]
+        tenant, response_id = request_caller(request.scope).tenant, response_id_of(request)
         record = await service.store.get(tenant, response_id)
         if record is None:
             raise response_not_found(response_id)
         if await service.store.background.get(tenant, response_id) is None:
             raise ClientError("Cannot cancel a synchronous response.")
-        await cancel_response(service.store, service.event_encoder, record)
+        await cancel_response(service.store, record)
         service.background.stop_everywhere(response_id)
         record = await service.store.get(tenant, response_id)
         if record is None:  # deleted meanwhile
             raise response_not_found(response_id)
-        return json_response(record.body)
+        return json_response(await offload(len(record.body), request_encoder(request.scope).encode_body, record.body))
 
     return endpoint

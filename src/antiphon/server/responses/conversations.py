@@ -23,6 +23,7 @@ from antiphon.server.http.body import read_json_body
 from antiphon.server.http.errors import json_response
 from antiphon.server.http.operation import BODY_ERRORS, Operation, Parameter
 from antiphon.server.http.paging import page_limit, page_order, page_parameters
+from antiphon.server.http.profile import profile_routes
 from antiphon.stores.base import ConversationLocked, DuplicateItem, UnknownConversation, UnknownCursor
 from antiphon.wire.codec.fields import value_or
 from antiphon.wire.codec.reading import Reader, read_query
@@ -120,7 +121,7 @@ _DELETE_ITEM = Operation(
 def routes(service: Service) -> list[GuardedRoute]:
     """All routes under `/v1/conversations`."""
     one, all_items = "/v1/conversations/{conversation_id}", "/v1/conversations/{conversation_id}/items"
-    return guarded_routes(
+    paths = guarded_routes(
         service,
         [
             ("POST", "/v1/conversations", _create(service), "responses:write", _CREATE),
@@ -133,6 +134,7 @@ def routes(service: Service) -> list[GuardedRoute]:
             ("DELETE", f"{all_items}/{{item_id}}", _delete_item(service), "responses:write", _DELETE_ITEM),
         ],
     )
+    return profile_routes(paths)
 
 
 _create_reader: Reader[CreateConversationRequest] = Reader(CreateConversationRequest)

@@ -23,21 +23,21 @@ from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.compaction_engine import CompactingEngine
 from antiphon.runtime.conversation_lock import lock_conversation, unlock_conversation
 from antiphon.runtime.core.driver import Driver
-from antiphon.runtime.core.ids import new_id, padding
+from antiphon.runtime.core.ids import new_id, new_response_id, padding
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.resolve_request import KnownHistory, resolve_request
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import caller_settings, request_caller, track_response
 from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY, read_json_body
 from antiphon.server.http.errors import error_response, json_response
+from antiphon.server.http.profile import request_encoder
 from antiphon.server.responses.event_stream import EventStream, run_stream
 from antiphon.server.responses.metrics import measure_response
 from antiphon.server.responses.omitted import log_omissions, omission_headers
 from antiphon.server.transport import connection, logs
 from antiphon.stores.base import Store
-from antiphon.wire.codec.types import encode
-from antiphon.wire.responses.events import TERMINAL_EVENTS, StreamEvent
-from antiphon.wire.responses.profiles import EventEncoder
+from antiphon.wire.responses.events import TERMINAL_EVENTS, RoutingCompleted, StreamEvent
+from antiphon.wire.responses.profiles import without_prefixes
 from antiphon.wire.responses.request import CreateRequest, decode_request
 
 
@@ -118,7 +118,7 @@ async def prepare_for_caller(
         filled_request = await service.prompts.fill(caller.tenant, request, size_bytes)
         request, added_bytes = filled_request.request, filled_request.added_bytes
     model = service.registry.find(request.model or None)
-    response_id = new_id("resp") if record is None else record.id
+    response_id = new_response_id() if record is None else record.id
     if request.conversation_id is not None:
         await lock_conversation(service.store, caller.tenant, request.conversation_id, response_id)
     try:
@@ -181,14 +181,13 @@ CreateBackground = Callable[[Service, Scope, PreparedResponse, bytes, float], Aw
 class CreateEndpoint:
     """A bare ASGI endpoint, because a stream writes to the transport."""
 
-    def __init__(self, service: Service, encoder: EventEncoder, create_background: CreateBackground) -> None:
+    def __init__(self, service: Service, create_background: CreateBackground) -> None:
         self._service = service
-        self._encoder = encoder
         self._create_background = create_background
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started_at = time.perf_counter()
-        body = await read_json_body(Request(scope, receive))
+        body = without_prefixes(await read_json_body(Request(scope, receive)))
         self._service.live_sessions.check_admission()
         if self._service.config.logging.content:
             logs.get().info("asked", content=body.decode(errors="replace"))
@@ -203,9 +202,13 @@ class CreateEndpoint:
             return
         omitted_headers = prepared_response.omitted_headers
         heartbeat_s = self._service.config.server.heartbeat_s
-        client = EventStream(self._encoder, scope, send, heartbeat_s, omitted_headers) if request.stream else ResponseCollector()
+        client = (
+            EventStream(request_encoder(scope).stream(), scope, send, heartbeat_s, omitted_headers)
+            if request.stream
+            else ResponseCollector()
+        )
         async with driving(self._service, scope, prepared_response, client, started_at) as run:
-            reply = await _run_session(client, run)
+            reply = await _run_session(scope, client, run)
         if reply is not None:  # only now, when its tokens are counted, do its headers show the remaining limits
             reply.headers.update(omitted_headers)
             await reply(scope, receive, send)
@@ -241,12 +244,16 @@ async def driving(
                 )
 
 
-async def _run_session(client: "EventStream[StreamEvent] | ResponseCollector", run: Callable[..., Awaitable[None]]) -> Response | None:
+async def _run_session(
+    scope: Scope, client: "EventStream[StreamEvent] | ResponseCollector", run: Callable[..., Awaitable[None]]
+) -> Response | None:
     """Runs a session; the response that is still to be sent, or None where it was streamed."""
     if isinstance(client, ResponseCollector):
         await run()
-        return client.response()
-    return None if await run_stream(client, run) else error_response(client.error or ServerError("The stream ended before it began."))
+        return client.response(scope)
+    if await run_stream(client, run):
+        return None
+    return error_response(client.error or ServerError("The stream ended before it began."), scope)
 
 
 class ResponseCollector:
@@ -256,8 +263,11 @@ class ResponseCollector:
         self.first_token_at: float | None = None  # no stream, so no first token
         self.last_event: StreamEvent | None = None
         self.error: ApiError | None = None
+        self._route: RoutingCompleted | None = None
 
     def send(self, event: StreamEvent) -> None:
+        if isinstance(event, RoutingCompleted):
+            self._route = event
         self.last_event = event
 
     def flush(self) -> None:
@@ -266,10 +276,10 @@ class ResponseCollector:
     def close(self, error: ApiError | None) -> None:
         self.error = error
 
-    def response(self) -> Response:
-        """The HTTP response."""
+    def response(self, scope: Scope) -> Response:
+        """The HTTP response, in the profile of its request."""
         if self.error is not None:
-            return error_response(self.error)
+            return error_response(self.error, scope)
         if not isinstance(self.last_event, TERMINAL_EVENTS):
             return Response(status_code=499)  # the client hung up; only the log sees this
-        return json_response(encode(self.last_event.response))
+        return json_response(request_encoder(scope).encode_response(self.last_event.response, self._route))

@@ -9,14 +9,15 @@ understands and retries, instead of a stream that breaks.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from starlette.types import Scope, Send
 
 from antiphon.errors import ApiError
 from antiphon.server.transport import connection
+from antiphon.wire.codec.stream_encoder import StreamEncoder
 from antiphon.wire.responses.events import OPENING_EVENTS
 
 MAX_HEAD_DELAY_S = 1.0
@@ -40,18 +41,6 @@ KEEP_ALIVE = b": keep-alive\n\n"
 """A comment, which clients skip."""
 
 EventT = TypeVar("EventT")
-EventT_contra = TypeVar("EventT_contra", contravariant=True)
-
-
-class StreamEncoder(Protocol[EventT_contra]):
-    """Writes the events of a stream."""
-
-    @property
-    def stream_end(self) -> bytes:
-        """What follows the last event."""
-
-    def encode_sse_into(self, events: Iterable[EventT_contra], buffer: bytearray) -> None:
-        """Append `events` to `buffer`, each as one server-sent event."""
 
 
 class EventStream(Generic[EventT]):

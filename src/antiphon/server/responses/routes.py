@@ -17,6 +17,7 @@ from antiphon.server.http.auth import (
 from antiphon.server.http.errors import json_response
 from antiphon.server.http.operation import BODY_ERRORS, INVALID_REQUEST, UNAVAILABLE, Header, Operation, Parameter
 from antiphon.server.http.paging import page_limit, page_order, page_parameters
+from antiphon.server.http.profile import profile_routes, request_encoder
 from antiphon.server.responses import background
 from antiphon.server.responses.compact import compact_conversation
 from antiphon.server.responses.create import CreateEndpoint
@@ -32,7 +33,7 @@ from antiphon.wire.responses.endpoints import (
     ItemList,
     ResponseDeleted,
 )
-from antiphon.wire.responses.events import StreamEvent
+from antiphon.wire.responses.events import OriginalEvent
 from antiphon.wire.responses.request import CreateRequest
 from antiphon.wire.responses.response import Response as ResponseObject
 
@@ -52,7 +53,7 @@ _CREATE = Operation(
     "Create a response, whole or as a stream of events",
     ResponseObject,
     CreateRequest,
-    StreamEvent,
+    OriginalEvent,
     _REQUEST_ERRORS,
     description="With `stream`, the response is sent as server-sent events while it is made. Unless `store` is false it is stored, so that "
     "`previous_response_id` can continue the conversation. Without a `model`, the first of those configured answers. Fields that this "
@@ -88,7 +89,7 @@ _RETRIEVE = Operation(
     "Responses",
     "Retrieve a response, or stream its events again",
     ResponseObject,
-    event_type=StreamEvent,
+    event_type=OriginalEvent,
     errors=_NOT_FOUND | {400: INVALID_REQUEST},
     description="With `stream`, the events of a response that was created with `background` and `stream` are sent from the beginning, or "
     "after the one with the number `starting_after`; then those that still come.",
@@ -126,9 +127,9 @@ _LIST_INPUT_ITEMS = Operation(
 
 def routes(service: Service) -> list[GuardedRoute]:
     """All routes under `/v1/responses`."""
-    create = CreateEndpoint(service, service.event_encoder, background.create_background)
+    create = CreateEndpoint(service, background.create_background)
     service.background.attach(functools.partial(background.restart, service))
-    return guarded_routes(
+    paths = guarded_routes(
         service,
         [
             ("POST", "/v1/responses", create, "responses:write", _CREATE),
@@ -141,6 +142,7 @@ def routes(service: Service) -> list[GuardedRoute]:
             ("GET", "/v1/responses/{id}/input_items", _input_items(service), "responses:read", _LIST_INPUT_ITEMS),
         ],
     )
+    return profile_routes(paths)
 
 
 def _delete(service: Service) -> EndpointFunction:
@@ -149,14 +151,15 @@ def _delete(service: Service) -> EndpointFunction:
         if not await service.store.delete(request_caller(request.scope).tenant, response_id):
             raise response_not_found(response_id)
         service.background.stop_everywhere(response_id)
-        return json_response({"id": response_id, "object": "response", "deleted": True})
+        shown_id = request_encoder(request.scope).response_id(response_id)
+        return json_response({"id": shown_id, "object": "response", "deleted": True})
 
     return delete
 
 
 def _input_items(service: Service) -> EndpointFunction:
     async def input_items(request: Request) -> Response:
-        response_id = request.path_params["id"]
+        response_id = background.response_id_of(request)
         query = request.query_params
         read_query(IncludeQuery, query.multi_items())  # only to validate: everything is always included
         tenant = request_caller(request.scope).tenant

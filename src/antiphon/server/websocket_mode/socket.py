@@ -23,8 +23,9 @@ from antiphon.server.websocket_mode.lanes import Lanes, read_stream_id
 from antiphon.server.websocket_mode.memory import ConnectionMemory, Lane
 from antiphon.server.websocket_mode.steering import Steering
 from antiphon.server.websocket_mode.turn import Connection, Turn
+from antiphon.wire.codec.response_ids import read_response_id
 from antiphon.wire.codec.types import encode
-from antiphon.wire.responses.profiles import EventEncoder
+from antiphon.wire.responses.profiles import EventEncoder, without_prefixes
 from antiphon.wire.responses.websocket import (
     CLIENT_EVENTS,
     Envelope,
@@ -110,7 +111,7 @@ class ResponsesSocket:
     def on_text(self, text: bytes) -> None:
         if self._end_error is not None:
             return
-        self._unread.append(text)
+        self._unread.append(without_prefixes(text))
         self._has_unread.set()
         if self._websocket is not None and not self._is_paused and (len(text) >= LARGE_BYTES or len(self._unread) > UNREAD_LIMIT):
             self._is_paused = True
@@ -177,7 +178,7 @@ class ResponsesSocket:
         Raises:
             ClientError: there are too many lanes, or too many requests wait.
         """
-        previous_id = envelope.previous_response_id if isinstance(envelope.previous_response_id, str) else None
+        previous_id = read_response_id(envelope.previous_response_id) if isinstance(envelope.previous_response_id, str) else None
         try:
             request = await offload(len(message), decode_create, message)
         except ClientError as error:

@@ -33,7 +33,7 @@ from sqlalchemy import (
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
-REVISION = "0010"
+REVISION = "0011"
 """The revision of the tables below, which is the latest of `migrations`."""
 
 metadata = MetaData(
@@ -182,6 +182,7 @@ keys = Table(
     Column("tokens_per_minute", BigInteger),
     Column("streams", BigInteger),
     Column("record", Text),
+    Column("profile", Text),
 )
 
 prompts = Table(
