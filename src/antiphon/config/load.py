@@ -263,7 +263,8 @@ def _read_secrets(config: Config, environ: Mapping[str, str]) -> Iterator[tuple[
     Raises:
         ConfigError: that file can't be read.
     """
-    option_variables = [variable for model in config.models for key, variable in model.options.items() if key.endswith("_env")]
+    tables = [table for model in config.models for table in (model.options, *_upstream_tables(model))]
+    option_variables = [variable for table in tables for key, variable in table.items() if key.endswith("_env")]
     for variable in (
         *option_variables,
         config.speech.ears_key_env,
@@ -276,6 +277,11 @@ def _read_secrets(config: Config, environ: Mapping[str, str]) -> Iterator[tuple[
             yield variable, environ[variable]
         elif isinstance(variable, str) and (path := environ.get(f"{variable}_FILE")):
             yield variable, _read_secret_file(path, f"{variable}_FILE")
+
+
+def _upstream_tables(model: ModelEntry) -> Iterator[Mapping[str, Any]]:
+    upstreams = model.options.get("upstreams")
+    return (table for table in (upstreams if isinstance(upstreams, list) else ()) if isinstance(table, dict))
 
 
 def _read_secret_file(path: str, variable: str) -> str:

@@ -38,7 +38,7 @@ def overrun_event(command: commands.EngineCommand, error: EngineOverrun) -> even
     beside it.
     """
     api_error = error.api_error()
-    if isinstance(command, commands.Respond | commands.Cancel):
+    if isinstance(command, commands.Respond | commands.Relay | commands.Cancel):
         return events.ResponseFailed.from_error(command.id, api_error)
     return events.EngineError(message=api_error.message, code=api_error.code)
 
@@ -180,6 +180,8 @@ class BuildContext(Struct, frozen=True, kw_only=True):
         secrets: values of the environment variables that the configuration names, by name.
         observer: is told about the health of upstream servers.
         fetch: fetches URLs in requests.
+        has_alternatives: whether other servers can take the place of this one: an engine in front of it then neither
+            tries again by itself nor refuses requests, as who chooses between them does.
     """
 
     weights_folder: Path
@@ -188,6 +190,7 @@ class BuildContext(Struct, frozen=True, kw_only=True):
     secrets: Mapping[str, str] = {}
     observer: UpstreamObserver = NULL_OBSERVER
     fetch: Fetch = refuse_to_fetch
+    has_alternatives: bool = False
 
 
 Build = Callable[[str, Mapping[str, Any], BuildContext], Engine]

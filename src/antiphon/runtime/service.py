@@ -120,6 +120,7 @@ class Service:
             self.speech.with_speech,
             config.workers.embedded,
             self.coordinator,
+            self.metrics,
         )
         requires_keys = True if self._is_exposed else config.server.require_keys
         self.keyring = Keyring(self.store.keys, requires_keys, new_allowance=peers.allowance if peers else None)

@@ -49,7 +49,8 @@ _EXPOSED_HEADERS = (
     "x-request-id, openai-processing-ms, retry-after, location, "
     "x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, "
     "x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, "
-    "antiphon-tools-not-offered, antiphon-grammars-not-enforced, antiphon-items-not-told"
+    "antiphon-tools-not-offered, antiphon-grammars-not-enforced, antiphon-items-not-told, "
+    "antiphon-model, antiphon-attempts, antiphon-fallback, antiphon-upstream"
 )
 
 
@@ -168,9 +169,10 @@ def conversation_settings(scope: Scope, model: str, kind: ConversationKind) -> C
     return caller_settings(request_caller(scope), model, kind)
 
 
-def caller_settings(caller: Caller, model: str, kind: ConversationKind) -> ConversationSettings:
-    """The same for a caller without a connection."""
-    return ConversationSettings(model=model, tenant=caller.tenant, kind=kind, key_id=caller.key.id if caller.key else "")
+def caller_settings(caller: Caller, model: str, kind: ConversationKind, cache_key: str = "") -> ConversationSettings:
+    """The same for a caller without a connection; `cache_key` as `ConversationSettings` has it."""
+    key_id = caller.key.id if caller.key else ""
+    return ConversationSettings(model=model, tenant=caller.tenant, kind=kind, key_id=key_id, cache_key=cache_key)
 
 
 def track_response(scope: Scope, total_tokens: Callable[[], int]) -> AbstractAsyncContextManager[None]:

@@ -12,6 +12,10 @@ DEFECT_MESSAGE = "The server had an error while processing your request. Please 
 """What a client is told of a bug."""
 
 
+MAX_SDK_WAIT_S = 60
+"""OpenAI's SDKs ignore a longer `retry-after`, and would try again after a second; they obey `x-should-retry`."""
+
+
 def json_response(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """A JSON response; `body` is plain values or encoded JSON."""
     content = body if isinstance(body, bytes) else msgspec.json.encode(body)
@@ -27,8 +31,13 @@ def error_response(error: ApiError) -> Response:
 
 
 def retry_headers(error: ApiError) -> dict[str, str]:
-    """The header that says when a retry may help."""
-    return {} if error.retry_after_s is None else {"retry-after": str(max(1, round(error.retry_after_s)))}
+    """The headers that say when a retry may help."""
+    if error.retry_after_s is None:
+        return {}
+    headers = {"retry-after": str(max(1, round(error.retry_after_s)))}
+    if error.retry_after_s > MAX_SDK_WAIT_S:
+        headers["x-should-retry"] = "false"
+    return headers
 
 
 async def on_api_error(_request: Request, error: Exception) -> Response:
