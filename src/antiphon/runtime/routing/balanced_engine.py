@@ -128,35 +128,37 @@ class BalancedEngine:
         """Have an upstream answer; its failure if it did not, and nothing was delivered."""
         is_streaming = self._is_streaming(request.command)
         patience_s = max(self._options.failover_after_s, PATIENCE_FACTOR * (upstream.first_output_s or 0.0)) if is_streaming else None
-        outcome: Try | None = None
-        has_output = False
+        began, ended = False, False
 
         def on_output(duration_s: float) -> None:
-            nonlocal has_output
-            has_output = True
+            nonlocal began
+            began = True
             upstream.record_output(duration_s if is_streaming else None)
 
+        def on_end(one: Try) -> None:
+            nonlocal ended
+            ended = True
+            if one.usage is not None:
+                upstream.count_tokens(one.usage.input_tokens + one.usage.output_tokens)
+            if isinstance(one.end, events.ResponseFailed) and one.end.code != SHUTTING_DOWN_CODE:
+                upstream.record_failure(one.end, is_fixed_model=self._is_fixed_model)
+
         try:
-            outcome = await request.attempt(
+            one = await request.attempt(
                 upstream.engine,
                 request.settings,
                 request.command,
                 (self._model, upstream.name),
                 on_output,
+                on_end,
                 patience_s,
                 lambda: len(asked) < self.pool.max_attempts and self.pool.has_room(asked),
             )
         finally:
-            if outcome is None and not has_output:  # cancelled
+            if not began and not ended:  # cancelled
                 upstream.record_abandonment()
             self.pool.release(upstream)
-        if outcome.usage is not None:
-            upstream.count_tokens(outcome.usage.input_tokens + outcome.usage.output_tokens)
-        if not isinstance(outcome.end, events.ResponseFailed):
-            return None
-        if outcome.end.code != SHUTTING_DOWN_CODE:
-            upstream.record_failure(outcome.end, is_fixed_model=self._is_fixed_model)
-        return None if outcome.is_delivered else outcome.end
+        return one.end if isinstance(one.end, events.ResponseFailed) and not one.is_delivered else None
 
     def _is_streaming(self, command: commands.Respond | commands.Relay) -> bool:
         """Whether the first output comes before the last."""

@@ -43,6 +43,7 @@ class Try:
 
     Args:
         on_output: called at the first output; returns what is delivered before it.
+        on_end: called when `end` is set.
         holds_all: whether the client reads nothing before the end, so that everything can be held back until then.
 
     Attributes:
@@ -53,7 +54,13 @@ class Try:
     """
 
     def __init__(
-        self, request: Request, deliver: Deliver, on_output: Callable[["Try"], Sequence[events.EngineEvent]], *, holds_all: bool
+        self,
+        request: Request,
+        deliver: Deliver,
+        on_output: Callable[["Try"], Sequence[events.EngineEvent]],
+        on_end: Callable[["Try"], None],
+        *,
+        holds_all: bool,
     ) -> None:
         self.is_delivered = False
         self.has_output = False
@@ -63,6 +70,7 @@ class Try:
         self._request = request
         self._deliver = deliver
         self._on_output = on_output
+        self._on_end = on_end
         self._holds_all = holds_all
         self._before: Sequence[events.EngineEvent] = ()
         self._pending: list[events.EngineEvent] = []
@@ -105,11 +113,10 @@ class Try:
             if not batch:
                 return
         last = batch[-1]
-        self._deliver(batch)
+        self._note_usage(batch)
         if isinstance(last, events.TerminalEvent) and last.id == self._request.id:
-            self._finish(last)
-        else:
-            self._note_usage(batch)
+            self._finish(last)  # first: whoever gets the end may leave at once
+        self._deliver(batch)
 
     def _hold(self, batch: Sequence[events.EngineEvent]) -> Sequence[events.EngineEvent]:
         """What of a batch is to be delivered now, with all that was held back if there is any."""
@@ -158,6 +165,7 @@ class Try:
     def _finish(self, end: events.TerminalEvent) -> None:
         if self.end is None:
             self.end = end
+            self._on_end(self)
         if not self._done.done():
             self._done.set_result(None)
 
@@ -245,6 +253,7 @@ class RoutedRequest:
         command: Request,
         names: tuple[str, str],
         on_output: Callable[[float], None] = lambda _duration_s: None,
+        on_end: Callable[[Try], None] = lambda _try: None,
         patience_s: float | None = None,
         may_leave: MayLeave = lambda: False,
     ) -> Try:
@@ -254,6 +263,7 @@ class RoutedRequest:
         Args:
             names: of the model, and of its upstream.
             on_output: called at the first output, with the seconds that it took.
+            on_end: called at the end of the try, unless it is cancelled.
             patience_s: see `Try.run`.
         """
         began_at = self._loop.time()
@@ -263,7 +273,8 @@ class RoutedRequest:
             self._add(one, names, "ok", began_at)
             return [self._report()]
 
-        one = self._try = Try(command, self._deliver, report, holds_all=command.whole if isinstance(command, commands.Respond) else False)
+        holds_all = isinstance(command, commands.Respond) and command.whole
+        one = self._try = Try(command, self._deliver, report, on_end, holds_all=holds_all)
         try:
             end = await one.run(engine, settings, is_paused=self._conversation.is_paused, patience_s=patience_s, may_leave=may_leave)
         finally:
