@@ -4,6 +4,8 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 
+import structlog
+
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.engine import Deliver, Engine, EngineConversation, EngineOverrun, deliver_nowhere, overrun_event
 from antiphon.engine_api.options import ConversationSettings
@@ -324,7 +326,18 @@ class RoutedRequest:
         self.attempts.append(events.Attempt(model, upstream, outcome, started_ms, round((self._loop.time() - began_at) * 1000)))
 
     def _report(self) -> events.AttemptsReported:
+        if len(self.attempts) > 1:
+            self._log()
         return events.AttemptsReported(id=self.command.id, attempts=tuple(self.attempts), fallback_reason=self.fallback_reason)
+
+    def _log(self) -> None:
+        """Say who was asked, why each did not answer, and when and how long that took."""
+        attempts = [
+            f"{'/'.join(filter(None, (each.model, each.upstream)))}={each.outcome} t={each.started_ms}+{each.duration_ms}ms"
+            for each in self.attempts
+        ]
+        fallback = {"fallback": self.fallback_reason} if self.fallback_reason else {}
+        structlog.get_logger().info("answered_by", response_id=self.command.id, attempts="; ".join(attempts), **fallback)
 
     def _deliver(self, batch: Sequence[events.EngineEvent]) -> None:
         if not self._is_over:

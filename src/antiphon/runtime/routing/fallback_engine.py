@@ -6,7 +6,6 @@ import functools
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import cast
 
-import structlog
 from msgspec import structs
 
 from antiphon.engine_api import commands, events
@@ -100,7 +99,6 @@ class FallbackEngine:
 
     def _report(self, name: str, reason: FallbackReason, _duration_s: float) -> None:
         self._observer.on_fallback(self._model, name, reason)
-        structlog.get_logger().info("fallback", model=self._model, fallback=name, reason=reason)
 
     async def _suitable_command(self, command: Request, capabilities: Capabilities, reason: FallbackReason) -> Request | None:
         """The request as the other model can take it; None if it can't."""
