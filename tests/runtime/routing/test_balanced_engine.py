@@ -127,7 +127,7 @@ def test_after_the_first_word_nobody_else_is_asked():
 def test_a_client_that_wants_the_whole_response_gets_one_though_a_stream_broke():
     async def scenario():
         bad, good = Server(closing(HALF)), Server(HELLO)
-        async with before_all(bad, good, always_stream=True) as engine:
+        async with before_all(bad, good) as engine:
             words = await ask_first(engine, "upstream-1", ask(whole=True))
         assert text_of(words) == "hello"
         assert outcomes(words) == [("upstream-1", "broke_off"), ("upstream-2", "ok")]

@@ -76,6 +76,9 @@ def build_engine(entry: ModelEntry, context: BuildContext, find: FindEngine, obs
 
 def _build_balanced(entry: ModelEntry, options: BalanceOptions, context: BuildContext, observer: RoutingObserver) -> Engine:
     tables = parse_upstreams(entry.name, entry.options)
+    if entry.engine == "chat" and len(tables) > 1:
+        # Only a stream shows that its server is at work, and only what is held back of it can be begun again elsewhere.
+        tables = [structs.replace(table, options={"always_stream": True} | table.options) for table in tables]
     upstreams = [
         Upstream(entry.name, _build_upstream(entry, table, index, context), table.limits, options, observer, time.monotonic)
         for index, table in enumerate(tables)
@@ -87,7 +90,7 @@ def _build_balanced(entry: ModelEntry, options: BalanceOptions, context: BuildCo
         UpstreamPool(upstreams, options, max_waiting, timeout_s),
         options,
         is_fixed_model=not entry.name.endswith("*") or all("model" in table.options for table in tables),
-        streams_whole=all(table.options.get("always_stream", False) for table in tables),
+        streams_whole=entry.engine == "responses" or all(table.options.get("always_stream", False) for table in tables),
     )
 
 
