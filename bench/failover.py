@@ -95,7 +95,7 @@ class Upstream:
                 writer.write(HEAD + random.choice([b'data: {"error": {"message": "Oh.", "code": 500}}\n\n', b"data: {]\n\n"]))
             case _:
                 await self.stream(words, writer)
-                self.finished[number] += self.phase != "breaking"
+                self.finished[number] += self.phase != "breaking" and not writer.is_closing()
 
     async def stream(self, words, writer):
         writer.write(HEAD)

@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from antiphon.cli.common.shell import Shell
+from antiphon.cli.common.upstreams import check_upstreams
 from antiphon.cli.main import run
 from antiphon.server.processes.run import background_server
 from support.engines.upstreams import CUT, HALF, closing, streamed, whole
@@ -121,6 +122,13 @@ def test_what_a_client_names_as_its_session_stays_together(tmp_path):
             home, id = answer(base_url, {"input": f"Begin {number}"})
             for _ in range(3):
                 assert answer(base_url, {"input": "Go on", "previous_response_id": id})[0] == home
+
+
+def test_a_doctor_looks_at_every_upstream(tmp_path):
+    with playing(HELLO) as (url, _):
+        model = {"engine": "chat", "upstreams": [{"base_url": url}, {"base_url": "http://127.0.0.1:9/v1"}]}
+        found = check_upstreams(configured(tmp_path, {"m": model}))
+    assert sorted((upstream.models, upstream.problem is None) for upstream in found) == [("m", False), ("m", True)]
 
 
 def test_operators_see_every_upstream(tmp_path):

@@ -9,7 +9,7 @@ from antiphon.engine_api.engine import BuildContext
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.runtime.routing.build import build_engine
 from antiphon.runtime.routing.options import BalanceOptions, UpstreamLimits
-from antiphon.runtime.routing.upstreams import Upstream, UpstreamPool
+from antiphon.runtime.routing.upstreams import ModelUpstream, UpstreamPool
 from support.contracts.engines import Listener
 
 CONTEXT = BuildContext(weights_folder=Path(), base_folder=Path())
@@ -63,7 +63,7 @@ def pool_of(clock, *limits, observer=None, max_waiting=8, timeout_s=5.0, **optio
     balance = BalanceOptions(**options)
     observer = observer or Observer()
     upstreams = [
-        Upstream("m", Hollow(), UpstreamLimits(**{"name": f"u{number}", **each}), balance, observer, clock)
+        ModelUpstream("m", Hollow(), UpstreamLimits(**{"name": f"u{number}", **each}), balance, observer, clock)
         for number, each in enumerate(limits, start=1)
     ]
     return UpstreamPool(upstreams, balance, max_waiting, timeout_s, clock)

@@ -23,7 +23,7 @@ from antiphon.runtime.routing.affinity import affinity_key
 from antiphon.runtime.routing.conversation import RoutedConversation, RoutedRequest, Try
 from antiphon.runtime.routing.failures import CONSEQUENCES, STALL_CAUSE, FailureKind, classify, describe_failure
 from antiphon.runtime.routing.options import BalanceOptions
-from antiphon.runtime.routing.upstreams import NoUpstream, Upstream, UpstreamPool
+from antiphon.runtime.routing.upstreams import ModelUpstream, NoUpstream, UpstreamPool
 
 PATIENCE_FACTOR = 5.0
 """An upstream that says nothing is left no sooner than after so many times its usual time to the first output."""
@@ -124,20 +124,20 @@ class BalancedEngine:
         size_bytes = len(command.body) if isinstance(command, commands.Relay) else 0
         return await offload(size_bytes, affinity_key, request.settings, command)
 
-    async def _try(self, request: RoutedRequest, upstream: Upstream, asked: Collection[str]) -> events.ResponseFailed | None:
+    async def _try(self, request: RoutedRequest, upstream: ModelUpstream, asked_names: Collection[str]) -> events.ResponseFailed | None:
         """Have an upstream answer; its failure if it did not, and nothing was delivered."""
         is_streaming = self._is_streaming(request.command)
         patience_s = max(self._options.failover_after_s, PATIENCE_FACTOR * (upstream.first_output_s or 0.0)) if is_streaming else None
-        began, ended = False, False
+        has_output, has_ended = False, False
 
         def on_output(duration_s: float) -> None:
-            nonlocal began
-            began = True
+            nonlocal has_output
+            has_output = True
             upstream.record_output(duration_s if is_streaming else None)
 
         def on_end(one: Try) -> None:
-            nonlocal ended
-            ended = True
+            nonlocal has_ended
+            has_ended = True
             if one.usage is not None:
                 upstream.count_tokens(one.usage.input_tokens + one.usage.output_tokens)
             if isinstance(one.end, events.ResponseFailed) and one.end.code != SHUTTING_DOWN_CODE:
@@ -152,10 +152,10 @@ class BalancedEngine:
                 on_output,
                 on_end,
                 patience_s,
-                lambda: len(asked) < self.pool.max_attempts and self.pool.has_room(asked),
+                lambda: len(asked_names) < self.pool.max_attempts and self.pool.has_room(asked_names),
             )
         finally:
-            if not began and not ended:  # cancelled
+            if not has_output and not has_ended:  # cancelled
                 upstream.record_abandonment()
             self.pool.release(upstream)
         return one.end if isinstance(one.end, events.ResponseFailed) and not one.is_delivered else None
@@ -165,19 +165,19 @@ class BalancedEngine:
         return command.stream if isinstance(command, commands.Relay) else self._streams_whole or not command.whole
 
     def _next(
-        self, upstream: Upstream, exclude: Collection[str], failure: events.ResponseFailed, failures: Sequence[FailureKind]
+        self, upstream: ModelUpstream, exclude: Collection[str], failure: events.ResponseFailed, failures: Sequence[FailureKind]
     ) -> Collection[str] | None:
         """Who must not be asked next; None if nobody may be."""
         pool, kind = self.pool, failures[-1]
         if not CONSEQUENCES[kind].tries_next or len(failures) >= max(pool.max_attempts, 2):
             return None
-        asked = {*exclude, upstream.name}
+        asked_names = {*exclude, upstream.name}
         if kind is FailureKind.CONTEXT:
-            asked |= {each.name for each in pool.upstreams if not _has_larger_window(each, upstream)}
+            asked_names |= {each.name for each in pool.upstreams if not _has_larger_window(each, upstream)}
         if kind is FailureKind.FEATURE and failures.count(kind) > 1:
             return None
-        if pool.may_come(asked):
-            return asked if pool.budget.take() else None
+        if pool.may_come(asked_names):
+            return asked_names if pool.budget.take() else None
         # Nobody else is there: the same one is asked again, as in front of a single upstream.
         if kind is FailureKind.BREAKDOWN and failure.cause in _PASSING_CAUSES and pool.has_room(()) and pool.budget.take():
             return ()
@@ -234,7 +234,7 @@ def common_capabilities(each: Sequence[Capabilities]) -> Capabilities:
     return first
 
 
-def _has_larger_window(one: Upstream, other: Upstream) -> bool:
+def _has_larger_window(one: ModelUpstream, other: ModelUpstream) -> bool:
     ours, theirs = one.engine.capabilities.context_window, other.engine.capabilities.context_window
     return ours is not None and theirs is not None and ours > theirs
 

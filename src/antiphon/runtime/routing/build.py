@@ -12,7 +12,7 @@ from antiphon.runtime.core.engine_types import load_builder
 from antiphon.runtime.routing.balanced_engine import BalancedEngine
 from antiphon.runtime.routing.fallback_engine import FallbackEngine, FindEngine
 from antiphon.runtime.routing.options import BalanceOptions, UpstreamTable, engine_options, is_routed, parse_balance, parse_upstreams
-from antiphon.runtime.routing.upstreams import RoutingObserver, Upstream, UpstreamPool
+from antiphon.runtime.routing.upstreams import ModelUpstream, RoutingObserver, UpstreamPool
 
 _DEFAULT_QUEUE = 1024  # as `engines.upstream.client.UpstreamOptions` has them
 _DEFAULT_QUEUE_S = 60.0
@@ -80,7 +80,7 @@ def _build_balanced(entry: ModelEntry, options: BalanceOptions, context: BuildCo
         # Only a stream shows that its server is at work, and only what is held back of it can be begun again elsewhere.
         tables = [structs.replace(table, options={"always_stream": True} | table.options) for table in tables]
     upstreams = [
-        Upstream(entry.name, _build_upstream(entry, table, index, context), table.limits, options, observer, time.monotonic)
+        ModelUpstream(entry.name, _build_upstream(entry, table, index, context), table.limits, options, observer, time.monotonic)
         for index, table in enumerate(tables)
     ]
     max_waiting = max(int(table.options.get("queue", _DEFAULT_QUEUE)) for table in tables)
@@ -149,18 +149,18 @@ def _configured_name(name: str, names: Sequence[str]) -> str | None:
 def _circles(edges: Mapping[str, Sequence[str]]) -> list[list[str]]:
     """The circles in the graph, each once, with its first name at the end again."""
     circles: dict[frozenset[str], list[str]] = {}
-    done: set[str] = set()
+    visited_names: set[str] = set()
 
     def visit(path: list[str]) -> None:
         for target in edges[path[-1]]:
             if target in path:
                 circle = path[path.index(target) :]
                 circles.setdefault(frozenset(circle), [*circle, target])
-            elif target not in done:
+            elif target not in visited_names:
                 visit([*path, target])
-        done.add(path[-1])
+        visited_names.add(path[-1])
 
     for name in edges:
-        if name not in done:
+        if name not in visited_names:
             visit([name])
     return list(circles.values())

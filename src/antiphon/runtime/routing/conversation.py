@@ -76,7 +76,7 @@ class Try:
         self._holds_all = holds_all
         self._before: Sequence[events.EngineEvent] = ()
         self._pending: list[events.EngineEvent] = []
-        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._end_signal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.conversation: EngineConversation | None = None
 
     async def run(
@@ -168,22 +168,22 @@ class Try:
         if self.end is None:
             self.end = end
             self._on_end(self)
-        if not self._done.done():
-            self._done.set_result(None)
+        if not self._end_signal.done():
+            self._end_signal.set_result(None)
 
     def _is_silent(self) -> bool:
         return self.end is None and not self.has_output
 
     async def _wait(self, patience_s: float | None, may_leave: MayLeave) -> None:
         while patience_s is not None and self._is_silent():
-            await asyncio.wait({self._done}, timeout=patience_s)
+            await asyncio.wait({self._end_signal}, timeout=patience_s)
             if self._is_silent() and may_leave():
                 message = "The model server did not begin to answer in time."
                 error = UpstreamError(message, status=504, code="upstream_timeout")
                 error.cause = STALL_CAUSE
                 self._finish(events.ResponseFailed.from_error(self._request.id, error))
             patience_s = STALL_CHECK_S
-        await self._done
+        await self._end_signal
 
 
 def is_output(event: events.EngineEvent) -> bool:

@@ -142,21 +142,21 @@ def parse_upstreams(model: str, options: Mapping[str, Any]) -> list[UpstreamTabl
         raise ServerError(f"{prefix}`upstreams` must be an array of 1 to {MAX_UPSTREAMS} tables, each with a `base_url`.")
     if "base_url" in options:
         raise ServerError(f"{prefix}`base_url` stands in each of `upstreams`, not beside them.")
-    shared = engine_options(options)
-    if misplaced := sorted({"name"} & shared.keys()):
-        raise ServerError(f"{prefix}{quote_list(misplaced)} stands in each of `upstreams`.")
+    common_options = engine_options(options)
+    if extra_names := sorted({"name"} & common_options.keys()):
+        raise ServerError(f"{prefix}{quote_list(extra_names)} stands in each of `upstreams`.")
     names = _names(tables)
     if duplicates := [name for name, count in Counter(names).items() if count > 1]:
         raise ServerError(f"{prefix}more than one of `upstreams` is named {quote_list(duplicates)}.")
     return [
-        _parse_upstream(shared | table, name, f"{prefix}in `upstreams[{index}]`, ")
+        _parse_upstream(common_options | table, name, f"{prefix}in `upstreams[{index}]`, ")
         for index, (table, name) in enumerate(zip(tables, names, strict=True))
     ]
 
 
 def _parse_upstream(table: Mapping[str, Any], name: str, prefix: str) -> UpstreamTable:
-    if nested := sorted(key for key in table if key in _BALANCE_KEYS or key == "upstreams"):
-        raise ServerError(f"{prefix}{quote_list(nested)} can't stand: it is for all upstreams of the model.")
+    if extra_keys := sorted(key for key in table if key in _BALANCE_KEYS or key == "upstreams"):
+        raise ServerError(f"{prefix}{quote_list(extra_keys)} can't stand: it is for all upstreams of the model.")
     own = {key: value for key, value in table.items() if key in _LIMIT_KEYS} | {"name": name}
     if "concurrency" in table:
         own.setdefault("affinity_floor", table["concurrency"])  # so many it computes at once

@@ -83,7 +83,7 @@ class UpstreamView(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Upstream:
+class ModelUpstream:
     """
     One of a model's upstreams.
 
@@ -297,7 +297,7 @@ class _Waiter:
     def __init__(self, key: str | None, exclude: Collection[str]) -> None:
         self.key = key
         self.exclude = exclude
-        self.turn: asyncio.Future[Upstream] = asyncio.get_running_loop().create_future()
+        self.turn: asyncio.Future[ModelUpstream] = asyncio.get_running_loop().create_future()
 
 
 class UpstreamPool:
@@ -315,7 +315,7 @@ class UpstreamPool:
 
     def __init__(
         self,
-        upstreams: Sequence[Upstream],
+        upstreams: Sequence[ModelUpstream],
         options: BalanceOptions,
         max_waiting: int,
         timeout_s: float,
@@ -352,7 +352,7 @@ class UpstreamPool:
         """The seconds until the first upstream may take a request."""
         return min(upstream.wait_s() for upstream in self.upstreams)
 
-    async def acquire(self, key: str | None, exclude: Collection[str] = ()) -> Upstream:
+    async def acquire(self, key: str | None, exclude: Collection[str] = ()) -> ModelUpstream:
         """
         The upstream for a request, which counts as one of its requests until `release`; waits for one that is free.
 
@@ -371,7 +371,7 @@ class UpstreamPool:
             raise NoUpstream("queue_full", 1.0)
         return await self._wait(_Waiter(key, exclude))
 
-    def release(self, upstream: Upstream) -> None:
+    def release(self, upstream: ModelUpstream) -> None:
         """A request of the upstream is over."""
         upstream.end()
         self._serve_waiters()
@@ -386,7 +386,7 @@ class UpstreamPool:
         """What is known of each."""
         return (upstream.view() for upstream in self.upstreams)
 
-    async def _wait(self, waiter: _Waiter) -> Upstream:
+    async def _wait(self, waiter: _Waiter) -> ModelUpstream:
         self._waiters.append(waiter)
         self._serve_waiters()
         try:
@@ -424,7 +424,7 @@ class UpstreamPool:
         if self._waiters and waits:
             self._timer = asyncio.get_running_loop().call_later(min(waits) + 0.001, self._serve_waiters)
 
-    def _take(self, key: str | None, exclude: Collection[str]) -> Upstream | None:
+    def _take(self, key: str | None, exclude: Collection[str]) -> ModelUpstream | None:
         choice = self._choose(key, exclude)
         if choice is None:
             return None
@@ -442,7 +442,7 @@ class UpstreamPool:
         everyone = [Candidate(upstream.name, upstream.limits.weight) for upstream in self.upstreams]
         return Choice(choice.name, is_affine=rank(key, everyone)[0].name == choice.name)
 
-    def _ready(self, exclude: Collection[str]) -> list[Upstream]:
+    def _ready(self, exclude: Collection[str]) -> list[ModelUpstream]:
         ignores_breaker = self._panics
         return [
             upstream
@@ -458,7 +458,7 @@ class UpstreamPool:
         """
         return 2 * sum(upstream.is_open for upstream in self.upstreams) > len(self.upstreams)
 
-    def _will_take(self, upstream: Upstream) -> bool:
+    def _will_take(self, upstream: ModelUpstream) -> bool:
         match upstream.condition(ignores_breaker=self._panics and upstream.may_be_ignored):
             case "ready":
                 return True
