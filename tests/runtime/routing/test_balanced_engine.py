@@ -186,9 +186,11 @@ def test_when_all_are_rate_limited_the_client_hears_of_the_first_to_come_back():
         limited = [whole("429 No", {"error": {"message": "org-123 is out"}}, retry_after=seconds) for seconds in (700, 300)]
         async with before_all(*map(Server, limited)) as engine:
             failure = (await answer_to(engine, ask()))[-1]
-        assert (failure.status, failure.code) == (429, "rate_limit_exceeded")
-        assert "org-123" not in failure.message
-        assert 299 <= failure.retry_after_s <= 361
+            again = (await answer_to(engine, ask()))[-1]
+        for one in (failure, again):
+            assert (one.status, one.code) == (429, "rate_limit_exceeded")
+            assert "org-123" not in one.message
+            assert 299 <= one.retry_after_s <= 361
 
     run(scenario)
 

@@ -184,6 +184,8 @@ class BalancedEngine:
         return None
 
     def _unavailable(self, request: RoutedRequest, error: NoUpstream) -> events.ResponseFailed:
+        if error.reason == "rate_limit":
+            return self._limited(request.command.id, error.reason)
         message = (
             "The model is overloaded. Please try again later."
             if error.reason.startswith("queue")
@@ -193,19 +195,23 @@ class BalancedEngine:
         failure.cause = error.reason
         return events.ResponseFailed.from_error(request.command.id, failure)
 
+    def _limited(self, id: str, cause: str) -> events.ResponseFailed:
+        error = ApiError(
+            "The model takes no more requests at the moment. Please try again later.",
+            status=429,
+            type="rate_limit_error",
+            code="rate_limit_exceeded",
+            retry_after_s=_spread(self.pool.retry_after_s()),
+        )
+        error.cause = cause
+        return events.ResponseFailed.from_error(id, error)
+
     def _neutral(self, failure: events.ResponseFailed) -> events.ResponseFailed:
         """The failure as clients may see it: the operator's servers and their keys are none of their business."""
         kind = classify(failure)
-        error: ApiError
         if kind is FailureKind.RATE_LIMIT:
-            error = ApiError(
-                "The model takes no more requests at the moment. Please try again later.",
-                status=429,
-                type="rate_limit_error",
-                code="rate_limit_exceeded",
-                retry_after_s=_spread(self.pool.retry_after_s()),
-            )
-        elif kind is FailureKind.CREDENTIALS or (kind is FailureKind.MODEL and self._is_fixed_model):
+            return self._limited(failure.id, describe_failure(failure))
+        if kind is FailureKind.CREDENTIALS or (kind is FailureKind.MODEL and self._is_fixed_model):
             error = UpstreamError("The model's servers could not answer. Only this server's operator can fix that.", code="server_error")
         elif failure.cause == STALL_CAUSE:
             error = UpstreamError(failure.message, status=failure.status, code=failure.code)

@@ -129,6 +129,7 @@ class ModelUpstream:
         self._well_since: float | None = None
         self._failures = 0
         self._is_merely_slow = True
+        self._is_limited = False
         self._reason = ""
         self._requests = SlidingWindow(RATE_WINDOW_S, clock)
         self._tokens = SlidingWindow(RATE_WINDOW_S, clock)
@@ -154,6 +155,11 @@ class ModelUpstream:
     def may_be_ignored(self) -> bool:
         """Whether it is there, though it fails: its breaker is passed over when most upstreams fail."""
         return self._is_merely_slow
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether it has said that it takes no more requests for now, or has as many as it may have in a minute."""
+        return not self.is_open and (self._is_limited if self._clock() < self._rest_until else self._rate_wait_s() > 0)
 
     def condition(self, *, ignores_breaker: bool = False) -> UpstreamCondition:
         """Whether it takes a request."""
@@ -210,6 +216,7 @@ class ModelUpstream:
                 else the client's fault.
         """
         kind = classify(failure)
+        self._is_limited = kind is FailureKind.RATE_LIMIT
         self._observer.on_upstream_attempt(self._label, describe_failure(failure))
         self._rest_until = max(self._rest_until, self._clock() + rest_s(failure, kind))
         if kind is FailureKind.BREAKDOWN:
@@ -366,7 +373,7 @@ class UpstreamPool:
         if not self._waiters and (upstream := self._take(key, exclude)) is not None:
             return upstream
         if not self.may_come(exclude):
-            raise NoUpstream("unavailable", self.retry_after_s())
+            raise NoUpstream("rate_limit" if self._are_limited else "unavailable", self.retry_after_s())
         if len(self._waiters) >= self._max_waiting:
             raise NoUpstream("queue_full", 1.0)
         return await self._wait(_Waiter(key, exclude))
@@ -449,6 +456,11 @@ class UpstreamPool:
             for upstream in self.upstreams
             if upstream.name not in exclude and upstream.condition(ignores_breaker=ignores_breaker and upstream.may_be_ignored) == "ready"
         ]
+
+    @property
+    def _are_limited(self) -> bool:
+        """Whether all of them are well, and have said that they take no more."""
+        return all(upstream.is_limited for upstream in self.upstreams)
 
     @property
     def _panics(self) -> bool:
