@@ -26,7 +26,7 @@ from pathlib import Path
 
 import uvloop
 
-CLIENTS = 48
+CLIENTS = 24
 WORDS = 6
 PACE_S = 0.002
 PHASE_S = (0.2, 1.2)
@@ -148,6 +148,7 @@ class Client:
         attempts = int(headers.get("antiphon-attempts", "1"))
         self.table["answered after another was asked"] += attempts > 1 and end == "completed"
         whole = re.fullmatch(rf"u\d answers {number}:((?: word\d)*)", text)
+        self.table["answered twice"] += text.count(" answers ") > 1
         if text and (whole is None or [int(word[-1]) for word in whole[1].split()] != list(range(len(whole[1].split())))):
             self.table["STREAM CHANGED AFTER ITS FIRST TOKEN"] += 1
         elif end == "completed" and text.count(" word") == WORDS:
@@ -184,7 +185,7 @@ def _text(content, is_streamed):
 
 def options(upstreams):
     tables = [{"name": upstream.name, "base_url": f"http://127.0.0.1:{upstream.port}/v1"} for upstream in upstreams]
-    model = {"name": "m", "engine": "chat", "quirks": "generic", "upstreams": tables, "failover_after_s": 1.0, "rest_s": 0.5}
+    model = {"name": "m", "engine": "chat", "quirks": "generic", "upstreams": tables, "failover_after_s": 2.0, "rest_s": 0.5}
     model |= {"slow_start_s": 2}
     return {"server.port": 0, "store.url": "memory", "logging.level": "error", "models": [model]}
 
@@ -218,7 +219,7 @@ async def replay(count):
     for upstream in upstreams:
         await upstream.die()
     finished = upstreams[0].finished + upstreams[1].finished + upstreams[2].finished
-    table["answered twice"] = sum(times_finished > 1 for times_finished in finished.values())
+    table["computed by two upstreams, by one of them too late"] = sum(times_finished > 1 for times_finished in finished.values())
     return upstreams, table, sorted(times), views
 
 

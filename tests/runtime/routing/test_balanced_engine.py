@@ -240,6 +240,23 @@ def test_an_outage_does_not_multiply_the_load():
     run(scenario)
 
 
+def test_who_can_t_afford_another_try_stays_with_a_slow_upstream():
+    async def scenario():
+        async def late(writer):
+            await asyncio.sleep(0.4)
+            writer.write(HELLO)
+
+        slow, other = Server(late), Server(HELLO)
+        async with before_all(slow, other, failover_after_s=0.05, retry_budget=0) as engine:
+            while engine.pool.budget.take():
+                pass
+            words = await ask_first(engine, "upstream-1")
+        assert outcomes(words) == [("upstream-1", "ok")]
+        assert not other.asked
+
+    run(scenario)
+
+
 def test_a_client_that_leaves_counts_as_nothing_and_stops_the_upstream():
     async def scenario():
         slow, other = Server(silent), Server(silent)

@@ -152,7 +152,8 @@ class BalancedEngine:
                 on_output,
                 on_end,
                 patience_s,
-                lambda: len(asked_names) < self.pool.max_attempts and self.pool.has_room(asked_names),
+                # What it costs is taken at once: who can't afford the next try stays with this one.
+                lambda: len(asked_names) < self.pool.max_attempts and self.pool.has_room(asked_names) and self.pool.budget.take(),
             )
         finally:
             if not has_output and not has_ended:  # cancelled
@@ -177,7 +178,7 @@ class BalancedEngine:
         if kind is FailureKind.FEATURE and failures.count(kind) > 1:
             return None
         if pool.may_come(asked_names):
-            return asked_names if pool.budget.take() else None
+            return asked_names if failure.cause == STALL_CAUSE or pool.budget.take() else None
         # Nobody else is there: the same one is asked again, as in front of a single upstream.
         if kind is FailureKind.BREAKDOWN and failure.cause in _PASSING_CAUSES and pool.has_room(()) and pool.budget.take():
             return ()
