@@ -35,10 +35,13 @@ class ApiError(Exception):
         status: the HTTP status.
         type: the error family on the wire.
         retry_after_s: seconds after which a retry may help, or None.
+        cause: what an upstream server did, in a word such as `unreachable` or its status; None where there was none. It
+            is for the log, and for who decides whether another server may answer: clients aren't told.
     """
 
     status = 500
     type = "server_error"
+    cause: str | None = None
 
     def __init__(
         self,

@@ -85,6 +85,12 @@ class ModelEntry(BaseModel, frozen=True, extra="forbid", json_schema_extra=_desc
     options: dict[str, Any] = {}
     origin_folder: Path = Path()
 
+    @property
+    def upstream_tables(self) -> list[Mapping[str, Any]]:
+        """The tables in its option `upstreams`, if it has several."""
+        upstreams = self.options.get("upstreams")
+        return [table for table in upstreams if isinstance(table, dict)] if isinstance(upstreams, list) else []
+
 
 _NameT = TypeVar("_NameT", ModelEntry, WebhookEntry)
 
@@ -263,7 +269,8 @@ def _read_secrets(config: Config, environ: Mapping[str, str]) -> Iterator[tuple[
     Raises:
         ConfigError: that file can't be read.
     """
-    option_variables = [variable for model in config.models for key, variable in model.options.items() if key.endswith("_env")]
+    tables = [table for model in config.models for table in (model.options, *model.upstream_tables)]
+    option_variables = [variable for table in tables for key, variable in table.items() if key.endswith("_env")]
     for variable in (
         *option_variables,
         config.speech.ears_key_env,

@@ -67,6 +67,7 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
     keep_alive_s: float = Field(default=75, gt=0, description="Seconds that an idle connection is kept open.")
     slow_reader_s: float = Field(default=30, gt=0, description="Seconds that a client may take to read what was sent.")
     heartbeat_s: float = Field(default=15, gt=0, description="Seconds of silence after which a stream gets a comment.")
+    upstream_header: bool = Field(default=False, description="Name in a header the upstream that answered, of a model with several.")
     fetch_networks: _Names = Field(default=(), description="Networks that URLs in requests may lead to, besides the public internet.")
 
     @field_validator("allowed_origins")

@@ -186,6 +186,8 @@ class BuildContext(Struct, frozen=True, kw_only=True):
         secrets: values of the environment variables that the configuration names, by name.
         observer: is told about the health of upstream servers.
         fetch: fetches URLs in requests.
+        has_alternatives: whether other servers can take the place of this one: an engine in front of it then neither
+            tries again by itself nor refuses requests, as who chooses between them does.
     """
 
     weights_folder: Path
@@ -194,6 +196,7 @@ class BuildContext(Struct, frozen=True, kw_only=True):
     secrets: Mapping[str, str] = {}
     observer: UpstreamObserver = NULL_OBSERVER
     fetch: Fetch = refuse_to_fetch
+    has_alternatives: bool = False
 
 
 Build = Callable[[str, Mapping[str, Any], BuildContext], Engine]

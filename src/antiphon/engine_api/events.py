@@ -331,6 +331,40 @@ class RetryScheduled(_Event, frozen=True, tag=True):
     id: str
 
 
+class Attempt(Struct, frozen=True):
+    """
+    One try to have a request answered.
+
+    Attributes:
+        model: the name of the model.
+        upstream: the configured name of its server; empty for a model with one.
+        outcome: `ok`, or why it has no answer, in a word.
+        started_ms: when it began, from the beginning of the first.
+        duration_ms: how long it took: to the first output, or to its failure.
+    """
+
+    model: str
+    upstream: str
+    outcome: str
+    started_ms: int
+    duration_ms: int
+
+
+class AttemptsReported(_Event, frozen=True, kw_only=True, tag=True):
+    """
+    Who answers, from an engine that chooses between several: before the first output of the response, or before its
+    failure.
+
+    Attributes:
+        attempts: all of them, in order; the last one is who answers.
+        fallback_reason: why another model answers than the one that was asked for; empty if it does not.
+    """
+
+    id: str
+    attempts: tuple[Attempt, ...]
+    fallback_reason: str = ""
+
+
 class RelayData(_Event, frozen=True, tag=True):
     """
     More of the answer to a `Relay`: the data of one server-sent event, or the whole body of an answer that is not
@@ -367,6 +401,7 @@ class ResponseFailed(_Event, frozen=True, kw_only=True, tag=True):
         code: the API's error code.
         type: the API's error type.
         retry_after_s: seconds after which a retry may help.
+        cause: what an upstream server did, in a word; see `errors.ApiError`.
     """
 
     id: str
@@ -376,6 +411,7 @@ class ResponseFailed(_Event, frozen=True, kw_only=True, tag=True):
     type: str = "server_error"
     param: str | None = None
     retry_after_s: float | None = None
+    cause: str | None = None
 
     @classmethod
     def from_error(cls, id: str, error: ApiError) -> "ResponseFailed":
@@ -388,6 +424,7 @@ class ResponseFailed(_Event, frozen=True, kw_only=True, tag=True):
             type=error.type,
             param=error.param,
             retry_after_s=error.retry_after_s,
+            cause=error.cause,
         )
 
 
@@ -426,6 +463,7 @@ EngineEvent = (
     | EngineLost
     | CompactionProgress
     | RetryScheduled
+    | AttemptsReported
     | RelayData
     | ResponseEnded
     | ResponseFailed

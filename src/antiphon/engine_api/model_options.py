@@ -11,7 +11,7 @@ from antiphon.errors import ServerError, did_you_mean, quote_list
 
 _Options = TypeVar("_Options", bound=Struct)
 
-_TABLE_KEYS = ("name", "engine", "sessions")
+_TABLE_KEYS = ("name", "engine", "sessions", "upstreams", "fallback", "fallback_on")
 """What the table of a model has beside its engine's options."""
 
 

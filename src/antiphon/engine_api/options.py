@@ -112,12 +112,15 @@ class ConversationSettings(Struct, frozen=True, kw_only=True):
         tenant: whose it is; an engine that caches keeps tenants apart.
         kind: decides which pooled workers may serve it.
         key_id: of the API key that opened it; empty if none.
+        cache_key: the same for requests that begin alike, so that they go to the server that has computed the beginning
+            before; empty if nothing says which those are.
     """
 
     model: str
     tenant: str = ""
     kind: ConversationKind = "responses"
     key_id: str = ""
+    cache_key: str = ""
 
 
 class Voice(Struct, frozen=True):

@@ -518,6 +518,7 @@ ENGINE_STATUS_EVENTS = frozenset(
         events.EngineLost,
         events.CompactionProgress,
         events.RetryScheduled,
+        events.AttemptsReported,
     }
 )
 """Events about the engine itself."""

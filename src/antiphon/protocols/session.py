@@ -133,7 +133,13 @@ class ReportRetry(Struct, frozen=True):
     """Tell the transport that the engine was refused and tries again, so that it may still say so by a status."""
 
 
-Effect: TypeAlias = Send[ServerEventT] | SendToEngine | Persist | CountTokens | Observe | WakeAt | ReportRetry | Close
+class ReportAttempts(Struct, frozen=True):
+    """Tell the transport who answers; comes before the first output, and before a failure."""
+
+    report: engine_events.AttemptsReported
+
+
+Effect: TypeAlias = Send[ServerEventT] | SendToEngine | Persist | CountTokens | Observe | WakeAt | ReportRetry | ReportAttempts | Close
 
 
 class Session(Protocol[ClientEventT, ServerEventT]):

@@ -27,7 +27,11 @@ from antiphon.engines.duplex.options import can_adapt
 from antiphon.engines.duplex.vision import OcrReader, new_ocr_reader
 from antiphon.errors import ClientError, missing_parameter, model_not_found, only_embeds
 from antiphon.runtime.core import lazy
-from antiphon.runtime.core.engine_types import ENGINES, NATIVE_ENGINES, load_builder
+from antiphon.runtime.core.engine_types import ENGINES, NATIVE_ENGINES
+from antiphon.runtime.routing.balanced_engine import BalancedEngine
+from antiphon.runtime.routing.build import NULL_ROUTING_OBSERVER, build_engine, check_fallbacks
+from antiphon.runtime.routing.fallback_engine import FallbackEngine
+from antiphon.runtime.routing.upstreams import RoutingObserver, UpstreamPool, UpstreamView
 from antiphon.runtime.scheduling.base import POOLED_ENGINES, Coordinator, Worker
 from antiphon.runtime.scheduling.engine import QueuedEngine
 from antiphon.runtime.scheduling.local import LocalCoordinator
@@ -100,9 +104,12 @@ class ModelRegistry:
         with_speech: Callable[[Engine], Engine] = lambda engine: engine,
         native_mode: Literal["process", "thread"] = "thread",
         coordinator: Coordinator | None = None,
+        routing_observer: RoutingObserver = NULL_ROUTING_OBSERVER,
     ) -> None:
+        check_fallbacks(entries)
         self._models: dict[str, ServedModel] = {}
         self._engines: list[Engine] = []
+        self._pools: list[UpstreamPool] = []
         self._coordinator = coordinator or LocalCoordinator()
         self._worker_ids: set[str] = set()
         self._duplex_engines: OrderedDict[int, Engine] = OrderedDict()
@@ -111,9 +118,12 @@ class ModelRegistry:
             context = BuildContext(
                 weights_folder=weights, base_folder=entry.origin_folder, notice=notice, secrets=secrets, observer=observer, fetch=fetch
             )
-            engine = load_builder(entry.engine)(entry.name, entry.options, context)
+            engine = build_engine(entry, context, lambda name: self.find(name).engine, routing_observer)
             if entry.engine in NATIVE_ENGINES and native_mode == "process":
                 engine = embedded_engine(ENGINES[entry.engine], entry.name, entry.options, context, engine.capabilities)
+            balanced_engine = engine.engine if isinstance(engine, FallbackEngine) else engine
+            if isinstance(balanced_engine, BalancedEngine):
+                self._pools.append(balanced_engine.pool)
             self._engines.append(engine)
             self._models[entry.name] = self._build_model(entry, engine, created_at, with_speech)
 
@@ -178,6 +188,10 @@ class ModelRegistry:
             await engine.stop()
         if self._image_reader is not None:
             self._image_reader.stop()
+
+    def upstreams(self) -> list[UpstreamView]:
+        """What is known of the upstreams of models that have several, in the order configured."""
+        return [view for pool in self._pools for view in pool.views()]
 
     def all(self) -> list[ServedModel]:
         """Every model, in the order configured."""

@@ -108,18 +108,7 @@ class Service:
             config.speech, config.models_dir, config.secrets, notice, count_speculation=self.metrics.count_speculation
         )
         self.coordinator = LocalCoordinator(config.queue, config.workers, self.metrics, limits_s=_time_limits_s(config))
-        self.registry = ModelRegistry(
-            config.models,
-            config.models_dir,
-            self.started_at,
-            notice,
-            config.secrets,
-            self.metrics,
-            self.fetch,
-            self.speech.with_speech,
-            config.workers.embedded,
-            self.coordinator,
-        )
+        self.registry = self._build_registry()
         requires_keys = True if self._is_exposed else config.server.require_keys
         self.keyring = Keyring(self.store.keys, requires_keys, new_allowance=peers.allowance if peers else None)
         self.client_secrets = ClientSecretIssuer(self.store.client_secrets, self.keyring)
@@ -149,6 +138,22 @@ class Service:
         )
         self.webhooks = WebhookDispatcher(build_endpoints(config.webhooks, config.secrets), self.store, self.metrics)
         self._tasks: list[asyncio.Task[None]] = []
+
+    def _build_registry(self) -> ModelRegistry:
+        config = self.config
+        return ModelRegistry(
+            config.models,
+            config.models_dir,
+            self.started_at,
+            self._notice,
+            config.secrets,
+            self.metrics,
+            self.fetch,
+            self.speech.with_speech,
+            config.workers.embedded,
+            self.coordinator,
+            self.metrics,
+        )
 
     @property
     def is_store_away(self) -> bool:

@@ -74,3 +74,51 @@ TestBreaker.settings = settings(stateful_step_count=40)
 
 def test_every_finding_has_its_move_in_every_state():
     assert all(set(MOVES[state]) == set(CircuitEvent) for state in CircuitState)
+
+
+def breaker_of(clock, **options):
+    return CircuitBreaker(MOST, REST_S, lambda _state: None, lambda: clock[0], **options)
+
+
+def test_each_failure_of_a_trial_doubles_the_cooldown_up_to_its_limit():
+    clock, rests = [100.0], []
+    breaker = breaker_of(clock, max_cooldown_s=35.0)
+    for _ in range(MOST):
+        breaker.record_failure()
+    for _ in range(4):
+        rests.append(breaker.remaining_s())
+        clock[0] += rests[-1]
+        assert breaker.retry_after_s() is None
+        breaker.record_failure()
+    assert rests == [10, 20, 35, 35]
+    clock[0] += 35
+    assert breaker.retry_after_s() is None
+    breaker.record_success()
+    for _ in range(MOST):
+        breaker.record_failure()
+    assert breaker.remaining_s() == 10
+
+
+def test_the_jitter_is_another_one_each_time():
+    clock, factors = [100.0], iter([0.75, 1.25])
+    breaker = breaker_of(clock, jitter=lambda: next(factors))
+    for expected in (7.5, 12.5):
+        breaker.open()
+        assert breaker.remaining_s() == expected
+        clock[0] += expected
+        assert breaker.retry_after_s() is None
+        breaker.record_success()
+
+
+def test_it_opens_where_most_requests_of_ten_seconds_fail():
+    for pause_s, state in ((1.0, CircuitState.OPEN), (9.0, CircuitState.CLOSED)):
+        clock = [100.0]
+        breaker = breaker_of(clock, counts_rate=True)
+        for _ in range(3):
+            breaker.record_failure()
+            clock[0] += pause_s / 2
+            breaker.record_failure()
+            clock[0] += pause_s / 2
+            if breaker.state is CircuitState.CLOSED:
+                breaker.record_success()
+        assert breaker.state is state

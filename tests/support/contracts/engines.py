@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from antiphon.config.load import load
+from antiphon.config.load import ModelEntry, load
 from antiphon.config.settings import SpeechSettings
 from antiphon.engine_api import events
 from antiphon.engine_api.engine import BuildContext
@@ -19,6 +19,7 @@ from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.remote.engine import RemoteEngine
 from antiphon.link import StreamLinkTransport
 from antiphon.runtime.core.engine_types import ENGINES, load_builder
+from antiphon.runtime.routing.build import build_engine
 from antiphon.runtime.speech.service import SpeechService
 from antiphon.runtime.workers.child_engine import embedded_engine
 from antiphon.runtime.workers.server import ConversationServer
@@ -27,6 +28,7 @@ from antiphon.speech.dsp.resample import resample
 from antiphon.wire.internal.worker_link import VERSION, Hello
 
 SETTINGS = ConversationSettings(model="m")
+CONTEXT = BuildContext(weights_folder=Path(), base_folder=Path())
 
 
 def weights():
@@ -209,6 +211,12 @@ def with_engine(name, options, scenario):
         upstream = await asyncio.start_server(counting, "127.0.0.1", 0)
         async with upstream:
             address = f"http://127.0.0.1:{upstream.sockets[0].getsockname()[1]}/v1"
+            if name in ("balanced", "fallback"):
+                upstreams = [{"base_url": address}, {"base_url": address}]
+                await play_with(
+                    build_engine(ModelEntry(name="m", engine="chat", options=options | {"upstreams": upstreams}), CONTEXT, {}.get)
+                )
+                return
             await play_before(options | ({"base_url": address} if name in ("chat", "responses") else {}))
 
     async def play_before(options):

@@ -13,7 +13,7 @@ from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter, UrlF
 from antiphon.cli.common.shell import UsageError, format_time
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.errors import UpstreamError
-from antiphon.wire.http.queue import WorkerList, WorkerStatusEntry
+from antiphon.wire.http.queue import UpstreamStatus, WorkerList, WorkerStatusEntry
 
 app = App(
     name="workers",
@@ -32,6 +32,9 @@ _ID_NAME = "A worker's id"
 _PATH = "/workers"
 _KIND_COUNT = 5
 _POLL_INTERVAL_S = 0.5
+
+_WORKER_HEAD = ("WORKER", "MODEL", "STATE", "TAKEN", "KINDS", "CAN", "UP", "HEARD", "VERSION", "ADDRESS")
+_UPSTREAM_HEAD = ("UPSTREAM", "MODEL", "STATE", "WEIGHT", "TAKEN", "ANSWERED", "AFFINE", "FIRST OUTPUT", "RESTS", "REASON")
 
 _CAPABILITY_LABELS = (
     ("tools", ("tools",)),
@@ -52,6 +55,10 @@ def list_(*, as_json: JsonFlag = False, url: UrlFlag = None, file: ConfigFlag = 
     there; HEARD is how long ago its last heartbeat came, if it runs in another
     process. Heartbeats come every 2 seconds; after 10 without one a worker is gone.
 
+    The upstreams of models that have several follow: TAKEN is how many requests
+    each has, ANSWERED how many of those that it got it began to answer, AFFINE
+    how many came because their conversation belongs there.
+
     Try:
         antiphon workers list
         antiphon workers list --json
@@ -60,9 +67,13 @@ def list_(*, as_json: JsonFlag = False, url: UrlFlag = None, file: ConfigFlag = 
     if as_json:
         return shell.say_json(listing.workers)
     if not listing.workers:
-        return shell.note("there are no workers")
-    head = ("WORKER", "MODEL", "STATE", "TAKEN", "KINDS", "CAN", "UP", "HEARD", "VERSION", "ADDRESS")
-    return shell.say_rows([head, *(_row(worker, listing.now) for worker in listing.workers)])
+        shell.note("there are no workers")
+    else:
+        shell.say_rows([_WORKER_HEAD, *(_row(worker, listing.now) for worker in listing.workers)])
+    if listing.upstreams:
+        shell.say()
+        shell.say_rows([_UPSTREAM_HEAD, *map(_upstream_row, listing.upstreams)])
+    return None
 
 
 @app.command
@@ -177,6 +188,21 @@ def _row(worker: WorkerStatusEntry, now: float) -> Sequence[str]:
         _heartbeat_age(worker),
         worker.version or "-",
         worker.address or "-",
+    )
+
+
+def _upstream_row(upstream: UpstreamStatus) -> Sequence[str]:
+    return (
+        upstream.name,
+        upstream.model,
+        upstream.state,
+        f"{upstream.weight:g}",
+        f"{upstream.outstanding} of {upstream.concurrency}",
+        f"{upstream.answered} of {upstream.requests}",
+        str(upstream.affine),
+        "-" if upstream.first_output_s is None else f"{upstream.first_output_s * 1000:.0f} ms",
+        "-" if upstream.rest_s is None else format_duration(upstream.rest_s),
+        upstream.reason or "-",
     )
 
 

@@ -7,10 +7,10 @@ from typing import TypeVar
 from antiphon.cli.common import lazy
 from antiphon.cli.common.shell import UsageError
 from antiphon.config.load import Config, ModelEntry
-from antiphon.engine_api.engine import BuildContext
+from antiphon.engine_api.engine import BuildContext, Engine
 from antiphon.errors import ServerError
 from antiphon.installation import missing_modules
-from antiphon.runtime.core.engine_types import load_builder
+from antiphon.runtime.routing.build import build_engine, fallback_problems
 from antiphon.runtime.webhooks.endpoint import build_endpoints
 from antiphon.weights import catalogue, fetch, verify
 
@@ -80,15 +80,20 @@ def runtime_problems(config: Config) -> Iterator[str]:
 
 def model_problems(config: Config, notice: Callable[[str], None] = lambda _line: None) -> Iterator[str]:
     """What is wrong with the configured models; one line for each model. `notice` takes what may be a mistake."""
+    yield from fallback_problems(config.models)
     for entry in config.models:
         if problem := _model_problem(entry, config, notice):
             yield problem if f"'{entry.name}'" in problem else f"Model '{entry.name}': {problem}"
 
 
+def _find_no_engine(name: str) -> Engine:
+    raise LookupError(name)  # nothing is answered here
+
+
 def _model_problem(entry: ModelEntry, config: Config, notice: Callable[[str], None]) -> str | None:
     context = BuildContext(weights_folder=config.models_dir, base_folder=entry.origin_folder, secrets=config.secrets, notice=notice)
     try:
-        load_builder(entry.engine)(entry.name, entry.options, context)
+        build_engine(entry, context, _find_no_engine)
     except ServerError as error:
         return error.message
     path = entry.options.get("path") if entry.engine == "local" else None

@@ -88,9 +88,9 @@ def note_unreachable(config: Config, notice: Callable[[str], None]) -> Iterator[
 def _names_by_address(config: Config) -> dict[str, list[str]]:
     names: dict[str, list[str]] = {}
     for entry in config.models:
-        base_url = entry.options.get("base_url")
-        if entry.engine in LISTING_ENGINES and isinstance(base_url, str):
-            names.setdefault(base_url, []).append(entry.name)
+        for base_url in (table.get("base_url") for table in (entry.options, *entry.upstream_tables)):
+            if entry.engine in LISTING_ENGINES and isinstance(base_url, str):
+                names.setdefault(base_url, []).append(entry.name)
     return names
 
 

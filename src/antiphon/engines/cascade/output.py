@@ -41,6 +41,7 @@ _SILENT_EVENTS = (
     engine_events.EncryptedReasoning,
     engine_events.AnnotationAdded,
     engine_events.RetryScheduled,
+    engine_events.AttemptsReported,
 )
 """Events without spoken text: a clause may go on after them."""
 

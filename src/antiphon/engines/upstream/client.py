@@ -12,6 +12,7 @@ import math
 import random
 import re
 import ssl
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -47,12 +48,20 @@ Pauses before each retry. Up to half as much is added at random, so that many cl
 MAX_RETRY_WAIT_S = 2.0
 """If an upstream's `Retry-After` is longer, the client gets the error at once."""
 
+MAX_REST_S = 60.0
+"""An upstream that fails again after its rest rests for twice as long, up to this."""
+
 MIN_SECRET_CHARS = 6
 """Shorter values are not redacted: they would occur in ordinary text."""
 
 _RESERVED_HEADERS = frozenset(
     {"host", "authorization", "content-type", "content-length", "transfer-encoding", "connection", "accept-encoding", "accept"}
 )
+
+
+def rest_jitter() -> float:
+    """A factor for a rest, so that many processes don't try an upstream again at the same moment."""
+    return random.uniform(0.75, 1.25)
 
 
 class UpstreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -201,7 +210,14 @@ class UpstreamClient:
             UpstreamAddress(self.host, url.port or (443 if self.tls else 80), self.tls), options.timeout_connect_s
         )
         build_context.observer.on_upstream_state(model, CircuitState.CLOSED.value)
-        self._breaker = CircuitBreaker(options.failures, options.rest_s, self._on_breaker_state)
+        self._max_retries = 0 if build_context.has_alternatives else options.retries
+        self._breaker = CircuitBreaker(
+            sys.maxsize if build_context.has_alternatives else options.failures,
+            options.rest_s,
+            self._on_breaker_state,
+            max_cooldown_s=max(MAX_REST_S, options.rest_s),
+            jitter=rest_jitter,
+        )
         key = _api_key(options, build_context, model)
         self.headers = _headers(options, key)
         self._encoded_headers = _encode_headers(url, self.headers)
@@ -298,7 +314,7 @@ class UpstreamClient:
         self._pool.close()
 
     async def _retry(self, attempt: Callable[[], Awaitable[T | UpstreamFailure]], on_retry: Callable[[], None] = lambda: None) -> T:
-        backoff_s = iter(BACKOFF_S[: self._options.retries])
+        backoff_s = iter(BACKOFF_S[: self._max_retries])
         outcome: T | UpstreamFailure | None = None
         try:
             while isinstance(outcome := await self._try_guarded(attempt), UpstreamFailure):
@@ -311,6 +327,7 @@ class UpstreamClient:
         self.count_failure(failure.reason)
         if pause_s is None or not failure.may_retry or failure.retry_after_s > MAX_RETRY_WAIT_S:
             try:
+                failure.error.cause = failure.reason
                 raise self.redact(failure.error)
             finally:
                 del failure  # as above

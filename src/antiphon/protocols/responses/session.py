@@ -39,6 +39,7 @@ from antiphon.protocols.session import (
     NewId,
     Persist,
     PersistFailed,
+    ReportAttempts,
     ReportRetry,
     Send,
     SendToEngine,
@@ -152,6 +153,9 @@ class ResponsesSession:
                 continue
             if type(engine_event) is engine_events.RetryScheduled:
                 effects.append(ReportRetry())
+                continue
+            if type(engine_event) is engine_events.AttemptsReported:
+                effects.append(ReportAttempts(engine_event))
                 continue
             if type(engine_event) is engine_events.CompactionProgress:
                 self._report_compaction(engine_event, event.at, effects)

@@ -30,6 +30,7 @@ from antiphon.protocols.session import (
     Observe,
     Persist,
     PersistFailed,
+    ReportAttempts,
     ReportRetry,
     Send,
     SendToEngine,
@@ -53,7 +54,7 @@ The engine is paused above this number of unhandled events, as by a slow client:
 """
 
 
-_UNORDERED_EFFECTS = frozenset({SendToEngine, ReportRetry})
+_UNORDERED_EFFECTS = frozenset({SendToEngine, ReportRetry, ReportAttempts})
 """Effects that wait for no `Persist`."""
 
 ServerEventT_contra = TypeVar("ServerEventT_contra", contravariant=True)
@@ -111,6 +112,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
     Args:
         count_tokens: takes the tokens of each response, from sessions that report them with `CountTokens`.
         on_retry: called at each `ReportRetry`.
+        on_attempts: takes each `ReportAttempts`.
         observe: takes what a session shows with `Observe`.
     """
 
@@ -123,6 +125,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         metrics: Metrics | None = None,
         count_tokens: Callable[[int], None] = _do_nothing,
         on_retry: Callable[[], None] = _do_nothing,
+        on_attempts: Callable[[engine_events.AttemptsReported], None] = _do_nothing,
         observe: Callable[[InputTranscript], None] = _do_nothing,
     ) -> None:
         self._session: Session[ClientEventT, ServerEventT] = session
@@ -132,6 +135,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         self._metrics = metrics or Metrics()
         self._count_tokens = count_tokens
         self._on_retry = on_retry
+        self._on_attempts = on_attempts
         self._observe = observe
         self._conversation: EngineConversation | None = None
         self._tasks: asyncio.TaskGroup | None = None
@@ -196,7 +200,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         """
         self._conversation = self._tasks = self._pending_persist = None
         self._session = self._client = _NOBODY
-        self._count_tokens = self._on_retry = self._observe = _do_nothing
+        self._count_tokens = self._on_retry = self._on_attempts = self._observe = _do_nothing
         for pending in (self._pending_effects, self._pending_events, self._deferred_events):
             pending.clear()
 
@@ -319,6 +323,8 @@ class Driver(Generic[ClientEventT, ServerEventT]):
                 self._wake_at(at)
             case ReportRetry():
                 self._on_retry()
+            case ReportAttempts(report):
+                self._on_attempts(report)
             case Close(error):
                 self._client.close(error)
                 self._close_event.set()

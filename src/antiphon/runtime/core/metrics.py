@@ -82,6 +82,10 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     upstreams: Mapping[tuple[str, UpstreamState], int] = {}
     upstream_failures: Mapping[tuple[str, str], int] = {}
     upstream_mends: Mapping[tuple[str, str], int] = {}
+    upstream_attempts: Mapping[tuple[str, str], int] = {}
+    upstream_choices: Mapping[tuple[str, str], int] = {}
+    upstream_outstanding: Mapping[str, int] = {}
+    fallbacks: Mapping[tuple[str, str, str], int] = {}
     queue_waiting: Mapping[str, int] = {}
     queue_serving: Mapping[str, int] = {}
     queue_waits: Mapping[str, Histogram] = {}
@@ -99,7 +103,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
     def without_gauges(self) -> "Snapshot":
         """Only what stays when the process has ended: counters, no gauges."""
-        gauges = ("minicpmo_sessions", "upstreams", "queue_waiting", "queue_serving", "workers", "webhooks_pending")
+        gauges = ("minicpmo_sessions", "upstreams", "upstream_outstanding", "queue_waiting", "queue_serving", "workers", "webhooks_pending")
         none: dict[str, object] = {name: {} for name in gauges}
         return structs.replace(self, active=0, connections=0, sessions=0, recordings_waiting_bytes=0, **none)
 
@@ -141,6 +145,10 @@ class Metrics:
         upstreams: the state of each upstream's breaker.
         upstream_failures: by upstream and reason.
         upstream_mends: answers by upstream and what they lacked.
+        upstream_attempts: tries of requests at one of several upstreams, by upstream and outcome.
+        upstream_choices: by upstream and why it was chosen: `affinity` or `load`.
+        upstream_outstanding: the requests that each of several upstreams has.
+        fallbacks: responses that another model made, by model, the other one, and why.
         queue_waiting: waiting tickets by model; likewise `queue_serving`.
         queue_waits: seconds from ticket to worker, by model.
         queue_tickets: by model, kind and outcome.
@@ -175,6 +183,10 @@ class Metrics:
         self.upstreams: dict[str, UpstreamState] = {}
         self.upstream_failures: Counter[tuple[str, str]] = Counter()
         self.upstream_mends: Counter[tuple[str, str]] = Counter()
+        self.upstream_attempts: Counter[tuple[str, str]] = Counter()
+        self.upstream_choices: Counter[tuple[str, str]] = Counter()
+        self.upstream_outstanding: dict[str, int] = {}
+        self.fallbacks: Counter[tuple[str, str, str]] = Counter()
         self.queue_waiting: Mapping[str, int] = {}
         self.queue_serving: Mapping[str, int] = {}
         self.queue_waits: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(QUEUE_WAIT_BUCKETS_S))
@@ -205,6 +217,18 @@ class Metrics:
 
     def on_upstream_mend(self, name: str, kind: str) -> None:
         self.upstream_mends[name, kind] += 1
+
+    def on_upstream_attempt(self, name: str, outcome: str) -> None:
+        self.upstream_attempts[name, outcome] += 1
+
+    def on_upstream_choice(self, name: str, kind: Literal["affinity", "load"]) -> None:
+        self.upstream_choices[name, kind] += 1
+
+    def on_upstream_outstanding(self, name: str, count: int) -> None:
+        self.upstream_outstanding[name] = count
+
+    def on_fallback(self, model: str, fallback: str, reason: str) -> None:
+        self.fallbacks[model, fallback, reason] += 1
 
     def attach_pool(self, waiting: Mapping[str, int], serving: Mapping[str, int], workers: Mapping[tuple[str, WorkerState], int]) -> None:
         """Read the pool's own counts: tickets waiting and served, by model, and workers by model and state."""

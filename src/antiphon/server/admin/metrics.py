@@ -215,6 +215,24 @@ def _backends(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
     )
     yield families.counter("antiphon_webhook_attempts", "Attempts to deliver webhooks.", ("endpoint", "outcome"), metrics.webhook_attempts)
     yield families.gauge("antiphon_webhooks_pending", "Webhooks that wait.", ("endpoint",), _by_label(metrics.webhooks_pending))
+    yield families.counter(
+        "antiphon_upstream_attempts",
+        "Requests sent to one of a model's upstreams, by outcome.",
+        ("upstream", "outcome"),
+        metrics.upstream_attempts,
+    )
+    yield families.counter(
+        "antiphon_upstream_choices", "Why one of a model's upstreams was chosen.", ("upstream", "kind"), metrics.upstream_choices
+    )
+    yield families.gauge(
+        "antiphon_upstream_outstanding",
+        "Requests that one of a model's upstreams has.",
+        ("upstream",),
+        _by_label(metrics.upstream_outstanding),
+    )
+    yield families.counter(
+        "antiphon_fallbacks", "Responses that another model made.", (MODEL_LABEL, "fallback", "reason"), metrics.fallbacks
+    )
     yield families.counter("antiphon_upstream_failures", "Failed requests to upstreams.", ("upstream", "reason"), metrics.upstream_failures)
     yield families.counter(
         "antiphon_upstream_mends", "Answers passed on that lacked something.", ("upstream", "mend"), metrics.upstream_mends

@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
+from msgspec import convert
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -131,8 +132,12 @@ class _QueueEndpoints:
                 queue_length=self._coordinator.waiting_count,
                 max_queue_size=self._service.config.queue.size,
                 running_tasks=serving,
+                upstreams=tuple(self._upstreams()),
             )
         )
+
+    def _upstreams(self) -> list[wire.UpstreamStatus]:
+        return [convert(view, wire.UpstreamStatus, from_attributes=True) for view in self._service.registry.upstreams()]
 
     async def queue(self, _request: Request) -> Response:
         """`GET /queue` and `GET /api/queue`."""
@@ -170,7 +175,7 @@ class _QueueEndpoints:
         """`GET /workers`."""
         sessions = self._tickets_by_worker()
         workers = [_worker(view, sessions[view.worker.id]) for view in self._coordinator.workers()]
-        return _json_response(wire.WorkerList(now=time.time(), total=len(workers), workers=workers))
+        return _json_response(wire.WorkerList(now=time.time(), total=len(workers), workers=workers, upstreams=tuple(self._upstreams())))
 
     async def worker(self, request: Request) -> Response:
         """`GET /workers/{id}`."""

@@ -52,7 +52,8 @@ _EXPOSED_HEADERS = (
     "x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, "
     "antiphon-tools-not-offered, antiphon-grammars-not-enforced, antiphon-items-not-told, antiphon-not-stored, antiphon-estimated, "
     "request-id, anthropic-ratelimit-requests-limit, anthropic-ratelimit-requests-remaining, anthropic-ratelimit-requests-reset, "
-    "anthropic-ratelimit-tokens-limit, anthropic-ratelimit-tokens-remaining, anthropic-ratelimit-tokens-reset"
+    "anthropic-ratelimit-tokens-limit, anthropic-ratelimit-tokens-remaining, anthropic-ratelimit-tokens-reset, "
+    "antiphon-model, antiphon-attempts, antiphon-fallback, antiphon-upstream"
 )
 
 
@@ -176,9 +177,10 @@ def conversation_settings(scope: Scope, model: str, kind: ConversationKind) -> C
     return caller_settings(request_caller(scope), model, kind)
 
 
-def caller_settings(caller: Caller, model: str, kind: ConversationKind) -> ConversationSettings:
-    """The same for a caller without a connection."""
-    return ConversationSettings(model=model, tenant=caller.tenant, kind=kind, key_id=caller.key.id if caller.key else "")
+def caller_settings(caller: Caller, model: str, kind: ConversationKind, cache_key: str = "") -> ConversationSettings:
+    """The same for a caller without a connection; `cache_key` as `ConversationSettings` has it."""
+    key_id = caller.key.id if caller.key else ""
+    return ConversationSettings(model=model, tenant=caller.tenant, kind=kind, key_id=key_id, cache_key=cache_key)
 
 
 def track_response(scope: Scope, total_tokens: Callable[[], int]) -> AbstractAsyncContextManager[None]:

@@ -20,6 +20,10 @@ REQUEST_ID_SCOPE_KEY = "antiphon.request_id"
 """Where a request keeps its id."""
 
 
+MAX_SDK_WAIT_S = 60
+"""OpenAI's SDKs ignore a longer `retry-after`, and would try again after a second; they obey `x-should-retry`."""
+
+
 def json_response(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """A JSON response; `body` is plain values or encoded JSON."""
     content = body if isinstance(body, bytes) else msgspec.json.encode(body)
@@ -66,8 +70,13 @@ def speaks_messages(scope: Scope) -> bool:
 
 
 def retry_headers(error: ApiError) -> dict[str, str]:
-    """The header that says when a retry may help."""
-    return {} if error.retry_after_s is None else {"retry-after": str(max(1, round(error.retry_after_s)))}
+    """The headers that say when a retry may help."""
+    if error.retry_after_s is None:
+        return {}
+    headers = {"retry-after": str(max(1, round(error.retry_after_s)))}
+    if error.retry_after_s > MAX_SDK_WAIT_S:
+        headers["x-should-retry"] = "false"
+    return headers
 
 
 async def on_api_error(request: Request, error: Exception) -> Response:

@@ -71,7 +71,10 @@ _EVERY_HEADER = {
     "openai-processing-ms": Header("Milliseconds until the response began.", _COUNT),
     "openai-version": Header("The version of the API.", {"type": "string"}),
 }
-_RETRY = {"retry-after": Header("Seconds after which to try again.", {"type": "integer", "minimum": 1})}
+_RETRY = {
+    "retry-after": Header("Seconds after which to try again.", {"type": "integer", "minimum": 1}),
+    "x-should-retry": Header("`false` where that is more than a minute.", {"const": "false"}),
+}
 _CHALLENGE = {"www-authenticate": Header("How to send a key.", {"const": "Bearer"}, is_required=True)}
 _RATE_LIMITS = {
     "x-ratelimit-limit-requests": Header("Requests per minute that the key allows.", _COUNT),

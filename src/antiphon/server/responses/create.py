@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from antiphon.engine_api.engine import Engine
+from antiphon.engine_api.events import AttemptsReported
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.errors import ApiError, ServerError
 from antiphon.offload import offload
@@ -27,6 +28,7 @@ from antiphon.runtime.core.ids import new_id, new_response_id, padding
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.resolve_request import KnownHistory, resolve_request
 from antiphon.runtime.service import Service
+from antiphon.server.http.answered_by import report_attempts, session_header
 from antiphon.server.http.auth import caller_settings, request_caller, track_response
 from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY, read_json_body
 from antiphon.server.http.errors import error_response, json_response
@@ -94,7 +96,8 @@ async def prepare_response(
             conversation.
     """
     lease = service.body_budget.lease(scope[BODY_LEASE_SCOPE_KEY].holder)
-    return await prepare_for_caller(service, request_caller(scope), request, size_bytes, lease, history=history)
+    session_id = session_header(scope)
+    return await prepare_for_caller(service, request_caller(scope), request, size_bytes, lease, history=history, session_id=session_id)
 
 
 async def prepare_for_caller(
@@ -105,6 +108,7 @@ async def prepare_for_caller(
     lease: BodyLease,
     record: ResponseRecord | None = None,
     history: KnownHistory | None = None,
+    session_id: str = "",
 ) -> PreparedResponse:
     """
     As `prepare_response`, for a caller without a connection.
@@ -112,6 +116,7 @@ async def prepare_for_caller(
     Args:
         lease: is to count what its prompt and its files take; given back at its end.
         record: of the response that is to be made, if it is stored already; then the request is as it was stored with it.
+        session_id: the client's own name of what the request belongs to; empty if there is none.
     """
     added_bytes = 0
     if record is None:  # what is stored has been filled
@@ -123,7 +128,8 @@ async def prepare_for_caller(
         await lock_conversation(service.store, caller.tenant, request.conversation_id, response_id)
     try:
         lease.extend(added_bytes)
-        return await _prepare(service, caller, request, size_bytes + added_bytes, model, response_id, record, history, lease)
+        settings = caller_settings(caller, model.name, "responses", _cache_key(request, session_id))
+        return await _prepare(service, settings, request, size_bytes + added_bytes, model, response_id, record, history, lease)
     except BaseException:
         lease.release()
         if request.conversation_id is not None:
@@ -133,7 +139,7 @@ async def prepare_for_caller(
 
 async def _prepare(
     service: Service,
-    caller: Caller,
+    settings: ConversationSettings,
     request: CreateRequest,
     size_bytes: int,
     model: ServedModel,
@@ -146,7 +152,7 @@ async def _prepare(
         service,
         request,
         model,
-        caller.tenant,
+        settings.tenant,
         size_bytes,
         lease=lease,
         response_id=response_id,
@@ -158,9 +164,20 @@ async def _prepare(
     omitted_headers = omission_headers(session.omissions)
     if omitted_headers:
         log_omissions(session.omissions, model.name)
-    settings = caller_settings(caller, model.name, "responses")
-    encrypt_compaction = None if session.compaction is None else await _encryption(service, caller.tenant, "compaction")
+    encrypt_compaction = None if session.compaction is None else await _encryption(service, settings.tenant, "compaction")
     return PreparedResponse(request, resolved_request, model, session, settings, omitted_headers, service.store, lease, encrypt_compaction)
+
+
+def _cache_key(request: CreateRequest, session_id: str) -> str:
+    """
+    What says that requests begin alike. A conversation goes on from its first response on; with `previous_response_id`
+    it begins with the same message, of which the engine's own key is made.
+    """
+    if request.prompt_cache_key:
+        return f"prompt:{request.prompt_cache_key}"
+    if request.conversation_id is not None:
+        return f"conversation:{request.conversation_id}"
+    return f"session:{session_id}" if session_id else ""
 
 
 async def _encryption(service: Service, tenant: str, purpose: Literal["reasoning", "compaction"]) -> Encrypt:
@@ -200,17 +217,15 @@ class CreateEndpoint:
             background_reply = await self._create_background(self._service, scope, prepared_response, stored_body, started_at)
             await background_reply(scope, receive, send)
             return
-        omitted_headers = prepared_response.omitted_headers
+        headers = dict(prepared_response.omitted_headers)
+        on_attempts = report_attempts(self._service, prepared_response.model.name, headers)
         heartbeat_s = self._service.config.server.heartbeat_s
-        client = (
-            EventStream(request_encoder(scope).stream(), scope, send, heartbeat_s, omitted_headers)
-            if request.stream
-            else ResponseCollector()
-        )
-        async with driving(self._service, scope, prepared_response, client, started_at) as run:
+        encoder = request_encoder(scope).stream()
+        client = EventStream(encoder, scope, send, heartbeat_s, headers) if request.stream else ResponseCollector()
+        async with driving(self._service, scope, prepared_response, client, started_at, on_attempts) as run:
             reply = await _run_session(scope, client, run)
         if reply is not None:  # only now, when its tokens are counted, do its headers show the remaining limits
-            reply.headers.update(omitted_headers)
+            reply.headers.update(headers)
             await reply(scope, receive, send)
         if isinstance(client, EventStream):
             self._service.metrics.stream_events += client.event_count
@@ -223,9 +238,13 @@ async def driving(
     prepared_response: PreparedResponse,
     client: "EventStream[StreamEvent] | ResponseCollector",
     started_at: float,
+    on_attempts: Callable[[AttemptsReported], None] = lambda _report: None,
 ) -> AsyncIterator[Callable[..., Awaitable[None]]]:
     """
     All that counts, limits and ends a response which is made for the connection of an HTTP request.
+
+    Args:
+        on_attempts: takes the report of who answers.
 
     Yields:
         What makes it; see `Driver.run` for its argument.
@@ -233,7 +252,7 @@ async def driving(
     session, response_id = prepared_response.session, prepared_response.resolved_request.id
     async with prepared_response, track_response(scope, lambda: session.tokens):
         on_retry = client.hold_head if isinstance(client, EventStream) else lambda: None
-        driver = Driver(session, client, service.store, metrics=service.metrics, on_retry=on_retry)
+        driver = Driver(session, client, service.store, metrics=service.metrics, on_retry=on_retry, on_attempts=on_attempts)
         with service.live_sessions.track(driver), measure_response(service, prepared_response.model, client, started_at):
             with (
                 connection.from_scope(scope).notify(driver),

@@ -48,7 +48,7 @@ class EventStream(Generic[EventT]):
     The client of a streamed response.
 
     Args:
-        headers: of the response, besides those of every stream.
+        headers: of the response, besides those of every stream; they are read when the head is sent.
         opening_events: types of events that come before any output.
         heartbeat: what is sent after a silence, so that proxies keep the connection.
 
@@ -81,7 +81,7 @@ class EventStream(Generic[EventT]):
         self._opening_events = opening_events
         self._connection = connection.from_scope(scope)
         self._send_asgi = send
-        self._headers = [*HEADERS, *((name.encode(), value.encode()) for name, value in headers.items())]
+        self._headers = headers
         self._out = bytearray()
         self._pending_events: list[EventT] = []
         # A plain list append, so that an event costs no call of ours; `flush` encodes them in one batch.
@@ -157,7 +157,8 @@ class EventStream(Generic[EventT]):
         self._cancel_head_timer()
         if self._is_over and self.error is not None:
             return
-        await self._send_asgi({"type": "http.response.start", "status": 200, "headers": self._headers})
+        headers = [*HEADERS, *((name.encode(), value.encode()) for name, value in self._headers.items())]
+        await self._send_asgi({"type": "http.response.start", "status": 200, "headers": headers})
         if not self._is_over:
             out, self._out = self._out, bytearray()
             await self._send_asgi({"type": "http.response.body", "body": bytes(out), "more_body": True})

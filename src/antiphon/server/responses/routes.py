@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from antiphon.errors import response_not_found, unknown_cursor
 from antiphon.runtime.service import Service
+from antiphon.server.http.answered_by import ANSWER_HEADERS
 from antiphon.server.http.auth import (
     EndpointFunction,
     GuardedRoute,
@@ -63,7 +64,8 @@ _CREATE = Operation(
         "antiphon-tools-not-offered": Header("Tools that the model was not offered.", _NAMES),
         "antiphon-grammars-not-enforced": Header("Tools whose grammar is not enforced.", _NAMES),
         "antiphon-items-not-told": Header("Types of items that were not passed on to the model.", _NAMES),
-    },
+    }
+    | ANSWER_HEADERS,
 )
 _COUNT_TOKENS = Operation(
     "countInputTokens",

@@ -88,12 +88,44 @@ class WorkerStatusEntry(Wire, kw_only=True):
     sessions: list[QueueTicket]
 
 
+class UpstreamStatus(Wire, kw_only=True):
+    """
+    One of a model's upstreams, as the process that answers sees it.
+
+    Attributes:
+        state: `ready`; `full`, with as many requests as it may have; `resting`, as it said when to come again; `open`, as
+            it failed too often; or `half_open` while one request is tried.
+        outstanding: requests that it has.
+        requests: how many it got; `answered`: how many it began to answer; `affine`: how many it got because their
+            conversation belongs there.
+        failures: one after another.
+        first_output_s: the moving average of the time to its first output; null before the first.
+        rest_s: seconds until it gets requests again; null if it does.
+        reason: of its latest failure, in a word; empty if it has answered since.
+    """
+
+    model: str
+    name: str
+    state: Literal["ready", "full", "resting", "open", "half_open"]
+    weight: float
+    outstanding: int
+    concurrency: int
+    requests: int
+    answered: int
+    affine: int
+    failures: int
+    first_output_s: float | None
+    rest_s: float | None
+    reason: str
+
+
 class WorkerList(Wire, kw_only=True):
-    """All workers; `now` is the server's clock."""
+    """All workers, and the upstreams of models that have several; `now` is the server's clock."""
 
     now: float
     total: int
     workers: list[WorkerStatusEntry]
+    upstreams: tuple[UpstreamStatus, ...] = ()
 
 
 class WorkerRemoved(Wire, kw_only=True):
@@ -105,7 +137,7 @@ class WorkerRemoved(Wire, kw_only=True):
 
 class GatewayStatus(Wire, kw_only=True):
     """
-    Numbers of workers and tickets.
+    Numbers of workers and tickets, and the upstreams of models that have several.
 
     Attributes:
         gateway_healthy: whether the server takes new conversations.
@@ -128,6 +160,7 @@ class GatewayStatus(Wire, kw_only=True):
     queue_length: int
     max_queue_size: int
     running_tasks: list[QueueTicket]
+    upstreams: tuple[UpstreamStatus, ...] = ()
 
 
 class MeanDuration(Wire, kw_only=True):

@@ -1,0 +1,116 @@
+"""An engine that has other models answer where its own can't: for overload, too long an input, or a feature that it lacks."""
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import cast
+
+from msgspec import structs
+
+from antiphon.engine_api import commands, events
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engine_api.engine import CountingEngine, Deliver, Engine, EngineConversation, ListingEngine
+from antiphon.engine_api.options import ConversationSettings
+from antiphon.engine_api.token_estimate import estimate_input_tokens
+from antiphon.offload import offload
+from antiphon.runtime.routing.conversation import Request, RoutedConversation, RoutedRequest
+from antiphon.runtime.routing.failures import CONSEQUENCES, FallbackReason, classify
+from antiphon.runtime.routing.options import BalanceOptions
+from antiphon.runtime.routing.suitability import adapt, fits, missing_ability
+from antiphon.runtime.routing.upstreams import RoutingObserver
+
+FindEngine = Callable[[str], Engine]
+"""The engine of the model of that name; it is there, as that was checked at the start."""
+
+
+class FallbackEngine:
+    """
+    An engine whose requests other models answer where it fails before its first output.
+
+    Args:
+        model: the configured name of its own model.
+        engine: of its own model; it is stopped with this one.
+        find: finds the engines of the others.
+    """
+
+    def __init__(self, model: str, engine: Engine, options: BalanceOptions, find: FindEngine, observer: RoutingObserver) -> None:
+        self.engine = engine
+        self._model = model
+        self._options = options
+        self._find = find
+        self._observer = observer
+        self._conversations: set[RoutedConversation] = set()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of its own model."""
+        return self.engine.capabilities
+
+    async def start(self) -> None:
+        await self.engine.start()
+
+    async def stop(self) -> None:
+        for conversation in tuple(self._conversations):
+            conversation.abort()
+        await self.engine.stop()
+
+    async def list_models(self) -> Sequence[str]:
+        return await self.engine.list_models() if isinstance(self.engine, ListingEngine) else ()
+
+    async def count(self, request: commands.Respond) -> int:
+        return await cast(CountingEngine, self.engine).count(request)
+
+    @contextlib.asynccontextmanager
+    async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
+        async with asyncio.TaskGroup() as tasks:
+            conversation = RoutedConversation(settings, deliver, tasks, self._answer)
+            self._conversations.add(conversation)
+            try:
+                yield conversation
+            finally:
+                self._conversations.discard(conversation)
+                conversation.close()
+
+    async def _answer(self, request: RoutedRequest) -> None:
+        one = await request.attempt(self.engine, request.settings, request.command, (request.settings.model, ""))
+        first_failure = one.end if isinstance(one.end, events.ResponseFailed) and not one.is_delivered else None
+        failure = first_failure
+        for name in self._options.fallback if first_failure is not None else ():
+            assert failure is not None
+            reason = CONSEQUENCES[classify(failure)].fallback
+            if reason is None or reason not in self._options.fallback_on:
+                break
+            engine = self._find(name)
+            command = await self._suitable_command(request.command, engine.capabilities, reason)
+            if command is None:
+                continue
+            request.fallback_reason = reason
+            request.report_retry()
+            settings = structs.replace(request.settings, model=name)
+            one = await request.attempt(engine, settings, command, (name, ""), functools.partial(self._report, name, reason))
+            failure = one.end if isinstance(one.end, events.ResponseFailed) and not one.is_delivered else None
+            if failure is None:
+                break
+        if failure is not None:
+            # What the model that was asked for said is what its client understands.
+            assert first_failure is not None
+            request.fail(first_failure)
+
+    def _report(self, name: str, reason: FallbackReason, _duration_s: float) -> None:
+        self._observer.on_fallback(self._model, name, reason)
+
+    async def _suitable_command(self, command: Request, capabilities: Capabilities, reason: FallbackReason) -> Request | None:
+        """The request as the other model can take it; None if it can't."""
+        if isinstance(command, commands.Relay):
+            return command if command.path in capabilities.relays else None
+        if missing_ability(command, capabilities) is not None:
+            return None
+        own_window, window = self.capabilities.context_window, capabilities.context_window
+        if reason == "context" and own_window is not None and window is not None and window <= own_window:
+            return None
+        if window is not None:
+            input_tokens = await offload(command.size_bytes, estimate_input_tokens, command)
+            if not fits(input_tokens, command, capabilities):
+                return None
+        return adapt(command, capabilities)

@@ -1,0 +1,71 @@
+"""Headers that say who answered: the model, how many were asked, and why another one was."""
+
+import re
+from collections.abc import Callable, MutableMapping
+
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from antiphon.engine_api.events import AttemptsReported
+from antiphon.runtime.service import Service
+from antiphon.server.http.operation import Header
+
+MAX_HEADER_CHARS = 256
+
+MODEL_HEADER = "antiphon-model"
+ATTEMPTS_HEADER = "antiphon-attempts"
+FALLBACK_HEADER = "antiphon-fallback"
+UPSTREAM_HEADER = "antiphon-upstream"
+
+ANSWER_HEADERS = {
+    MODEL_HEADER: Header("The model that answered.", {"type": "string"}),
+    ATTEMPTS_HEADER: Header(
+        "How many upstreams were asked, for a model with several or with fallbacks.", {"type": "integer", "minimum": 1}
+    ),
+    FALLBACK_HEADER: Header("The model asked for, the one that answered instead, and why.", {"type": "string"}),
+    UPSTREAM_HEADER: Header("The name of the upstream that answered, if `server.upstream_header` is set.", {"type": "string"}),
+}
+
+SESSION_HEADERS = (
+    "x-claude-code-session-id",
+    "x-session-id",
+    "x-openwebui-chat-id",
+    "session_id",  # Codex
+    "session-id",
+)
+"""Headers with which programs name the session that a request belongs to."""
+
+
+def session_header(scope: Scope) -> str:
+    """What the client calls the session that its request belongs to; empty if it does not say."""
+    headers = Headers(scope=scope)
+    return next((value for name in SESSION_HEADERS if (value := headers.get(name, ""))), "")
+
+
+def report_attempts(service: Service, model: str, headers: MutableMapping[str, str]) -> Callable[[AttemptsReported], None]:
+    """
+    Set the headers of an answer, before it begins, to who is to give it.
+
+    Args:
+        model: that was asked for.
+
+    Returns:
+        What takes the report of who does, and updates `headers`.
+    """
+    headers[MODEL_HEADER] = _header_text(model)
+
+    def on_attempts(report: AttemptsReported) -> None:
+        last = report.attempts[-1]
+        headers[MODEL_HEADER] = _header_text(last.model)
+        headers[ATTEMPTS_HEADER] = str(len(report.attempts))
+        if report.fallback_reason:
+            headers[FALLBACK_HEADER] = _header_text(f"{model}>{last.model}; reason={report.fallback_reason}")
+        if service.config.server.upstream_header and last.upstream:
+            headers[UPSTREAM_HEADER] = _header_text(last.upstream)
+
+    return on_attempts
+
+
+def _header_text(text: str) -> str:
+    """The text as a header may have it: names of models come from requests."""
+    return re.sub(r"[^\x20-\x7e]", "_", text).strip()[:MAX_HEADER_CHARS]

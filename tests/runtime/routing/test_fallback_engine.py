@@ -1,0 +1,178 @@
+"""Other models that answer where the one that was asked for can't."""
+
+import asyncio
+
+import msgspec
+import pytest
+import uvloop
+
+from antiphon.engine_api import commands, events, history
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engine_api.options import ConversationSettings, FunctionTool, JsonSchema, Sampling
+from antiphon.engines.scripted.engine import ScriptedEngine
+from antiphon.engines.scripted.script import Script
+from antiphon.runtime.routing.suitability import adapt, fits, missing_ability
+from support.contracts.engines import Listener
+from support.engines.upstreams import HALF, Server, ask, closing, whole
+from support.runtime.pools import Observer, before_all
+
+
+def refusing(status, **error):
+    return whole(f"{status} No", {"error": {"message": "Oh.", **error}})
+
+
+def run(scenario):
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(scenario())
+
+
+def scripted(*lines, pace_ms=0, **capabilities):
+    """An engine that says these lines."""
+    answers = [{"when": "", "lines": lines or [{"text": "scripted"}]}]
+    return ScriptedEngine(msgspec.convert({"answers": answers, "pace_ms": pace_ms}, Script), Capabilities(**capabilities))
+
+
+async def heard_of(play, request=None, small=None, *, observer=None, **options):
+    """What is heard of a request to a model whose two servers play so, and which has the fallback `small`."""
+    small = small or scripted()
+    options = {"fallback": ["small"], **options}
+    async with before_all(Server(play), Server(play), find={"small": small}.__getitem__, observer=observer, **options) as engine:
+        listener = Listener()
+        async with engine.open(ConversationSettings(model="m"), listener) as conversation:
+            conversation.send(request or ask())
+            await listener.end_of("resp_1")
+        return listener.words
+
+
+def text_of(words):
+    return "".join(word.text for word in words if isinstance(word, events.TextDelta))
+
+
+def report_of(words):
+    (report,) = (word for word in words if isinstance(word, events.AttemptsReported))
+    return report
+
+
+@pytest.mark.parametrize(
+    ("play", "reason"),
+    [
+        (refusing(503), "overload"),
+        (refusing(429), "overload"),
+        (refusing(401), "overload"),
+        (refusing(400, message="maximum context length is 9 tokens"), "context"),
+        (refusing(400, code="unsupported_value"), "feature"),
+    ],
+)
+def test_another_model_answers_for_the_reasons_that_are_configured(play, reason):
+    async def scenario():
+        observer = Observer()
+        words = await heard_of(play, observer=observer)
+        assert text_of(words).strip() == "scripted"
+        report = report_of(words)
+        assert report.fallback_reason == reason
+        assert report.attempts[-1].model == "small"
+        assert {attempt.model for attempt in report.attempts[:-1]} == {"m"}
+        assert observer.fallbacks == [("m", "small", reason)]
+        others = [other for other in ("overload", "context", "feature") if other != reason]
+        words = await heard_of(play, fallback_on=others)
+        assert isinstance(words[-1], events.ResponseFailed)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("play", [refusing(400, code="invalid_value"), refusing(413)])
+def test_a_mistake_of_the_client_asks_no_other_model(play):
+    async def scenario():
+        assert isinstance((await heard_of(play))[-1], events.ResponseFailed)
+
+    run(scenario)
+
+
+def test_after_the_first_word_no_other_model_is_asked():
+    async def scenario():
+        words = await heard_of(closing(HALF))
+        assert text_of(words) == "half"
+        assert isinstance(words[-1], events.ResponseFailed)
+
+    run(scenario)
+
+
+def test_a_model_that_lacks_what_the_request_needs_is_passed_over():
+    async def scenario():
+        request = ask(tools=(FunctionTool("get_weather"),))
+        assert isinstance((await heard_of(refusing(503), request))[-1], events.ResponseFailed)
+        assert text_of(await heard_of(refusing(503), request, scripted(tools=True))).strip() == "scripted"
+
+    run(scenario)
+
+
+def test_the_client_hears_what_the_model_it_asked_for_said():
+    async def scenario():
+        small = scripted({"broke": {"status": 500, "message": "small broke"}})
+        words = await heard_of(refusing(429), None, small)
+        assert words[-1].status == 429
+        assert [attempt.model for attempt in report_of(words).attempts] == ["m", "m", "small"]
+
+    run(scenario)
+
+
+def test_a_client_that_leaves_while_another_model_answers_is_told_nothing_more():
+    async def scenario():
+        small = scripted({"text": "la ", "repeat": 1000}, pace_ms=5)
+        async with before_all(Server(refusing(503)), find={"small": small}.__getitem__, fallback=["small"]) as engine:
+            listener = Listener()
+            async with engine.open(ConversationSettings(model="m"), listener) as conversation:
+                conversation.send(ask())
+                await listener.until(text_of)
+                conversation.send(commands.Cancel("resp_1"))
+                await listener.end_of("resp_1")
+            assert listener.words[-1] == events.ResponseEnded("resp_1", "cancelled")
+
+    run(scenario)
+
+
+def test_a_chain_of_fallbacks_reports_every_try():
+    async def scenario():
+        async with before_all(Server(refusing(503)), find={"last": scripted()}.__getitem__, fallback=["last"], name="middle") as middle:
+            words = await heard_of(refusing(500), None, middle)
+        report = report_of(words)
+        assert report.attempts[-1].model == "last"
+        assert [attempt.model for attempt in report.attempts][-2:] == ["middle", "last"]
+
+    run(scenario)
+
+
+def user(*parts):
+    return (history.Message("user", parts),)
+
+
+@pytest.mark.parametrize(
+    ("request_", "lacks"),
+    [
+        (ask(), None),
+        (ask(tools=(FunctionTool("f"),)), "tools"),
+        (ask(format=JsonSchema("s", {})), "json_schema"),
+        (ask(sampling=Sampling(top_logprobs=5)), "logprobs"),
+        (commands.Respond(id="r", history=user(history.ImagePart(url="data:,"))), "images"),
+        (commands.Respond(id="r", history=user(history.FilePart(inline="data:,"))), "files"),
+        (commands.Respond(id="r", history=user(history.AudioPart("", "wav"))), "audio_in"),
+        (commands.Respond(id="r", history=(history.ReasoningItem(encrypted_content="x"),)), "encrypted_reasoning"),
+        (commands.Respond(id="r", history=(history.HostedToolItem({"type": "web_search_call"}),)), "hosted_items"),
+    ],
+)
+def test_what_a_model_lacks_has_a_name(request_, lacks):
+    assert missing_ability(request_, Capabilities()) == lacks
+
+
+def test_a_request_loses_only_what_tunes_it():
+    request = ask(reasoning_effort="high", verbosity="low", truncate=True, sampling=Sampling(temperature=0.5, presence_penalty=1.0))
+    changed = adapt(request, Capabilities(efforts=("low",)))
+    assert (changed.reasoning_effort, changed.verbosity, changed.truncate) == (None, None, False)
+    assert (changed.sampling.temperature, changed.sampling.presence_penalty) == (0.5, None)
+    assert adapt(request, Capabilities(efforts=("high",), verbosities=("low",), truncation=True, penalties=True)) == request
+
+
+def test_input_and_output_must_fit_the_window():
+    assert fits(90, ask(sampling=Sampling(max_tokens=10)), Capabilities(context_window=100))
+    assert not fits(91, ask(sampling=Sampling(max_tokens=10)), Capabilities(context_window=100))
+    assert fits(10**9, ask(), Capabilities())
