@@ -7,6 +7,7 @@ from openai.types.responses import Response as TheirResponse, ResponseStreamEven
 from pydantic import TypeAdapter
 
 from antiphon.engine_api import commands, events as engine_events
+from antiphon.engine_api.routing import RouteDecision
 from antiphon.errors import ServerError
 from antiphon.protocols.responses.session import PADDING_MULTIPLE
 from antiphon.protocols.session import Close, FromClient, FromEngine, Hangup, Persist, PersistFailed, Send, SendToEngine
@@ -404,3 +405,25 @@ def test_items_that_an_engine_tells_apart_are_apart_and_may_have_its_names():
 def test_reasoning_stays_reasoning_under_any_name():
     words = [engine_events.ItemBoundary(ID, "thought-1"), engine_events.ReasoningDelta(ID, "Hm"), engine_events.ResponseEnded(ID)]
     assert talk_with(*words).events[-1]["response"]["output"][0]["type"] == "reasoning"
+
+
+def test_a_route_is_told_behind_the_first_event_and_takes_no_number():
+    route = RouteDecision(model="m", category="reasoning", reasoning="Long")
+    dialogue = talk_with(engine_events.TextDelta(ID, "Hi"), engine_events.ResponseEnded(ID), route=route)
+    assert dialogue.types[:3] == ["created", "routing.completed", "in_progress"]
+    assert dialogue.events[1] == {
+        "type": "response.routing.completed",
+        "model_id": "m",
+        "category": "reasoning",
+        "source": "router",
+        "reasoning": "Long",
+    }
+    numbers = [event["sequence_number"] for event in dialogue.events if "sequence_number" in event]
+    assert numbers == list(range(len(dialogue.events) - 1))
+
+
+def test_a_queued_response_tells_its_route_once():
+    session = session_for(route=RouteDecision(model="m"), background=True)
+    _, events = session.queue()
+    assert [event.type for event in events] == ["response.created", "response.routing.completed", "response.queued"]
+    assert "routing.completed" not in Dialogue(session).types

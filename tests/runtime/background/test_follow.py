@@ -5,8 +5,9 @@ import json
 import pytest
 
 from antiphon.engine_api.capabilities import Capabilities
+from antiphon.protocols.responses.ending import fail_interrupted_record
 from antiphon.protocols.responses.request import ResolvedRequest
-from antiphon.protocols.responses.session import ResponsesSession, fail_interrupted_record
+from antiphon.protocols.responses.session import ResponsesSession
 from antiphon.records import BackgroundRecord
 from antiphon.runtime.background.follow import Follower
 from antiphon.runtime.background.journal import encode_run

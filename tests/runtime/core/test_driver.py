@@ -9,8 +9,9 @@ from antiphon.engine_api.engine import EngineOverrun
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.scripted.engine import Script, ScriptedEngine
 from antiphon.errors import ServerError
+from antiphon.protocols.responses.ending import INTERRUPTED_MESSAGE, fail_interrupted_record
 from antiphon.protocols.responses.request import ResolvedRequest
-from antiphon.protocols.responses.session import INTERRUPTED_MESSAGE, ResponsesSession, fail_interrupted_record
+from antiphon.protocols.responses.session import ResponsesSession
 from antiphon.protocols.session import FromClient
 from antiphon.runtime.core.driver import BATCH_SIZE, MAX_PENDING_EVENTS, Driver
 from antiphon.runtime.core.metrics import Metrics

@@ -45,9 +45,9 @@ def order_for(**fields):
 NOISE = ["x" * length for length in range(16, 0, -1)]
 
 
-def session_for(noise=None, **fields):
+def session_for(noise=None, route=None, **fields):
     numbers = itertools.count(1)
-    return ResponsesSession(order_for(**fields), lambda prefix: f"{prefix}_{next(numbers)}", noise)
+    return ResponsesSession(order_for(**fields), lambda prefix: f"{prefix}_{next(numbers)}", noise, route=route)
 
 
 class Dialogue:

@@ -8,7 +8,7 @@ import pytest
 from openai.types.responses.responses_client_event import ResponsesClientEvent
 from pydantic import TypeAdapter
 
-from antiphon.wire.responses.events import StreamEvent, decode_event, encode_event
+from antiphon.wire.responses.events import OriginalEvent, decode_event, encode_event
 from antiphon.wire.responses.items import Item, decode_item, encode_item
 from antiphon.wire.responses.request import CreateRequest, decode_request, encode_request
 from antiphon.wire.responses.response import Response, decode_response, encode_response
@@ -41,7 +41,7 @@ def test_a_tool_is_valid(kind):
         assert decode_tool(written) == tool
 
 
-@each_of(StreamEvent)
+@each_of(OriginalEvent)
 def test_a_stream_event_is_valid(kind):
     for event in samples(kind):
         written = encode_event(event)

@@ -14,7 +14,8 @@ import msgspec
 
 from antiphon.audio import streaming_wav_header
 from antiphon.engine_api import commands, events as engine_events
-from antiphon.errors import ApiError, ServerError, UpstreamError
+from antiphon.engine_api.routing import RouteDecision
+from antiphon.errors import ApiError, UpstreamError
 from antiphon.protocols import output as steps, output_table
 from antiphon.protocols.dispatch import on, table
 from antiphon.protocols.output import ContentPart, OutputItem
@@ -24,7 +25,6 @@ from antiphon.protocols.responses.response_object import (
     ResponseBuilder,
     empty_wire_item,
     empty_wire_part,
-    response_error,
     wire_item,
     wire_logprobs,
     wire_part,
@@ -50,7 +50,6 @@ from antiphon.records import ConversationTurn, ResponseRecord
 from antiphon.wire.codec.types import Extra, Opt, Unknown, encode
 from antiphon.wire.responses import events, items, parts
 from antiphon.wire.responses.events import StreamEvent
-from antiphon.wire.responses.response import ResponseError, ResponseStatus, decode_response
 
 Paddings = Sequence[str]
 """Random text of `PADDING_MULTIPLE` characters, of one less, and so on, down to one."""
@@ -63,10 +62,6 @@ PADDING_MULTIPLE = 16
 Deltas are padded to a multiple of this many characters, so that the size of a packet doesn't reveal the text in it.
 """
 
-INTERRUPTED_MESSAGE = "The server stopped, or could not store this response, before it was finished."
-"""Why a response failed whose server died, was taken for dead, or failed to store the end."""
-
-
 COMPACTION_REPORT_S = 1.0
 """How often a client is told that its conversation is being compacted."""
 
@@ -78,8 +73,10 @@ class ResponsesSession:
     Args:
         paddings: the values of `obfuscation`; None for none.
         encrypt: encrypts reasoning; None where no client asked for it.
+        route: why the request was given to its model; None where the client named the model.
 
     Attributes:
+        route: likewise.
         omissions: what of the request the model does not get.
         compaction: how the conversation is to be compacted before the engine gets it; None where it is not.
 
@@ -93,6 +90,7 @@ class ResponsesSession:
         new_id: NewId,
         paddings: Paddings | None = None,
         encrypt: Encrypt | None = None,
+        route: RouteDecision | None = None,
     ) -> None:
         translated_request = engine_request(resolved_request)
         self.omissions = translated_request.omissions
@@ -109,6 +107,7 @@ class ResponsesSession:
         self._wav_header = streaming_wav_header(AUDIO_RATE_HZ) if resolved_request.audio_format == "wav" else b""
         self._paddings = paddings
         self._encrypt = encrypt
+        self.route = route
         self._is_streaming = resolved_request.request.stream is True
         self._sequence_number = 0
         self._terminal_sequence_number = 0
@@ -187,6 +186,7 @@ class ResponsesSession:
         created_event = events.ResponseCreated(sequence_number=self._next_sequence_number(), response=response)
         return self._record("queued"), (
             created_event,
+            *self._route_events(),
             events.ResponseQueued(sequence_number=self._next_sequence_number(), response=response),
         )
 
@@ -204,8 +204,14 @@ class ResponsesSession:
         # Responses: these two begin every stream. openai-python's stream helper raises if another event is first.
         if not is_background:  # else it was sent when the response was queued
             effects.append(Send(events.ResponseCreated(sequence_number=self._next_sequence_number(), response=response)))
+            effects += map(Send, self._route_events())
         effects.append(Send(events.ResponseInProgress(sequence_number=self._next_sequence_number(), response=response)))
         return effects
+
+    def _route_events(self) -> list[StreamEvent]:
+        if (route := self.route) is None:
+            return []
+        return [events.RoutingCompleted(model_id=route.model, category=route.category, source=route.source, reasoning=route.reasoning)]
 
     def _on_output_finished(self, step: steps.OutputFinished, at: float, effects: list[Effect[StreamEvent]]) -> None:
         if step.outcome == "cancelled" and not self._has_client_left:
@@ -551,42 +557,3 @@ def to_api_error(failure: engine_events.ResponseFailed) -> ApiError:
         type=failure.type,
         retry_after_s=failure.retry_after_s,
     )
-
-
-def fail_record(record: ResponseRecord, error: ApiError) -> ResponseRecord:
-    """The record of a response that ends as `failed`."""
-    failure = engine_events.ResponseFailed.from_error(record.id, error)
-    return _end_record(record, "failed", error=response_error(failure))
-
-
-def fail_interrupted_record(record: ResponseRecord) -> ResponseRecord:
-    """The record of a response whose server died: its status is `failed`."""
-    return fail_record(record, ServerError(INTERRUPTED_MESSAGE))
-
-
-def cancel_record(record: ResponseRecord) -> ResponseRecord:
-    """The record of a response that ends as `cancelled`."""
-    return _end_record(record, "cancelled")
-
-
-def _end_record(record: ResponseRecord, status: ResponseStatus, error: ResponseError | None = None) -> ResponseRecord:
-    response = msgspec.structs.replace(decode_response(record.body), status=status, error=error, completed_at=None)
-    return msgspec.structs.replace(record, status=status, body=encode(response))
-
-
-def closing_events(record: ResponseRecord, first: int, error: ApiError | None = None) -> list[StreamEvent]:
-    """
-    The last events of a background response that was ended from outside its session.
-
-    A cancelled one ends with `response.failed`, whose response says `cancelled`: no event of the API is named after
-    that, and SDKs raise at types that they don't know.
-
-    Args:
-        first: the sequence number of the first of them.
-        error: why it failed; None for a response that was cancelled.
-    """
-    terminal_event = events.ResponseFailed(sequence_number=first + (error is not None), response=decode_response(record.body))
-    if error is None:
-        return [terminal_event]
-    code = error.code or "server_error"
-    return [events.error_event(first, message=error.message, type=error.type, code=code, param=error.param), terminal_event]

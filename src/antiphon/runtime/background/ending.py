@@ -6,7 +6,7 @@ response finds out when it stores more of it, or is told.
 """
 
 from antiphon.errors import ApiError
-from antiphon.protocols.responses.session import cancel_record, closing_events, fail_record
+from antiphon.protocols.responses.ending import cancel_record, closing_events, fail_record
 from antiphon.records import ResponseRecord
 from antiphon.runtime.background.journal import encode_run
 from antiphon.stores.base import Store

@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from antiphon.errors import ApiError, ServerError, StoreError
-from antiphon.protocols.responses.session import INTERRUPTED_MESSAGE
+from antiphon.protocols.responses.ending import INTERRUPTED_MESSAGE
 from antiphon.records import ConversationTurn, EventRun, ResponseRecord
 from antiphon.stores.availability import Availability
 from antiphon.stores.base import UNFINISHED_STATUSES, ConversationStore, Store
-from antiphon.wire.responses.events import OPENING_EVENTS, TERMINAL_EVENTS, StreamEvent
+from antiphon.wire.responses.events import OPENING_EVENTS, TERMINAL_EVENTS, UNNUMBERED_EVENTS, StreamEvent
 from antiphon.wire.responses.profiles import EventEncoder
 
 WRITE_INTERVAL_S = 0.05
@@ -38,7 +38,11 @@ def encode_run(encoder: EventEncoder, first: int, events: Sequence[StreamEvent])
     """Consecutive events as they are stored; `first` is the sequence number of the first."""
     body = bytearray()
     encoder.encode_sse_into(events, body)
-    return EventRun(first, len(events), bytes(body))
+    return EventRun(first, _numbered_count(events), bytes(body))
+
+
+def _numbered_count(events: Sequence[StreamEvent]) -> int:
+    return sum(not isinstance(event, UNNUMBERED_EVENTS) for event in events)
 
 
 def interrupted_error() -> ServerError:
@@ -110,7 +114,7 @@ class Journal:
             self.first_token_at = time.perf_counter()
         if self.is_streamed and not self.is_over:
             self._encoder.encode_sse_into(batch, self._out)
-            self._out_count += len(batch)
+            self._out_count += _numbered_count(batch)
             # The last events are stored together with the end of the response, or not at all.
             self._is_ending = self._is_ending or isinstance(self.last_event, TERMINAL_EVENTS)
             if not self._is_ending:

@@ -15,8 +15,9 @@ from antiphon.config.settings import BackgroundSettings
 from antiphon.engine_api.engine import Engine
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.errors import ApiError, ClientError, ServerError, StoreError, innermost_error, shutting_down
+from antiphon.protocols.responses.ending import fail_interrupted_record
 from antiphon.protocols.responses.request import ResolvedRequest
-from antiphon.protocols.responses.session import ResponsesSession, fail_interrupted_record
+from antiphon.protocols.responses.session import ResponsesSession
 from antiphon.records import BackgroundRecord, EventRun, KeyRecord, ResponseRecord
 from antiphon.runtime.access.keys import Caller, Keyring
 from antiphon.runtime.background.ending import fail_response

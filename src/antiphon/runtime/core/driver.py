@@ -16,7 +16,7 @@ from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.engine import Engine, EngineConversation, EngineOverrun, overrun_event
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.errors import ApiError, ServerError
-from antiphon.protocols.responses.session import INTERRUPTED_MESSAGE
+from antiphon.protocols.responses.ending import INTERRUPTED_MESSAGE
 from antiphon.protocols.session import (
     ClientEventT,
     Close,

@@ -17,7 +17,7 @@ from antiphon.server.openapi.common import COMMON_HEADERS, KEYLESS, TAGS, Error,
 from antiphon.server.openapi.schemas import Schema, Schemas, build_schemas, reference
 from antiphon.server.openapi.webhooks import describe_webhooks
 from antiphon.wire.http.webhooks import WebhookEvent
-from antiphon.wire.responses.events import StreamEvent
+from antiphon.wire.responses.events import OriginalEvent
 from antiphon.wire.responses.profiles import PROFILES, Profile
 
 
@@ -183,7 +183,7 @@ class _DocumentWriter:
         json: Schema = {"type": "string", "contentMediaType": JSON_MEDIA_TYPE, "contentSchema": self._schemas.by_type[event_type]}
         fields: Schema = {"event": {"type": "string", "description": "The event's `type`."}, "data": json}
         required_fields = ["event", "data"]
-        if self._profile.done_marker and event_type is StreamEvent:
+        if self._profile.done_marker and event_type is OriginalEvent:
             fields["data"] = {"anyOf": [json, {"const": "[DONE]"}]}
             required_fields = ["data"]
         text = "".join(f"event: {event['type']}\ndata: {msgspec.json.encode(event).decode()}\n\n" for event in events)

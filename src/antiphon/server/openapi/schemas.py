@@ -13,7 +13,7 @@ import msgspec
 
 from antiphon.server.http.operation import JsonType
 from antiphon.wire.codec.types import EXTRA_NAME, JsonDict, Nothing, Tagged, Unknown, Wire
-from antiphon.wire.responses.events import StreamEvent
+from antiphon.wire.responses.events import OriginalEvent
 from antiphon.wire.responses.items import Item, ItemReference, Message
 from antiphon.wire.responses.parts import InputPart, MessagePart, OutputPart, ToolOutputPart
 from antiphon.wire.responses.tools import CustomTool, FunctionTool, Tool
@@ -28,7 +28,7 @@ _UNIONS: Mapping[str, JsonType] = {
     "MessagePart": MessagePart,
     "NamespacedTool": FunctionTool | CustomTool | Unknown,
     "OutputPart": OutputPart,
-    "StreamEvent": StreamEvent,
+    "StreamEvent": OriginalEvent,
     "Tool": Tool,
     "ToolOutputPart": ToolOutputPart,
 }

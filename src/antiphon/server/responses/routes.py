@@ -32,7 +32,7 @@ from antiphon.wire.responses.endpoints import (
     ItemList,
     ResponseDeleted,
 )
-from antiphon.wire.responses.events import StreamEvent
+from antiphon.wire.responses.events import OriginalEvent
 from antiphon.wire.responses.request import CreateRequest
 from antiphon.wire.responses.response import Response as ResponseObject
 
@@ -52,7 +52,7 @@ _CREATE = Operation(
     "Create a response, whole or as a stream of events",
     ResponseObject,
     CreateRequest,
-    StreamEvent,
+    OriginalEvent,
     _REQUEST_ERRORS,
     description="With `stream`, the response is sent as server-sent events while it is made. Unless `store` is false it is stored, so that "
     "`previous_response_id` can continue the conversation. Without a `model`, the first of those configured answers. Fields that this "
@@ -88,7 +88,7 @@ _RETRIEVE = Operation(
     "Responses",
     "Retrieve a response, or stream its events again",
     ResponseObject,
-    event_type=StreamEvent,
+    event_type=OriginalEvent,
     errors=_NOT_FOUND | {400: INVALID_REQUEST},
     description="With `stream`, the events of a response that was created with `background` and `stream` are sent from the beginning, or "
     "after the one with the number `starting_after`; then those that still come.",

@@ -13,6 +13,7 @@ from antiphon.wire.codec.types import Extra, Unknown
 from antiphon.wire.responses.events import (
     OPENING_EVENTS,
     TERMINAL_EVENTS,
+    UNNUMBERED_EVENTS,
     ErrorDetail,
     ErrorEvent,
     OutputItemDone,
@@ -76,7 +77,8 @@ class OutgoingEvents:
         self._pending_events: list[StreamEvent] = []
 
     def send(self, event: StreamEvent) -> None:
-        self._pending_events.append(event)
+        if not isinstance(event, UNNUMBERED_EVENTS):
+            self._pending_events.append(event)
 
     def flush(self) -> None:
         """Send the pending events in one write; `close` has said by now with what status they failed."""

@@ -436,13 +436,42 @@ class CompactionCompacting(ItemEvent, kw_only=True, tag="response.compaction.com
     """The context is being compacted."""
 
 
-OPENING_EVENTS = (ResponseCreated, ResponseQueued, ResponseInProgress)
+# Of profiles that add events to the original's
+
+
+class UnnumberedEvent(Tagged, kw_only=True):
+    """
+    An event that the original does not have. It has no number until a profile that shows it numbers its events, so that
+    a profile which drops it leaves no gap.
+    """
+
+    sequence_number: Opt[int] = UNSET
+    stream_id: Maybe[str] = UNSET
+
+
+class RoutingCompleted(UnnumberedEvent, kw_only=True, tag="response.routing.completed"):
+    """The model `model_id` was chosen for a request that left the choice to the server."""
+
+    model_id: str
+    category: str
+    source: str
+    reasoning: str
+
+
+class RewriteInProgress(UnnumberedEvent, kw_only=True, tag="response.rewrite.in_progress"):
+    """The text is being rewritten; what `response.output_text.done` says is the final text."""
+
+
+UNNUMBERED_EVENTS = (RoutingCompleted, RewriteInProgress)
+"""Those that only some profiles show."""
+
+OPENING_EVENTS = (ResponseCreated, ResponseQueued, ResponseInProgress, RoutingCompleted)
 """Events without output."""
 
 TERMINAL_EVENTS = (ResponseCompleted, ResponseIncomplete, ResponseFailed)
 """Each stream ends with one of them."""
 
-StreamEvent = (
+OriginalEvent = (
     ResponseQueued
     | ResponseCreated
     | ResponseInProgress
@@ -504,6 +533,10 @@ StreamEvent = (
     | CompactionCompacting
     | Unknown
 )
+"""An event of the original's streams."""
+
+StreamEvent = OriginalEvent | RoutingCompleted | RewriteInProgress
+"""An event of a session; a profile decides which of them a client sees."""
 
 _reader: Reader[StreamEvent] = Reader(StreamEvent)
 

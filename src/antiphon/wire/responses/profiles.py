@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, get_args
 from msgspec import UNSET, UnsetType, structs
 
 from antiphon.wire.codec.types import ENCODER, MARKER_BYTE, Unknown, encode, strip_markers
-from antiphon.wire.responses.events import ErrorEvent, StreamEvent
+from antiphon.wire.responses.events import UNNUMBERED_EVENTS, ErrorEvent, StreamEvent
 
 ErrorShape = Literal["both", "flat", "nested"]
 
@@ -71,7 +71,7 @@ class EventEncoder:
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
         self.stream_end = b"data: [DONE]\n\n" if profile.done_marker else b""
-        unusual = {Unknown, ErrorEvent}
+        unusual = {Unknown, ErrorEvent, *UNNUMBERED_EVENTS}
         self._sse_heads = {
             kind: self._sse_head(str(kind.__struct_config__.tag))
             for kind in get_args(StreamEvent)
@@ -83,7 +83,8 @@ class EventEncoder:
         for event in events:
             head = self._sse_heads.get(type(event))
             if head is None:
-                self._encode_unusual_into(event, buffer)
+                if not isinstance(event, UNNUMBERED_EVENTS):
+                    self._encode_unusual_into(event, buffer)
                 continue
             start = len(buffer)
             buffer += head
