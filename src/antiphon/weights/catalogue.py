@@ -67,8 +67,8 @@ class NpmFile(_Entry, frozen=True, tag_field="from", tag="npm"):
 
 
 FileSource = HubFile | WheelsFile | NpmFile
-ModelKind = Literal["llm", "vad", "turn", "stt", "tts"]
-"""What a model does: answer, detect speech, detect the end of a turn, transcribe, speak."""
+ModelKind = Literal["llm", "vad", "turn", "stt", "tts", "embedding"]
+"""What a model does: answer, detect speech, detect the end of a turn, transcribe, speak, embed."""
 
 _ACTIVITIES: dict[ModelKind, str] = {
     "llm": "answers",
@@ -76,6 +76,7 @@ _ACTIVITIES: dict[ModelKind, str] = {
     "turn": "detects the end of a turn",
     "stt": "transcribes",
     "tts": "speaks",
+    "embedding": "makes vectors of texts",
 }
 
 
