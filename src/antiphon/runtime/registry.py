@@ -81,6 +81,7 @@ class ModelRegistry:
         with_speech: adds speech recognition and a voice to an engine that lacks them.
         native_mode: where engines with native code run.
         coordinator: leases the workers of engines with a limited number of them.
+        route_names: names that stand for one of the models; clients are told of them, too.
 
     Raises:
         ServerError: an entry names an unknown engine, or its options are wrong.
@@ -98,8 +99,10 @@ class ModelRegistry:
         with_speech: Callable[[Engine], Engine] = lambda engine: engine,
         native_mode: Literal["process", "thread"] = "thread",
         coordinator: Coordinator | None = None,
+        route_names: Sequence[str] = (),
     ) -> None:
         self._models: dict[str, ServedModel] = {}
+        self._route_names = route_names
         self._engines: list[Engine] = []
         self._coordinator = coordinator or LocalCoordinator()
         self._worker_ids: set[str] = set()
@@ -218,7 +221,9 @@ class ModelRegistry:
         return structs.replace(family, name=name, family=family.name)
 
     def _not_found(self, name: str) -> ClientError:
-        return model_not_found(name, self._models, [each.name for each in self.all() if isinstance(each.engine, ListingEngine)])
+        return model_not_found(
+            name, [*self._models, *self._route_names], [each.name for each in self.all() if isinstance(each.engine, ListingEngine)]
+        )
 
     def has(self, name: str) -> bool:
         """Whether a model answers to that name."""

@@ -3,6 +3,7 @@
 from antiphon.cli.common import checks, progress
 from antiphon.cli.common.shell import Shell, UsageError
 from antiphon.config.load import Config, ModelEntry
+from antiphon.config.routing import EMBEDDING_MODEL
 from antiphon.errors import ApiError
 from antiphon.runtime.speech import service
 from antiphon.weights import catalogue, fetch
@@ -27,12 +28,25 @@ def with_models(config: Config, shell: Shell) -> Config:
         return _with_default_model(config, shell)
     if config.server.processes == 1:  # several processes check for themselves: the one that starts them should load no engine
         checks.check_models(config)
+    fetch_embedding_model(config, shell)
     for model in config.models:
         name = model.options.get("model")
         if model.engine == "local" and isinstance(name, str) and name in catalogue.load():
             with progress.show_progress(shell) as report:
                 fetch.ensure(name, config.models_dir, report)
     return config
+
+
+def fetch_embedding_model(config: Config, shell: Shell) -> None:
+    """
+    Fetch the model that compares requests with examples, if there are any.
+
+    Raises:
+        ApiError: it can't be fetched.
+    """
+    if any(route.examples for route in config.routing):
+        with progress.show_progress(shell) as report:
+            fetch.ensure(EMBEDDING_MODEL, config.models_dir, report)
 
 
 def with_optional_speech(config: Config, shell: Shell) -> Config:

@@ -88,10 +88,15 @@ def routes(service: Service) -> list[GuardedRoute]:
         return json_response(Version("antiphon", __version__))
 
     async def list_models(_request: Request) -> Response:
-        return json_response(ModelList("list", [_model_object(model) for model in await service.registry.list_models()]))
+        models = [_model_object(model) for model in await service.registry.list_models()]
+        return json_response(ModelList("list", [*models, *map(_route_object, service.router.names)]))
 
     async def retrieve_model(request: Request) -> Response:
-        return json_response(_model_object(service.registry.find(request.path_params["model"])))
+        name = request.path_params["model"]
+        return json_response(_route_object(name) if service.router.has(name) else _model_object(service.registry.find(name)))
+
+    def _route_object(name: str) -> Model:
+        return Model(name, "model", service.started_at, "antiphon")
 
     return guarded_routes(
         service,
