@@ -46,6 +46,7 @@ COMMANDS = {
     "webhooks": ("antiphon.cli.commands.webhooks:app", "See and test the endpoints that get events of background responses."),
     "queue": ("antiphon.cli.commands.queue:app", "See who waits for a busy model, and cancel tickets."),
     "workers": ("antiphon.cli.commands.workers:app", "See the workers that run the models, and take some out of service."),
+    "route": ("antiphon.cli.commands.route:route", "See which model a request would get, and why."),
     "config": ("antiphon.cli.commands.config:app", "See and check the configuration."),
     "doctor": ("antiphon.cli.commands.doctor:doctor", "Check what is missing here, and how to get it."),
     "demo": ("antiphon.cli.commands.demo:demo", "See it work: real questions, real answers, and how fast."),

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar, get_args
 from pydantic import BaseModel, Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
+from antiphon.config.routing import MAX_ROUTES, RouteEntry
 from antiphon.config.settings import (
     BackgroundSettings,
     CallsSettings,
@@ -92,7 +93,7 @@ class ModelEntry(BaseModel, frozen=True, extra="forbid", json_schema_extra=_desc
         return [table for table in upstreams if isinstance(table, dict)] if isinstance(upstreams, list) else []
 
 
-_NameT = TypeVar("_NameT", ModelEntry, WebhookEntry)
+_NameT = TypeVar("_NameT", ModelEntry, RouteEntry, WebhookEntry)
 
 
 class Config(BaseModel, frozen=True, extra="forbid"):
@@ -120,6 +121,11 @@ class Config(BaseModel, frozen=True, extra="forbid"):
     store: StoreSettings = StoreSettings()
     logging: LoggingSettings = LoggingSettings()
     models: tuple[ModelEntry, ...] = Field(default=(), description="The models offered; a later list replaces an earlier one.")
+    routing: tuple[RouteEntry, ...] = Field(
+        default=(),
+        max_length=MAX_ROUTES,
+        description="Names behind which the server chooses a model; one table, or several, of which a later list replaces an earlier one.",
+    )
     prompts: tuple[PromptEntry, ...] = Field(
         default=(), description="Stored prompts that every tenant has; a later list replaces an earlier one."
     )
@@ -127,13 +133,18 @@ class Config(BaseModel, frozen=True, extra="forbid"):
         default=(), max_length=MAX_WEBHOOKS, description="Where to send events; a later list replaces an earlier one."
     )
 
-    @field_validator("models", "webhooks")
+    @field_validator("models", "routing", "webhooks")
     @classmethod
     def _validate_unique_names(cls, entries: tuple[_NameT, ...], info: ValidationInfo) -> tuple[_NameT, ...]:
         duplicates = [name for name, count in Counter(entry.name for entry in entries).items() if count > 1]
         if duplicates:
             raise ValueError(f"more than one {(info.field_name or '').removesuffix('s')} is named {quote_list(duplicates)}")
         return entries
+
+    @field_validator("routing", mode="before")
+    @classmethod
+    def _validate_single_route(cls, routes: Any) -> Any:
+        return [routes] if isinstance(routes, dict) else routes
 
     @field_validator("prompts")
     @classmethod
@@ -338,6 +349,8 @@ def _file_settings(path: Path, *, is_required: bool = False) -> Iterator[_Settin
         raise ConfigError(f"{path}: is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: is not valid TOML: {error}") from None
+    if isinstance(table.get("routing"), dict):  # one table is an array of one
+        table["routing"] = [table["routing"]]
     unknown_tables = [((key,), value) for key, value in table.items() if value == {} and key not in Config.model_fields]
     for keys, value in (*unknown_tables, *_leaves(table)):  # an empty table has no leaves
         yield _Setting(keys, value, str(path), path.parent)
@@ -463,7 +476,8 @@ def _error_line(error: ErrorDetails, settings: Mapping[tuple[str, ...], _Setting
     return f"{_origin_of(settings, path)}: {key}: {_problem(error)}"
 
 
-_TABLE_ARRAYS = (("models",), ("prompts",), ("webhooks",))
+_TABLE_ARRAYS = ("models", "prompts", "routing", "webhooks", "rules", "examples")
+"""Keys whose value is an array of tables."""
 
 
 def _problem(error: ErrorDetails) -> str:
@@ -480,9 +494,7 @@ def _problem(error: ErrorDetails) -> str:
         case "model_type":
             return f"expected a table, got {value}"
         case "tuple_type":
-            return (
-                f"expected an array of {'tables' if error['loc'] in (('models',), ('prompts',), ('webhooks',)) else 'strings'}, got {value}"
-            )
+            return f"expected an array of {'tables' if error['loc'][-1] in _TABLE_ARRAYS else 'strings'}, got {value}"
         case "path_type":
             return f"expected a path, got {value}"
         case "value_error":

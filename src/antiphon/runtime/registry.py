@@ -87,6 +87,7 @@ class ModelRegistry:
         with_speech: adds speech recognition and a voice to an engine that lacks them.
         native_mode: where engines with native code run.
         coordinator: leases the workers of engines with a limited number of them.
+        route_names: names that stand for one of the models; clients are told of them, too.
 
     Raises:
         ServerError: an entry names an unknown engine, or its options are wrong.
@@ -105,9 +106,11 @@ class ModelRegistry:
         native_mode: Literal["process", "thread"] = "thread",
         coordinator: Coordinator | None = None,
         routing_observer: RoutingObserver = NULL_ROUTING_OBSERVER,
+        route_names: Sequence[str] = (),
     ) -> None:
         check_fallbacks(entries)
         self._models: dict[str, ServedModel] = {}
+        self._route_names = route_names
         self._engines: list[Engine] = []
         self._pools: list[UpstreamPool] = []
         self._coordinator = coordinator or LocalCoordinator()
@@ -266,7 +269,9 @@ class ModelRegistry:
         return structs.replace(family, name=name, family=family.name)
 
     def _not_found(self, name: str) -> ClientError:
-        return model_not_found(name, self._models, [each.name for each in self.all() if isinstance(each.engine, ListingEngine)])
+        return model_not_found(
+            name, [*self._models, *self._route_names], [each.name for each in self.all() if isinstance(each.engine, ListingEngine)]
+        )
 
     def has(self, name: str) -> bool:
         """Whether a model answers to that name."""

@@ -55,11 +55,13 @@ class KnownHistory(Struct, frozen=True):
     Attributes:
         size_bytes: of their JSON.
         item_ids: those of all items of the conversation that the response belongs to.
+        model: that made the response; None where that is not known.
     """
 
     items: tuple[items.Item, ...]
     size_bytes: int
     item_ids: frozenset[str] = frozenset()
+    model: str | None = None
 
 
 async def resolve_request(
@@ -96,7 +98,7 @@ async def resolve_request(
     if any(isinstance(item, items.ItemReference) for item in input_items):
         input_items, reference_bytes = await resolve_references(input_items, store, tenant, "input")
         size_bytes += reference_bytes
-    history = history or await _load_history(request, store, tenant)
+    history = history or await load_history(request, store, tenant)
     if request.conversation_id is not None:
         check_conversation_ids(input_items, "input", history.item_ids)
     previous_items: Sequence[items.Item] = history.items
@@ -223,7 +225,13 @@ async def resolve_references(input_items: Sequence[items.Item], store: Store, te
     return all_items, size_bytes
 
 
-async def _load_history(request: CreateRequest, store: Store, tenant: str) -> KnownHistory:
+async def load_history(request: CreateRequest, store: Store, tenant: str) -> KnownHistory:
+    """
+    What a request continues, from the store.
+
+    Raises:
+        ClientError: there is no such response or conversation.
+    """
     conversation_id = request.conversation_id
     if conversation_id is not None:
         check_conversation_id(conversation_id, "conversation")
@@ -241,7 +249,8 @@ async def _load_history(request: CreateRequest, store: Store, tenant: str) -> Kn
         raise previous_response_not_found(str(error)) from None
     if not chain:
         raise previous_response_not_found(previous_id)
-    return await _decode_history([record for response in chain for record in response.items], frozenset())
+    history = await _decode_history([record for response in chain for record in response.items], frozenset())
+    return structs.replace(history, model=chain[-1].model)
 
 
 async def _decode_history(records: Sequence[ItemRecord], item_ids: frozenset[str]) -> KnownHistory:

@@ -11,8 +11,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import structlog
+from msgspec import structs
 
 from antiphon.config.load import Config
+from antiphon.config.routing import routing_problems
+from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import Fetch
 from antiphon.engine_api.options import ConversationKind
 from antiphon.errors import ApiError, ServerError
@@ -32,7 +35,10 @@ from antiphon.runtime.prompts import PromptLibrary
 from antiphon.runtime.recording.library import DAY_S, RecordingLibrary
 from antiphon.runtime.recording.recorder import Recorder
 from antiphon.runtime.recording.spool import SpoolLimits
-from antiphon.runtime.registry import ModelRegistry
+from antiphon.runtime.registry import ModelRegistry, ServedModel
+from antiphon.runtime.routes.features import RouteFeatures
+from antiphon.runtime.routes.router import Abilities, Router
+from antiphon.runtime.scheduling.engine import QueuedEngine
 from antiphon.runtime.scheduling.local import LocalCoordinator
 from antiphon.runtime.speech.service import SpeechService
 from antiphon.runtime.webhooks.dispatcher import WebhookDispatcher
@@ -83,11 +89,12 @@ class Service:
         peers: the other processes of the server; None for a single one.
         recorder: records sessions; None with a store in memory, as nobody would find the recordings after a restart.
         recordings: the finished recordings.
+        router: chooses the model of requests that name a route.
         speech: speech recognition and voices for models that only handle text.
         webhooks: sends events of background responses.
 
     Raises:
-        ApiError: the configuration names an unknown engine or option, or a webhook has no secret.
+        ApiError: the configuration names an unknown engine, option or model, or a webhook has no secret.
     """
 
     def __init__(self, config: Config, notice: Callable[[str], None], peers: PeerProcesses | None = None) -> None:
@@ -109,6 +116,7 @@ class Service:
         )
         self.coordinator = LocalCoordinator(config.queue, config.workers, self.metrics, limits_s=_time_limits_s(config))
         self.registry = self._build_registry()
+        self.router = build_router(config, self.registry, self.metrics, notice, self._can_do)
         requires_keys = True if self._is_exposed else config.server.require_keys
         self.keyring = Keyring(self.store.keys, requires_keys, new_allowance=peers.allowance if peers else None)
         self.client_secrets = ClientSecretIssuer(self.store.client_secrets, self.keyring)
@@ -153,7 +161,11 @@ class Service:
             config.workers.embedded,
             self.coordinator,
             self.metrics,
+            [route.name for route in config.routing],
         )
+
+    def _can_do(self, model: ServedModel, features: RouteFeatures) -> Capabilities | None:
+        return route_capabilities(model, features, transcribes=self.speech.missing_reason is None)
 
     @property
     def is_store_away(self) -> bool:
@@ -198,6 +210,7 @@ class Service:
             await self.recorder.open()
         await self.registry.start()
         await self.coordinator.start()
+        await self.router.start()
         self.background.start()
         # They live from `open` to `close`, longer than any one request's task group.
         for name, work in (
@@ -226,6 +239,7 @@ class Service:
         await self.webhooks.close()
         await self.calls.close()
         await self.coordinator.close()
+        await self.router.stop()
         await self.registry.stop()
         await self.speech.stop()
         if self.recorder is not None:
@@ -319,6 +333,36 @@ class Service:
                 "Create a key with `antiphon keys create`, or listen on 127.0.0.1."
             )
         check_key_store(self.config)
+
+
+def build_router(
+    config: Config, registry: ModelRegistry, metrics: Metrics, notice: Callable[[str], None], abilities: Abilities[ServedModel]
+) -> Router[ServedModel]:
+    """
+    The router of the configured routes.
+
+    Raises:
+        ServerError: they don't fit the models; one line for each setting.
+    """
+    if problems := [*routing_problems(config.routing, (entry.name for entry in config.models))]:
+        raise ServerError("\n".join(problems))
+    vectors_file = config.home / "routing" / "examples.npz"
+    return Router(config.routing, registry, abilities, metrics, config.models_dir, vectors_file, notice)
+
+
+def route_capabilities(model: ServedModel, features: RouteFeatures, *, transcribes: bool) -> Capabilities | None:
+    """
+    What a model can do for a request, with the speech that it is given; None while it has no worker.
+
+    Args:
+        transcribes: whether the server has speech recognition.
+    """
+    if isinstance(model.engine, QueuedEngine) and not model.engine.has_worker:
+        return None
+    if features.is_spoken or features.is_live:
+        return model.live_engine.capabilities
+    capabilities = model.engine.capabilities
+    return structs.replace(capabilities, audio_in=True) if features.has_audio and transcribes else capabilities
 
 
 def _build_store(config: Config, peers: PeerProcesses | None) -> Store:

@@ -71,6 +71,7 @@ def _further_problems(config: Config, notice: Callable[[str], None]) -> Iterator
     yield from checks.store_problems(config)
     yield from checks.prompt_problems(config)
     yield from checks.webhook_problems(config)
+    yield from checks.route_problems(config)
     yield from checks.model_problems(config, notice)
 
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 from antiphon.cli.common import lazy
 from antiphon.cli.common.shell import UsageError
 from antiphon.config.load import Config, ModelEntry
+from antiphon.config.routing import routing_problems
 from antiphon.engine_api.engine import BuildContext, Engine
 from antiphon.errors import ServerError
 from antiphon.installation import missing_modules
@@ -19,12 +20,12 @@ _T = TypeVar("_T")
 
 def check_models(config: Config) -> None:
     """
-    Check that every model and every prompt can be served as configured.
+    Check that every model, every prompt and every route can be served as configured.
 
     Raises:
         UsageError: one line for each that can't.
     """
-    raise_usage_error([*prompt_problems(config), *model_problems(config)])
+    raise_usage_error([*prompt_problems(config), *route_problems(config), *model_problems(config)])
 
 
 def raise_usage_error(problems: Iterable[str]) -> None:
@@ -55,6 +56,12 @@ def prompt_problems(config: Config) -> Iterator[str]:
     """What is wrong with the configured prompts; one line each."""
     for entry in config.prompts:
         yield from _problems_from(lazy.prompts.configured_version, entry)
+
+
+def route_problems(config: Config) -> Iterator[str]:
+    """What of the configured routes does not fit the models; one line each."""
+    names = [entry.name for entry in config.models] or [model.name for model in catalogue.default_models()]
+    return routing_problems(config.routing, names)
 
 
 def webhook_problems(config: Config) -> Iterator[str]:

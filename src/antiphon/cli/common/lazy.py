@@ -10,19 +10,29 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from antiphon.engines.local import llama_server as llama_server
-    from antiphon.runtime import prompts as prompts, service as service
-    from antiphon.runtime.core import encrypted_content as encrypted_content
+    from antiphon.runtime import prompts as prompts, registry as registry, resolve_request as resolve_request, service as service
+    from antiphon.runtime.core import encrypted_content as encrypted_content, metrics as metrics
+    from antiphon.runtime.routes import features as features, router as router
     from antiphon.server.processes import run as run, supervisor as supervisor
+    from antiphon.server.responses import routing as routing
     from antiphon.server.transport import logs as logs
     from antiphon.speech.audio_files import decode as decode
     from antiphon.speech.dsp import resample as resample
     from antiphon.stores.database import database as database
     from antiphon.stores.sql import store as store
+    from antiphon.wire.responses import request as request
 else:
     MODULES = {
         "llama_server": "antiphon.engines.local.llama_server",
         "prompts": "antiphon.runtime.prompts",
         "service": "antiphon.runtime.service",
+        "registry": "antiphon.runtime.registry",
+        "metrics": "antiphon.runtime.core.metrics",
+        "resolve_request": "antiphon.runtime.resolve_request",
+        "router": "antiphon.runtime.routes.router",
+        "request": "antiphon.wire.responses.request",
+        "routing": "antiphon.server.responses.routing",
+        "features": "antiphon.runtime.routes.features",
         "encrypted_content": "antiphon.runtime.core.encrypted_content",
         "run": "antiphon.server.processes.run",
         "supervisor": "antiphon.server.processes.supervisor",

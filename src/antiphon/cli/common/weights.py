@@ -3,6 +3,7 @@
 from antiphon.cli.common import checks, progress
 from antiphon.cli.common.shell import Shell, UsageError
 from antiphon.config.load import Config, ModelEntry
+from antiphon.config.routing import EMBEDDING_MODEL
 from antiphon.errors import ApiError
 from antiphon.installation import missing_modules
 from antiphon.runtime.speech import service
@@ -32,6 +33,7 @@ def with_models(config: Config, shell: Shell) -> Config:
         return _with_default_model(config, shell)
     if config.server.processes == 1:  # several processes check for themselves: the one that starts them should load no engine
         checks.check_models(config)
+    fetch_embedding_model(config, shell)
     for model in config.models:
         name = model.options.get("model")
         if model.engine == "embeddings" and "path" not in model.options:
@@ -51,6 +53,18 @@ def with_optional_models(config: Config, shell: Shell) -> Config:
     """
     served_config = with_optional_speech(config, shell)
     return served_config if config.models else _with_default_embeddings(served_config, shell)
+
+
+def fetch_embedding_model(config: Config, shell: Shell) -> None:
+    """
+    Fetch the model that compares requests with examples, if there are any.
+
+    Raises:
+        ApiError: it can't be fetched.
+    """
+    if any(route.examples for route in config.routing):
+        with progress.show_progress(shell) as report:
+            fetch.ensure(EMBEDDING_MODEL, config.models_dir, report)
 
 
 def with_optional_speech(config: Config, shell: Shell) -> Config:

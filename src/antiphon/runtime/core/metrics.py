@@ -76,6 +76,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     first_sound: Mapping[str, Histogram] = {}
     speculations: Mapping[str, int] = {}
     audio_tokens: Mapping[tuple[str, str], int] = {}
+    routes: Mapping[tuple[str, str, str, str], int] = {}
     store_writes: Mapping[str, int] = {}
     recordings: Mapping[str, int] = {}
     recordings_waiting_bytes: int = 0
@@ -139,6 +140,7 @@ class Metrics:
         first_sound: seconds from the end of speech to the first audio of the response, by model.
         speculations: responses begun before the end of the user's turn, by `begun`, `used` and `dropped`.
         audio_tokens: those of `tokens` that were audio.
+        routes: requests that were routed, by route, model, category and what decided.
         store_writes: records written, by `kept` or `failed`.
         recordings: of sessions, by outcome.
         recordings_waiting_bytes: of recordings that have ended and are not stored yet.
@@ -177,6 +179,7 @@ class Metrics:
         self.first_sound: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(FIRST_TOKEN_BUCKETS_S))
         self.speculations: Counter[str] = Counter()
         self.audio_tokens: Counter[tuple[str, str]] = Counter()
+        self.routes: Counter[tuple[str, str, str, str]] = Counter()
         self.store_writes: Counter[str] = Counter()
         self.recordings: Counter[str] = Counter()
         self.recordings_waiting_bytes = 0

@@ -147,6 +147,12 @@ def _responses(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
     yield families.counter("antiphon_stream_events", "Events sent in streamed responses.", (), {(): metrics.stream_events})
     yield families.counter("antiphon_tokens", "Tokens of responses.", (MODEL_LABEL, "gen_ai_token_type"), metrics.tokens)
     yield families.counter("antiphon_audio_tokens", "Audio tokens of responses.", (MODEL_LABEL, "gen_ai_token_type"), metrics.audio_tokens)
+    yield families.counter(
+        "antiphon_routes",
+        "Requests that were given to a model by a route.",
+        ("route", MODEL_LABEL, "category", "source"),
+        metrics.routes,
+    )
     yield families.histogram(
         "gen_ai_server_time_to_first_token_seconds",
         "Time from a request's head to the first event with output.",

@@ -71,14 +71,19 @@ def routes(service: Service) -> list[GuardedRoute]:
     async def list_models(request: Request) -> Response:
         models = await service.registry.list_models()
         if speaks_messages(request.scope):
-            return json_response(encode(_page(request, models)))
-        return json_response(ModelList("list", [_model_object(model) for model in models]))
+            infos = [*map(_model_info, models), *(_named_info(name, service.started_at) for name in service.router.names)]
+            return json_response(encode(_page(request, infos)))
+        routes = [_route_object(name, service.started_at) for name in service.router.names]
+        return json_response(ModelList("list", [*map(_model_object, models), *routes]))
 
     async def retrieve_model(request: Request) -> Response:
-        model = service.registry.find_any(request.path_params["model"])
+        name = request.path_params["model"]
+        is_route = service.router.has(name)
         if speaks_messages(request.scope):
-            return json_response(encode(_model_info(model)))
-        return json_response(_model_object(model))
+            info = _named_info(name, service.started_at) if is_route else _model_info(service.registry.find_any(name))
+            return json_response(encode(info))
+        found = _route_object(name, service.started_at) if is_route else _model_object(service.registry.find_any(name))
+        return json_response(found)
 
     return guarded_routes(
         service,
@@ -97,6 +102,11 @@ def _model_object(model: ServedModel) -> Model:
     return Model(model.name, "model", model.created_at, "antiphon", modalities, Architecture(modalities, output_modalities), window, window)
 
 
+def _route_object(name: str, created_at: int) -> Model:
+    """A name for which the server chooses a model, so that what it reads depends on the request."""
+    return Model(name, "model", created_at, "antiphon", ["text"], Architecture(["text"], ["text"]))
+
+
 def _input_modalities(capabilities: Capabilities) -> list[str]:
     kinds = {
         "image": capabilities.images,
@@ -108,15 +118,18 @@ def _input_modalities(capabilities: Capabilities) -> list[str]:
 
 
 def _model_info(model: ServedModel) -> ModelInfo:
-    created_at = datetime.datetime.fromtimestamp(model.created_at, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    window = model.engine.capabilities.context_window
-    return ModelInfo(id=model.name, display_name=model.name, created_at=created_at, max_input_tokens=window, max_tokens=window)
+    return _named_info(model.name, model.created_at, model.engine.capabilities.context_window)
 
 
-def _page(request: Request, models: Sequence[ServedModel]) -> ModelInfoList:
+def _named_info(name: str, created_at: int, window: int | None = None) -> ModelInfo:
+    time = datetime.datetime.fromtimestamp(created_at, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return ModelInfo(id=name, display_name=name, created_at=time, max_input_tokens=window, max_tokens=window)
+
+
+def _page(request: Request, models: Sequence[ModelInfo]) -> ModelInfoList:
     query = request.query_params
     limit = _limit(query.get("limit"))
-    names = [model.name for model in models]
+    names = [model.id for model in models]
     has_more = False
     if (before := query.get("before_id")) is not None:
         end = _position(names, before, "before_id")
@@ -127,7 +140,7 @@ def _page(request: Request, models: Sequence[ServedModel]) -> ModelInfoList:
         start = 0 if after is None else _position(names, after, "after_id") + 1
         end = start + limit
         has_more = end < len(names)
-    page = [_model_info(model) for model in models[start:end]]
+    page = [*models[start:end]]
     return ModelInfoList(data=page, has_more=has_more, first_id=page[0].id if page else None, last_id=page[-1].id if page else None)
 
 

@@ -3,9 +3,6 @@
 import re
 from collections.abc import Callable, MutableMapping
 
-from starlette.datastructures import Headers
-from starlette.types import Scope
-
 from antiphon.engine_api.events import AttemptsReported
 from antiphon.runtime.service import Service
 from antiphon.server.http.operation import Header
@@ -25,21 +22,6 @@ ANSWER_HEADERS = {
     FALLBACK_HEADER: Header("The model asked for, the one that answered instead, and why.", {"type": "string"}),
     UPSTREAM_HEADER: Header("The name of the upstream that answered, if `server.upstream_header` is set.", {"type": "string"}),
 }
-
-SESSION_HEADERS = (
-    "x-claude-code-session-id",
-    "x-session-id",
-    "x-openwebui-chat-id",
-    "session_id",  # Codex
-    "session-id",
-)
-"""Headers with which programs name the session that a request belongs to."""
-
-
-def session_header(scope: Scope) -> str:
-    """What the client calls the session that its request belongs to; empty if it does not say."""
-    headers = Headers(scope=scope)
-    return next((value for name in SESSION_HEADERS if (value := headers.get(name, ""))), "")
 
 
 def report_attempts(service: Service, model: str, headers: MutableMapping[str, str]) -> Callable[[AttemptsReported], None]:

@@ -99,7 +99,7 @@ async def _create_secret(service: Service, caller: Caller, request: SecretOption
     """
     service.live_sessions.check_admission()
     session = request.session
-    model = conversation_model(service, session) if isinstance(session, Session) else transcription_model(service)
+    model = conversation_model(service, caller, session) if isinstance(session, Session) else transcription_model(service)
     session_config = build_session_config(
         service, model, caller, session=session, is_transcription=isinstance(session, TranscriptionSession)
     )

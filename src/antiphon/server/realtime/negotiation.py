@@ -8,13 +8,15 @@ from antiphon.errors import ClientError, invalid_value
 from antiphon.protocols.realtime.settings import RealtimeSessionConfig
 from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.registry import ServedModel
+from antiphon.runtime.routes.features import RouteFeatures, estimate_tokens, route_caller
 from antiphon.runtime.service import Service
 from antiphon.server.http.operation import Parameter
 from antiphon.server.live.recording import RECORD_PARAMETER
 from antiphon.server.live.subprotocols import asks_for_beta
+from antiphon.wire.codec.types import encode
 from antiphon.wire.realtime.dialects import DialectName
 from antiphon.wire.realtime.server_events import RateLimit
-from antiphon.wire.realtime.session import AnySession, Session, TranscriptionSession
+from antiphon.wire.realtime.session import AnySession, FunctionTool, Session, TranscriptionSession
 
 SESSION_PARAMETERS = (
     Parameter("model", "The model that answers; unset: the first one.", {"type": "string"}),
@@ -61,7 +63,7 @@ def build_session_config(
     )
 
 
-def select_model(query: QueryParams, preset: AnySession | None, service: Service) -> tuple[ServedModel, bool]:
+def select_model(query: QueryParams, preset: AnySession | None, service: Service, caller: Caller) -> tuple[ServedModel, bool]:
     """
     The model of a session, and whether it only transcribes. A client secret takes precedence over the URL.
 
@@ -75,18 +77,31 @@ def select_model(query: QueryParams, preset: AnySession | None, service: Service
         return transcription_model(service), True
     if isinstance(preset, TranscriptionSession):
         return transcription_model(service), True
-    return conversation_model(service, preset, query.get("model") or query.get("deployment")), False
+    return conversation_model(service, caller, preset, query.get("model") or query.get("deployment")), False
 
 
-def conversation_model(service: Service, preset: Session | None, name: str | None = None) -> ServedModel:
+def conversation_model(service: Service, caller: Caller, preset: Session | None, name: str | None = None) -> ServedModel:
     """
-    The model that answers: the preset's, else the named one, else the first.
+    The model that answers: the preset's, else the named one, else the first. Where the name is that of a route, its
+    rules choose by what the preset says, as nothing was said yet.
 
     Raises:
         ClientError: `model_not_found`.
     """
     preset_name = preset.model if preset is not None else None
-    return service.registry.find(preset_name or name)
+    return service.router.resolve_session(preset_name or name, lambda: _session_features(preset), route_caller(caller)).model
+
+
+def _session_features(preset: Session | None) -> RouteFeatures:
+    instructions = (preset.instructions or "") if preset is not None else ""
+    tools = (preset.tools or []) if preset is not None else []
+    tool_tokens = estimate_tokens(encode(tools).decode()) if tools else 0
+    return RouteFeatures(
+        input_tokens=estimate_tokens(instructions) + tool_tokens,
+        has_tools=bool(tools),
+        has_function_tools=any(isinstance(tool, FunctionTool) for tool in tools),
+        is_live=True,
+    )
 
 
 def transcription_model(service: Service) -> ServedModel:

@@ -173,7 +173,7 @@ class RealtimeEndpoint:
         """
         query, headers = QueryParams(scope["query_string"]), Headers(scope=scope)
         preset = decode_session(scope[PRESET_SCOPE_KEY]) if PRESET_SCOPE_KEY in scope else None
-        model, is_transcription = select_model(query, preset, self._service)
+        model, is_transcription = select_model(query, preset, self._service, request_caller(scope))
         dialect = negotiate_dialect(query, headers, self._service.config.realtime.dialect, self._default_dialect)
         return model, build_session_config(
             self._service, model, request_caller(scope), session=preset, is_transcription=is_transcription, dialect=dialect

@@ -4,11 +4,13 @@ import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
+import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from antiphon.engine_api.routing import RouteDecision
 from antiphon.errors import ApiError, ClientError, below_minimum, response_not_found
 from antiphon.offload import offload
 from antiphon.records import BackgroundRecord, EventRun, ResponseRecord
@@ -63,8 +65,8 @@ async def create_background(
     runner.submit(response)
     encoder = request_encoder(scope)
     if not prepared_response.request.stream:
-        return json_response(encoder.encode_body(response.record.body), headers=dict(prepared_response.omitted_headers))
-    return _event_replay(service, encoder, response.record, after=-1, headers=prepared_response.omitted_headers)
+        return json_response(encoder.encode_body(response.record.body), headers=dict(prepared_response.answer_headers))
+    return _event_replay(service, encoder, response.record, after=-1, headers=prepared_response.answer_headers)
 
 
 async def _store_queued(
@@ -74,7 +76,7 @@ async def _store_queued(
     run = encode_run(0, events) if prepared_response.request.stream else None
     limits = await _hold_limits(caller, prepared_response)
     try:
-        request = await _stored_request(prepared_response.request, body) if service.background.restarts_queued else None
+        request = await _stored_request(prepared_response, body) if service.background.restarts_queued else None
         background = BackgroundRecord(key_id=prepared_response.settings.key_id or None, request=request, is_streamed=run is not None)
         await service.store.background.add(record, background, run)
     except BaseException:
@@ -83,9 +85,25 @@ async def _store_queued(
     return _background_response(service, caller, prepared_response, record, run, limits, started_at)
 
 
-async def _stored_request(request: CreateRequest, body: bytes) -> bytes:
-    """The request as it is begun again: with what its prompt brought, whatever becomes of the prompt."""
-    return await offload(len(body), encode_request, request) if is_set(request.prompt) else body
+async def _stored_request(prepared_response: PreparedResponse, body: bytes) -> bytes:
+    """
+    The request as it is begun again: with what its prompt brought, whatever becomes of the prompt; and with the route
+    that it took, if it did, as an array of both.
+    """
+    request, route = prepared_response.request, prepared_response.session.route
+    if is_set(request.prompt):
+        body = await offload(len(body), encode_request, request)
+    return body if route is None else b"[%b,%b]" % (body, msgspec.json.encode(route))
+
+
+_StoredRoute = tuple[msgspec.Raw, RouteDecision]
+
+
+def _read_stored(body: bytes) -> tuple[CreateRequest, RouteDecision | None]:
+    if not body.startswith(b"["):  # no request is an array
+        return decode_request(body), None
+    request, route = msgspec.json.decode(body, type=_StoredRoute)
+    return decode_request(bytes(request)), route
 
 
 def _background_response(
@@ -143,9 +161,9 @@ async def restart(service: Service, caller: Caller, record: ResponseRecord, body
     Raises:
         ApiError: the request can't be met any more.
     """
-    request = await offload(len(body), decode_request, body)
+    request, route = await offload(len(body), _read_stored, body)
     lease = service.body_budget.lease(caller.key.id if caller.key else "", is_admitted=True)  # before its server died
-    prepared_response = await prepare_for_caller(service, caller, request, len(body), lease, record)
+    prepared_response = await prepare_for_caller(service, caller, request, len(body), lease, record, route=route)
     limits = await _hold_limits(caller, prepared_response, is_admitted=True)
     _, events = prepared_response.session.queue()  # they are stored; the session goes on after them
     run = encode_run(0, events) if request.stream else None

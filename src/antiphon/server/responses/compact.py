@@ -64,7 +64,7 @@ def compact_conversation(service: Service) -> EndpointFunction:
             usage=response.usage or _NO_USAGE,
         )
         content = await offload(resolved_request.size_bytes, encode, compacted_response)
-        return json_response(content, headers=dict(prepared_response.omitted_headers))
+        return json_response(content, headers=dict(prepared_response.answer_headers))
 
     return compact
 

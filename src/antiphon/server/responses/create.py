@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from antiphon.engine_api.engine import Engine
 from antiphon.engine_api.events import AttemptsReported
 from antiphon.engine_api.options import ConversationSettings
+from antiphon.engine_api.routing import RouteDecision
 from antiphon.errors import ApiError, ServerError
 from antiphon.offload import offload
 from antiphon.protocols.responses.request import ResolvedRequest
@@ -28,14 +29,16 @@ from antiphon.runtime.core.ids import new_id, new_response_id, padding
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.resolve_request import KnownHistory, resolve_request
 from antiphon.runtime.service import Service
-from antiphon.server.http.answered_by import report_attempts, session_header
+from antiphon.server.http.answered_by import report_attempts
 from antiphon.server.http.auth import caller_settings, request_caller, track_response
 from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY, read_json_body
 from antiphon.server.http.errors import error_response, json_response
 from antiphon.server.http.profile import request_encoder
+from antiphon.server.http.session_id import session_id_of
 from antiphon.server.responses.event_stream import EventStream, run_stream
 from antiphon.server.responses.metrics import measure_response
 from antiphon.server.responses.omitted import log_omissions, omission_headers
+from antiphon.server.responses.routing import RoutedRequest, route_request
 from antiphon.server.transport import connection, logs
 from antiphon.stores.base import Store
 from antiphon.wire.responses.events import TERMINAL_EVENTS, RoutingCompleted, StreamEvent
@@ -51,7 +54,7 @@ class PreparedResponse(Struct, frozen=True):
 
     Attributes:
         settings: of the engine's conversation.
-        omitted_headers: tell the client what of its request the model does not get.
+        answer_headers: tell the client what of its request the model does not get, and why it is this model.
         lease: of the memory that its prompt and its files take.
         encrypt_compaction: encrypts a compaction of the conversation; None where there can't be one.
     """
@@ -61,7 +64,7 @@ class PreparedResponse(Struct, frozen=True):
     model: ServedModel
     session: ResponsesSession
     settings: ConversationSettings
-    omitted_headers: Mapping[str, str]
+    answer_headers: Mapping[str, str]
     store: Store
     lease: BodyLease
     encrypt_compaction: Encrypt | None = None
@@ -96,7 +99,7 @@ async def prepare_response(
             conversation.
     """
     lease = service.body_budget.lease(scope[BODY_LEASE_SCOPE_KEY].holder)
-    session_id = session_header(scope)
+    session_id = session_id_of(scope)
     return await prepare_for_caller(service, request_caller(scope), request, size_bytes, lease, history=history, session_id=session_id)
 
 
@@ -109,6 +112,7 @@ async def prepare_for_caller(
     record: ResponseRecord | None = None,
     history: KnownHistory | None = None,
     session_id: str = "",
+    route: RouteDecision | None = None,
 ) -> PreparedResponse:
     """
     As `prepare_response`, for a caller without a connection.
@@ -116,20 +120,25 @@ async def prepare_for_caller(
     Args:
         lease: is to count what its prompt and its files take; given back at its end.
         record: of the response that is to be made, if it is stored already; then the request is as it was stored with it.
-        session_id: the client's own name of what the request belongs to; empty if there is none.
+        session_id: what the client calls its conversation, if it does.
+        route: why the request was given to its model, where that was decided before.
     """
     added_bytes = 0
     if record is None:  # what is stored has been filled
         filled_request = await service.prompts.fill(caller.tenant, request, size_bytes)
         request, added_bytes = filled_request.request, filled_request.added_bytes
-    model = service.registry.find(request.model or None)
+    size_bytes += added_bytes
     response_id = new_response_id() if record is None else record.id
     if request.conversation_id is not None:
         await lock_conversation(service.store, caller.tenant, request.conversation_id, response_id)
     try:
         lease.extend(added_bytes)
-        settings = caller_settings(caller, model.name, "responses", _cache_key(request, session_id))
-        return await _prepare(service, settings, request, size_bytes + added_bytes, model, response_id, record, history, lease)
+        if route is not None:
+            routed_request = RoutedRequest(service.router.restore(route), history)
+        else:
+            routed_request = await route_request(service, caller, request, size_bytes, history, response_id, session_id)
+        settings = caller_settings(caller, routed_request.resolution.model.name, "responses", _cache_key(request, session_id))
+        return await _prepare(service, settings, request, size_bytes, routed_request, response_id, record, lease)
     except BaseException:
         lease.release()
         if request.conversation_id is not None:
@@ -142,12 +151,13 @@ async def _prepare(
     settings: ConversationSettings,
     request: CreateRequest,
     size_bytes: int,
-    model: ServedModel,
+    routed_request: RoutedRequest,
     response_id: str,
     record: ResponseRecord | None,
-    history: KnownHistory | None,
     lease: BodyLease,
 ) -> PreparedResponse:
+    resolution = routed_request.resolution
+    model = resolution.model
     resolved_request = await resolve_request(
         service,
         request,
@@ -157,15 +167,17 @@ async def _prepare(
         lease=lease,
         response_id=response_id,
         created_at=None if record is None else record.created_at,
-        history=history,
+        history=routed_request.history,
     )
     encrypt = await _encryption(service, resolved_request.tenant, "reasoning") if resolved_request.encrypts_reasoning else None
-    session = await offload(resolved_request.engine_bytes, ResponsesSession, resolved_request, new_id, _paddings(service, request), encrypt)
+    paddings, route = _paddings(service, request), resolution.decision
+    session = await offload(resolved_request.engine_bytes, ResponsesSession, resolved_request, new_id, paddings, encrypt, route)
     omitted_headers = omission_headers(session.omissions)
     if omitted_headers:
         log_omissions(session.omissions, model.name)
     encrypt_compaction = None if session.compaction is None else await _encryption(service, settings.tenant, "compaction")
-    return PreparedResponse(request, resolved_request, model, session, settings, omitted_headers, service.store, lease, encrypt_compaction)
+    headers = {**omitted_headers, **resolution.headers}
+    return PreparedResponse(request, resolved_request, model, session, settings, headers, service.store, lease, encrypt_compaction)
 
 
 def _cache_key(request: CreateRequest, session_id: str) -> str:
@@ -217,7 +229,7 @@ class CreateEndpoint:
             background_reply = await self._create_background(self._service, scope, prepared_response, stored_body, started_at)
             await background_reply(scope, receive, send)
             return
-        headers = dict(prepared_response.omitted_headers)
+        headers = dict(prepared_response.answer_headers)
         on_attempts = report_attempts(self._service, prepared_response.model.name, headers)
         heartbeat_s = self._service.config.server.heartbeat_s
         encoder = request_encoder(scope).stream()

@@ -16,6 +16,7 @@ from antiphon.server.http.auth import EndpointFunction, request_caller
 from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY, read_json_body
 from antiphon.server.http.errors import json_response
 from antiphon.server.responses.omitted import omission_headers
+from antiphon.server.responses.routing import route_request
 from antiphon.wire.codec.reading import Reader
 from antiphon.wire.codec.structure import check_structure
 from antiphon.wire.codec.types import encode
@@ -35,7 +36,9 @@ def count_input_tokens(service: Service) -> EndpointFunction:
         tenant = request_caller(request.scope).tenant
         filled_request = await service.prompts.fill(tenant, create_request, len(body))
         create_request, size_bytes = filled_request.request, len(body) + filled_request.added_bytes
-        model = service.registry.find(create_request.model or None)
+        routed_request = await route_request(service, request_caller(request.scope), create_request, size_bytes)
+        resolution = routed_request.resolution
+        model = resolution.model
         if is_set(options.personality):  # its text would count, and this server has none
             raise unsupported_parameter("personality", None)
         model.require_worker()
@@ -43,10 +46,12 @@ def count_input_tokens(service: Service) -> EndpointFunction:
             raise ClientError(f"Counting tokens is not supported with the '{model.name}' model.", code="unsupported_model", param="model")
         lease = request.scope[BODY_LEASE_SCOPE_KEY]
         lease.extend(size_bytes)
-        resolved_request = await resolve_request(service, create_request, model, tenant, size_bytes, lease=lease)
+        history = routed_request.history
+        resolved_request = await resolve_request(service, create_request, model, tenant, size_bytes, lease=lease, history=history)
         counted_request = await offload(resolved_request.engine_bytes, engine_request, resolved_request)
         count = await cast(CountingEngine, model.engine).count(counted_request.respond)
-        return json_response(encode(InputTokens(input_tokens=count)), headers=omission_headers(counted_request.omissions))
+        headers = {**omission_headers(counted_request.omissions), **resolution.headers}
+        return json_response(encode(InputTokens(input_tokens=count)), headers=headers)
 
     return input_tokens
 

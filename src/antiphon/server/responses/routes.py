@@ -46,6 +46,7 @@ _REQUEST_ERRORS = BODY_ERRORS | {
 }
 _NOT_FOUND = {404: "There is no such response."}
 
+_ROUTE = {"type": "string", "examples": ['category=reasoning; source=rule; rule=2; reason="Input length >= 500 tokens"']}
 _NAMES = {"type": "string", "examples": ["web_search, computer"]}
 
 _CREATE = Operation(
@@ -64,6 +65,7 @@ _CREATE = Operation(
         "antiphon-tools-not-offered": Header("Tools that the model was not offered.", _NAMES),
         "antiphon-grammars-not-enforced": Header("Tools whose grammar is not enforced.", _NAMES),
         "antiphon-items-not-told": Header("Types of items that were not passed on to the model.", _NAMES),
+        "antiphon-route": Header("Why a request that named a route got its model.", _ROUTE),
     }
     | ANSWER_HEADERS,
 )

@@ -141,7 +141,7 @@ async def _parse_call_request(service: Service, request: Request) -> CallRequest
         if session is not None:
             raise ClientError("The client secret already defines the session.", code="invalid_value", param="session")
         session = decode_session(request.scope[PRESET_SCOPE_KEY])
-    model, is_transcription = select_model(query, session, service)
+    model, is_transcription = select_model(query, session, service, request_caller(request.scope))
     session_config = build_session_config(
         service,
         model,

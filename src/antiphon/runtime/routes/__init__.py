@@ -1,0 +1,1 @@
+"""Chooses the model of a request that leaves the choice to the server."""
