@@ -283,7 +283,7 @@ def test_every_setting_says_what_it_is_for() -> None:
 
 def test_every_setting_has_a_heading_in_the_reference() -> None:
     headings = [line.removeprefix("### ") for line in REFERENCE.read_text().splitlines() if line.startswith("### ")]
-    tables = {"models": "ModelEntry", "prompts": "PromptEntry", "webhooks": "WebhookEntry"}
+    tables = {"models": "ModelEntry", "prompts": "PromptEntry", "webhooks": "WebhookEntry", "rewrites": "RewriteEntry"}
     definitions = schema()["$defs"]
     keys = [f"{table}[].{name}" for table, kind in tables.items() for name in definitions[kind]["properties"]]
     assert sorted(headings) == sorted(f"`{key}`" for key in [*settings_of(schema()), *keys])
@@ -294,7 +294,7 @@ def test_the_reference_has_every_settings_twin() -> None:
     assert not [
         key
         for key in settings_of(schema())
-        if key not in ("models", "prompts", "webhooks") and f"ANTIPHON_{key.replace('.', '__').upper()}" not in text
+        if key not in ("models", "prompts", "webhooks", "rewrites") and f"ANTIPHON_{key.replace('.', '__').upper()}" not in text
     ]
 
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar, get_args
 from pydantic import BaseModel, Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
+from antiphon.config.rewrites import MAX_REWRITES, RewriteEntry
 from antiphon.config.settings import (
     BackgroundSettings,
     CallsSettings,
@@ -86,7 +87,7 @@ class ModelEntry(BaseModel, frozen=True, extra="forbid", json_schema_extra=_desc
     origin_folder: Path = Path()
 
 
-_NameT = TypeVar("_NameT", ModelEntry, WebhookEntry)
+_NameT = TypeVar("_NameT", ModelEntry, RewriteEntry, WebhookEntry)
 
 
 class Config(BaseModel, frozen=True, extra="forbid"):
@@ -121,7 +122,11 @@ class Config(BaseModel, frozen=True, extra="forbid"):
         default=(), max_length=MAX_WEBHOOKS, description="Where to send events; a later list replaces an earlier one."
     )
 
-    @field_validator("models", "webhooks")
+    rewrites: tuple[RewriteEntry, ...] = Field(
+        default=(), max_length=MAX_REWRITES, description="What is done to answers, in this order; a later list replaces an earlier one."
+    )
+
+    @field_validator("models", "webhooks", "rewrites")
     @classmethod
     def _validate_unique_names(cls, entries: tuple[_NameT, ...], info: ValidationInfo) -> tuple[_NameT, ...]:
         duplicates = [name for name, count in Counter(entry.name for entry in entries).items() if count > 1]
@@ -456,7 +461,7 @@ def _error_line(error: ErrorDetails, settings: Mapping[tuple[str, ...], _Setting
     return f"{_origin_of(settings, path)}: {key}: {_problem(error)}"
 
 
-_TABLE_ARRAYS = (("models",), ("prompts",), ("webhooks",))
+_TABLE_ARRAYS = (("models",), ("prompts",), ("webhooks",), ("rewrites",))
 
 
 def _problem(error: ErrorDetails) -> str:
@@ -473,9 +478,7 @@ def _problem(error: ErrorDetails) -> str:
         case "model_type":
             return f"expected a table, got {value}"
         case "tuple_type":
-            return (
-                f"expected an array of {'tables' if error['loc'] in (('models',), ('prompts',), ('webhooks',)) else 'strings'}, got {value}"
-            )
+            return f"expected an array of {'tables' if error['loc'] in _TABLE_ARRAYS else 'strings'}, got {value}"
         case "path_type":
             return f"expected a path, got {value}"
         case "value_error":

@@ -33,6 +33,7 @@ from antiphon.runtime.recording.library import DAY_S, RecordingLibrary
 from antiphon.runtime.recording.recorder import Recorder
 from antiphon.runtime.recording.spool import SpoolLimits
 from antiphon.runtime.registry import ModelRegistry
+from antiphon.runtime.rewriting.rewriter import Rewriter
 from antiphon.runtime.scheduling.local import LocalCoordinator
 from antiphon.runtime.speech.service import SpeechService
 from antiphon.runtime.webhooks.dispatcher import WebhookDispatcher
@@ -83,6 +84,7 @@ class Service:
         peers: the other processes of the server; None for a single one.
         recorder: records sessions; None with a store in memory, as nobody would find the recordings after a restart.
         recordings: the finished recordings.
+        rewriter: rewrites answers.
         speech: speech recognition and voices for models that only handle text.
         webhooks: sends events of background responses.
 
@@ -120,6 +122,9 @@ class Service:
             config.workers.embedded,
             self.coordinator,
         )
+        self.rewriter = Rewriter(
+            config.rewrites, lambda name: self.registry.find(name).engine, self.registry.has, self.metrics.count_rewrite
+        )
         requires_keys = True if self._is_exposed else config.server.require_keys
         self.keyring = Keyring(self.store.keys, requires_keys, new_allowance=peers.allowance if peers else None)
         self.client_secrets = ClientSecretIssuer(self.store.client_secrets, self.keyring)
@@ -131,13 +136,7 @@ class Service:
         self.files = FileLibrary(self.store.files, file_blobs, config.files)
         self._content_cipher: lazy.ContentCipher | None = None
         self.recordings = RecordingLibrary(self.store.sessions, blobs, config.recording)
-        self.recorder: Recorder | None = None
-        if config.database_url is not None:
-            recording = config.recording
-            limits = SpoolLimits(-(-recording.spool_bytes // config.server.processes), recording.free_bytes, recording.days * DAY_S)
-            folder = config.home / "recording"
-            self.recorder = Recorder(folder, blobs, self.store.sessions, self.metrics, self.recordings.expire, limits, notice)
-            self.recordings.live_records = self.recorder.live_records
+        self.recorder = self._build_recorder(blobs)
         self.background = BackgroundRunner(
             config.background,
             self.store,
@@ -149,6 +148,16 @@ class Service:
         )
         self.webhooks = WebhookDispatcher(build_endpoints(config.webhooks, config.secrets), self.store, self.metrics)
         self._tasks: list[asyncio.Task[None]] = []
+
+    def _build_recorder(self, blobs: BlobStore) -> Recorder | None:
+        config, recording = self.config, self.config.recording
+        if config.database_url is None:
+            return None
+        limits = SpoolLimits(-(-recording.spool_bytes // config.server.processes), recording.free_bytes, recording.days * DAY_S)
+        folder = config.home / "recording"
+        recorder = Recorder(folder, blobs, self.store.sessions, self.metrics, self.recordings.expire, limits, self._notice)
+        self.recordings.live_records = recorder.live_records
+        return recorder
 
     @property
     def is_store_away(self) -> bool:
@@ -221,6 +230,7 @@ class Service:
         await self.webhooks.close()
         await self.calls.close()
         await self.coordinator.close()
+        await self.rewriter.stop()
         await self.registry.stop()
         await self.speech.stop()
         if self.recorder is not None:

@@ -49,7 +49,7 @@ _EXPOSED_HEADERS = (
     "x-request-id, openai-processing-ms, retry-after, location, "
     "x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, "
     "x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, "
-    "antiphon-tools-not-offered, antiphon-grammars-not-enforced, antiphon-items-not-told"
+    "antiphon-tools-not-offered, antiphon-grammars-not-enforced, antiphon-items-not-told, antiphon-rewrite"
 )
 
 
