@@ -76,16 +76,19 @@ def _place_of(annotation: _Annotation) -> tuple[int, int] | None:
 
 
 def _move_positions(positions: Sequence[int], edits: Edits) -> dict[int, tuple[int, int]]:
-    """Where each position is afterwards, as the start and as the end of a place."""
+    """Where each position is afterwards, as the start and as the end of a place: what is inserted there is outside of it."""
     moves: dict[int, tuple[int, int]] = {}
     index, shift = 0, 0
     for position in positions:
+        inserted_size = 0
         while index < len(edits) and edits[index].end <= position:
-            shift += edits[index].size - (edits[index].end - edits[index].start)
+            edit = edits[index]
+            shift += edit.size - (edit.end - edit.start)
+            inserted_size += edit.size if edit.start == position else 0
             index += 1
         if index < len(edits) and edits[index].start < position:  # within what was replaced
             edit = edits[index]
             moves[position] = (edit.start + shift, edit.start + shift + edit.size)
         else:
-            moves[position] = (position + shift, position + shift)
+            moves[position] = (position + shift, position + shift - inserted_size)
     return moves

@@ -1,22 +1,21 @@
 """What an engine has said of a response, as far as it matters to who rewrites it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from antiphon.engine_api import events
 
-_CLOSING_EVENTS = (
-    events.ItemBoundary,
-    events.ReasoningBoundary,
-    events.EncryptedReasoning,
-    events.ToolCallStarted,
-    events.HostedToolStarted,
-    events.AudioDelta,
-)
-"""What ends the message before it, or makes it a spoken one."""
+_CLOSING_EVENTS = (events.ItemBoundary, events.EncryptedReasoning, events.ToolCallStarted, events.HostedToolStarted)
+"""What ends the message before it; so does more reasoning or a refusal, unless it is empty."""
 
-_SPOKEN_OR_OTHER_TEXT = (events.ReasoningDelta, events.RefusalDelta, events.AudioTranscriptDelta)
-"""Likewise, unless they are empty."""
+_OUTPUT_EVENTS = (
+    events.ReasoningBoundary,
+    events.ToolArgumentsDelta,
+    events.ToolCallDone,
+    events.HostedToolProgress,
+    events.HostedToolDone,
+)
+"""What belongs to an earlier item, and has its place behind the text all the same."""
 
 
 class Draft:
@@ -58,7 +57,7 @@ class Draft:
     def take(self, event: events.EngineEvent) -> Sequence[events.EngineEvent]:
         """The events to deliver now that this one has come; none of it any more once `end` is set."""
         match event:
-            case events.TextDelta():
+            case events.TextDelta() | events.AudioTranscriptDelta():  # what nobody asked to be spoken is text
                 return self._add_text(event)
             case events.AnnotationAdded():
                 self.annotations.append(event.annotation)
@@ -71,8 +70,12 @@ class Draft:
                 return ()
             case events.ResponseEnded() | events.ResponseFailed():
                 return (*self.release(), event)
-            case _ if isinstance(event, _CLOSING_EVENTS) or (isinstance(event, _SPOKEN_OR_OTHER_TEXT) and event.text):
+            case events.ReasoningDelta(_, text) | events.RefusalDelta(_, text) if text:
                 return self._close(event)
+            case _ if isinstance(event, _CLOSING_EVENTS):
+                return self._close(event)
+            case _ if self._held_events and isinstance(event, _OUTPUT_EVENTS):
+                return self._pass_or_hold(event)
             case _:
                 return (event,)
 
@@ -81,11 +84,15 @@ class Draft:
         released_events, self._held_events = self._held_events, []
         return released_events
 
+    def replace(self, text: Iterable[events.EngineEvent]) -> Sequence[events.EngineEvent]:
+        """What was kept back, with another text."""
+        return (*text, *(event for event in self.release() if isinstance(event, _OUTPUT_EVENTS)))
+
     @property
     def _is_rewritable(self) -> bool:
         return not self._has_refusal and self._size <= self._max_chars and any(chunk.strip() for chunk in self._chunks)
 
-    def _add_text(self, event: events.TextDelta) -> Sequence[events.EngineEvent]:
+    def _add_text(self, event: events.TextDelta | events.AudioTranscriptDelta) -> Sequence[events.EngineEvent]:
         self._size += len(event.text)
         if self._size > self._max_chars:
             self._chunks.clear()

@@ -123,8 +123,9 @@ class _RewritingConversation(ForwardingConversation):
 
     def close(self) -> None:
         self._deliver = deliver_nowhere
-        self.inner = None
-        for task in self._work.values():
+        self.inner = self._tasks = None
+        work, self._work = self._work, {}
+        for task in work.values():
             task.cancel()
 
     def send(self, command: commands.EngineCommand) -> None:
@@ -201,7 +202,7 @@ class _RewritingConversation(ForwardingConversation):
         answer = Answer(request=self._requests[id], settings=self._settings, engine=self._engine, ask=self._ask, add_usage=add_usage)
         before = Text(draft.text, draft.annotations)
         after, has_worked = await self._engine.rewrite(before, rewrites, answer)
-        del self._work[id]
+        self._work.pop(id, None)
         self._forget(id)
         self._deliver([*_final_events(id, draft, before, after, has_worked), *((usage,) if usage is not None else ()), _end_of(draft)])
 
@@ -246,8 +247,8 @@ def _final_events(id: str, draft: Draft, before: Text, after: Text, has_worked: 
         yield events.RewriteEnded(id=id, status=status, text=after.content, annotations=tuple(after.annotations))
     else:
         yield events.RewriteEnded(id=id, status=status)
-        yield from (events.TextDelta(id, piece) for piece in split_text(after.content))
-        yield from (events.AnnotationAdded(id, annotation) for annotation in after.annotations)
+        deltas = [events.TextDelta(id, piece) for piece in split_text(after.content)]
+        yield from draft.replace([*deltas, *(events.AnnotationAdded(id, annotation) for annotation in after.annotations)])
 
 
 _PIECE = re.compile(rf".{{1,{DELTA_CHARS}}}(?:\s|\Z)|.{{1,{DELTA_CHARS}}}", re.DOTALL)

@@ -35,7 +35,8 @@ _SCRIPTS = (
 
 _FREQUENT_WORDS = {
     "cs": "a se na je že to v s z do o i ve za jsou by jsem si tak jak pro od které který když ale není má nebo jako být už jsme co kde",
-    "da": "og i at er det en til på som de med for af den der har et ikke var jeg han kan fra ved vil men også hvad hvor hvordan om du",
+    "da": "og i at er det en til på som de med for af den der har et ikke var jeg han kan fra ved vil men også hvad hvor hvordan om du "
+    "mig dig meget noget efter hvornår blev nej ligger hovedstaden",
     "de": "der die und in den von zu das mit sich des auf für ist im dem nicht ein eine als auch es an werden aus er hat dass sie "
     "nach wird bei einer um am sind noch wie einem über einen so zum war haben nur oder aber vor zur bis mehr durch man ich du wir kann "
     "was warum wo wer wenn mir mich dir ihr mein dein bitte heute gibt heißt hauptstadt sehr gut hier danke",
@@ -58,7 +59,8 @@ _FREQUENT_WORDS = {
     "lv": "un ir no ar uz par ka kā kas vai es tas bet nav lai tā ko kur kāpēc viņš mēs jūs bija pie tikai šis ļoti man tu",
     "nl": "de van het een en in is dat op te zijn met voor niet aan er om als ook die bij door naar uit maar dan nog wat hoe waarom waar "
     "wie ik je jij hij ze we wij u mijn deze dit of was heeft worden kan hoofdstad bedankt hebben meer over",
-    "no": "og i er det som en til på at for med av de ikke den har jeg et var men om han vi fra kan du ble hva hvor hvordan også eller noe",
+    "no": "og i er det som en til på at for med av de ikke den har jeg et var men om han vi fra kan du ble hva hvor hvordan også eller noe "
+    "meg deg mye etter når ble nei ligger hovedstaden",
     "pl": "w i na z się nie do to że jest o jak od po za co dla ale czy są był tym ma może tak przez który która które oraz ja ty my go "
     "jej gdzie kiedy dlaczego proszę dziękuję jaka jaki być",
     "pt": "de a o que e do da em um para é com não uma os no se na por mais as dos como mas foi ao ele das tem à seu sua ou ser quando "
