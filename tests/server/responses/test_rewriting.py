@@ -271,3 +271,48 @@ def test_metrics_count_what_became_of_rewrites(url, client):
     with urllib.request.urlopen(f"{url}/metrics") as reply:
         text = reply.read().decode()
     assert 'antiphon_rewrites_total{outcome="completed",rewrite="hold"}' in text
+
+
+def eugpt_events(url, model, input, base="/eugpt/v1", **fields):
+    _, _, body = plain_http.post(url, {"model": model, "input": input, "stream": True, **fields}, f"{base}/responses")
+    events = plain_http.events_in(body)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    return events
+
+
+def short_types(events):
+    """Types without the prefix, deltas of one kind in a row as one."""
+    types = [event["type"].removeprefix("response.") for event in events]
+    return [kind for kind, before in zip(types, [None, *types], strict=False) if kind != before]
+
+
+def test_the_profile_eugpt_tells_a_rewrite_between_the_last_delta_and_the_final_text(url):
+    for model, order in (
+        ("sent", ["created", "output_item.added", "content_part.added", "output_text.delta", "rewrite.in_progress"]),
+        ("held", ["created", "rewrite.in_progress", "output_item.added", "content_part.added", "output_text.delta"]),
+    ):
+        events = eugpt_events(url, model, "paint")
+        assert short_types(events) == [*order, "output_text.done", "output_item.done", "completed"]
+        final = PAINT.replace("colour,", "color,")
+        (done,) = [event for event in events if event["type"] == "response.output_text.done"]
+        assert done["text"] == events[-1]["response"]["output_text"] == final and "rewrite" not in events[-1]["response"]
+        (rewrite,) = [event for event in events if event["type"] == "response.rewrite.in_progress"]
+        assert rewrite.keys() == {"type", "sequence_number"}
+
+
+def test_the_profile_eugpt_says_at_the_end_that_a_rewrite_failed(url):
+    events = eugpt_events(url, "draft-1", "please break")
+    assert "rewrite.in_progress" in short_types(events)
+    assert events[-1]["response"]["output_text"] == "You said colour: please break"
+    assert events[-1]["response"]["rewrite"] == {"status": "failed"}
+
+
+def test_the_profile_eugpt_tells_the_rewrite_of_a_background_answer_too(url):
+    events = eugpt_events(url, "draft-1", "please break", background=True)
+    assert "rewrite.in_progress" in short_types(events) and events[-1]["response"]["rewrite"] == {"status": "failed"}
+
+
+def test_no_other_profile_has_the_event(url):
+    for base in ("/v1", "/openresponses/v1"):
+        _, _, body = plain_http.post(url, {"model": "draft-1", "input": "please break", "stream": True}, f"{base}/responses")
+        assert b"rewrite" not in body and b"response.completed" in body
