@@ -75,8 +75,13 @@ class PreparedResponse(Struct, frozen=True):
         await unlock_conversation(self.store, self.resolved_request.id)
 
     @property
+    def model_engine(self) -> Engine:
+        """The model's own, without what is put around it for this response."""
+        return self.model.live_engine if self.resolved_request.is_spoken else self.model.engine
+
+    @property
     def engine(self) -> Engine:
-        engine = self.model.live_engine if self.resolved_request.is_spoken else self.model.engine
+        engine = self.model_engine
         if self.rewriter is not None:  # within the compaction, whose summary is none of the answer
             names, id = (self.request.model or "", self.model.name), self.resolved_request.id
             engine = self.rewriter.around(engine, names, self.settings.key_id, replaces=True, only=id)
