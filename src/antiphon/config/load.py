@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar, get_args
 from pydantic import BaseModel, Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
+from antiphon.config.rewrites import MAX_REWRITES, RewriteEntry
 from antiphon.config.routing import MAX_ROUTES, RouteEntry
 from antiphon.config.settings import (
     BackgroundSettings,
@@ -93,7 +94,7 @@ class ModelEntry(BaseModel, frozen=True, extra="forbid", json_schema_extra=_desc
         return [table for table in upstreams if isinstance(table, dict)] if isinstance(upstreams, list) else []
 
 
-_NameT = TypeVar("_NameT", ModelEntry, RouteEntry, WebhookEntry)
+_NameT = TypeVar("_NameT", ModelEntry, RewriteEntry, RouteEntry, WebhookEntry)
 
 
 class Config(BaseModel, frozen=True, extra="forbid"):
@@ -133,7 +134,11 @@ class Config(BaseModel, frozen=True, extra="forbid"):
         default=(), max_length=MAX_WEBHOOKS, description="Where to send events; a later list replaces an earlier one."
     )
 
-    @field_validator("models", "routing", "webhooks")
+    rewrites: tuple[RewriteEntry, ...] = Field(
+        default=(), max_length=MAX_REWRITES, description="What is done to answers, in this order; a later list replaces an earlier one."
+    )
+
+    @field_validator("models", "routing", "webhooks", "rewrites")
     @classmethod
     def _validate_unique_names(cls, entries: tuple[_NameT, ...], info: ValidationInfo) -> tuple[_NameT, ...]:
         duplicates = [name for name, count in Counter(entry.name for entry in entries).items() if count > 1]
@@ -476,7 +481,7 @@ def _error_line(error: ErrorDetails, settings: Mapping[tuple[str, ...], _Setting
     return f"{_origin_of(settings, path)}: {key}: {_problem(error)}"
 
 
-_TABLE_ARRAYS = ("models", "prompts", "routing", "webhooks", "rules", "examples")
+_TABLE_ARRAYS = ("models", "prompts", "routing", "webhooks", "rewrites", "rules", "examples")
 """Keys whose value is an array of tables."""
 
 

@@ -165,6 +165,13 @@ class Usage(_Counts, frozen=True, kw_only=True, tag=True):
     output_audio_tokens: int = 0
     cached_audio_tokens: int = 0
 
+    def plus(self, earlier: "Usage | None") -> "Usage":
+        """The tokens of both, for a response that took another one first, or after it."""
+        if earlier is None:
+            return self
+        counts = {name: getattr(self, name) + getattr(earlier, name) for name in self.__struct_fields__ if name != "id"}
+        return Usage(id=self.id, **counts)
+
 
 class AudioDelta(_Event, frozen=True, tag=True):
     """More of the spoken output: s16le mono, whole samples, at the rate of the `Respond`'s voice."""
@@ -322,6 +329,32 @@ class CompactionProgress(_Event, frozen=True, tag=True):
     item_id: str
 
 
+RewriteStatus = Literal["completed", "failed"]
+
+
+class RewriteStarted(_Event, frozen=True, tag=True):
+    """
+    The response's text is complete as a draft, and is being rewritten. It is what is open; `RewriteEnded` follows.
+    """
+
+    id: str
+
+
+class RewriteEnded(_Event, frozen=True, kw_only=True, tag=True):
+    """
+    The text has been rewritten, or the attempt has failed.
+
+    Attributes:
+        text: takes the place of all the text of the open part; None leaves it as it is, or where it was not delivered yet.
+        annotations: of `text`, in the shape of the Responses API.
+    """
+
+    id: str
+    status: RewriteStatus
+    text: str | None = None
+    annotations: tuple[dict[str, Any], ...] = ()
+
+
 class RetryScheduled(_Event, frozen=True, tag=True):
     """
     The model's server refused the request, or didn't answer, and is asked again in a moment. The response has no output
@@ -462,6 +495,8 @@ EngineEvent = (
     | WorkerAssigned
     | EngineLost
     | CompactionProgress
+    | RewriteStarted
+    | RewriteEnded
     | RetryScheduled
     | AttemptsReported
     | RelayData

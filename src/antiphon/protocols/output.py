@@ -206,6 +206,7 @@ class OutputMachine:
         usage: the last token count from the engine.
         outcome: how the response ended; None before.
         audio_bytes: how much audio the output has.
+        rewrite_status: what became of rewriting its text; None where that was not tried.
     """
 
     def __init__(
@@ -220,6 +221,7 @@ class OutputMachine:
         self.usage: events.Usage | None = None
         self.outcome: Outcome | None = None
         self.audio_bytes = 0
+        self.rewrite_status: events.RewriteStatus | None = None
         self._new_id = new_id
         self._is_spoken = is_spoken
         self._requires_item = requires_item
@@ -310,6 +312,15 @@ class OutputMachine:
         assert item is not None and part is not None
         part.annotations.append(annotation)
         return [*steps, AnnotationAppended(item, part, len(part.annotations) - 1, annotation)]
+
+    def _replace_text(self, event: events.RewriteEnded) -> list[OutputStep]:
+        """Put the final text in the place of a draft; what was said of the draft's tokens does not hold for it."""
+        self.rewrite_status = event.status
+        if event.text is not None and self._kind is OutputKind.TEXT and self._part is not None:
+            self._part.chunks = [event.text]
+            self._part.logprobs = []
+            self._part.annotations = list(event.annotations)
+        return []
 
     # Tool calls
 
@@ -492,6 +503,7 @@ EVENT_HANDLERS: HandlerTable[OutputMachine, list[OutputStep]] = table(
     on(events.ReasoningBoundary, OutputMachine._end_summary_part),
     on(events.EncryptedReasoning, lambda output, event: output._add_encrypted_reasoning(event.content)),
     on(events.AnnotationAdded, lambda output, event: output._add_annotation(event.annotation)),
+    on(events.RewriteEnded, OutputMachine._replace_text),
     on(events.ToolCallStarted, OutputMachine._handle_tool_call),
     on(events.ToolArgumentsDelta, OutputMachine._handle_tool_call),
     on(events.ToolCallDone, OutputMachine._handle_tool_call),
@@ -517,6 +529,7 @@ ENGINE_STATUS_EVENTS = frozenset(
         events.WorkerAssigned,
         events.EngineLost,
         events.CompactionProgress,
+        events.RewriteStarted,
         events.RetryScheduled,
         events.AttemptsReported,
     }

@@ -164,7 +164,7 @@ class _CompactingConversation:
     def _translate(self, event: events.EngineEvent, summary: _Summary) -> events.EngineEvent | None:
         """What the client's session gets to know of an event; None for nothing."""
         if getattr(event, "id", None) != summary.request.id:
-            return _add_usage(event, summary.usage) if isinstance(event, events.Usage) else event
+            return event.plus(summary.usage) if isinstance(event, events.Usage) else event
         summary.take(event)
         match event:
             case events.TextDelta() | events.ReasoningDelta():
@@ -267,11 +267,3 @@ class _CompactingConversation:
             self._inner.send(command)
         except EngineOverrun as error:
             self.on_events((overrun_event(command, error),))
-
-
-def _add_usage(usage: events.Usage, earlier: events.Usage | None) -> events.Usage:
-    """The tokens of both passes."""
-    if earlier is None:
-        return usage
-    counts = {name: getattr(usage, name) + getattr(earlier, name) for name in usage.__struct_fields__ if name != "id"}
-    return events.Usage(id=usage.id, **counts)

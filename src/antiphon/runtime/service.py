@@ -36,6 +36,7 @@ from antiphon.runtime.recording.library import DAY_S, RecordingLibrary
 from antiphon.runtime.recording.recorder import Recorder
 from antiphon.runtime.recording.spool import SpoolLimits
 from antiphon.runtime.registry import ModelRegistry, ServedModel
+from antiphon.runtime.rewriting.rewriter import Rewriter
 from antiphon.runtime.routes.features import RouteFeatures
 from antiphon.runtime.routes.router import Abilities, Router
 from antiphon.runtime.scheduling.engine import QueuedEngine
@@ -89,6 +90,7 @@ class Service:
         peers: the other processes of the server; None for a single one.
         recorder: records sessions; None with a store in memory, as nobody would find the recordings after a restart.
         recordings: the finished recordings.
+        rewriter: rewrites answers.
         router: chooses the model of requests that name a route.
         speech: speech recognition and voices for models that only handle text.
         webhooks: sends events of background responses.
@@ -117,6 +119,9 @@ class Service:
         self.coordinator = LocalCoordinator(config.queue, config.workers, self.metrics, limits_s=_time_limits_s(config))
         self.registry = self._build_registry()
         self.router = build_router(config, self.registry, self.metrics, notice, self._can_do)
+        self.rewriter = Rewriter(
+            config.rewrites, lambda name: self.registry.find(name).engine, self.registry.has, self.metrics.count_rewrite
+        )
         requires_keys = True if self._is_exposed else config.server.require_keys
         self.keyring = Keyring(self.store.keys, requires_keys, new_allowance=peers.allowance if peers else None)
         self.client_secrets = ClientSecretIssuer(self.store.client_secrets, self.keyring)
@@ -128,13 +133,7 @@ class Service:
         self.files = FileLibrary(self.store.files, file_blobs, config.files)
         self._content_cipher: lazy.ContentCipher | None = None
         self.recordings = RecordingLibrary(self.store.sessions, blobs, config.recording)
-        self.recorder: Recorder | None = None
-        if config.database_url is not None:
-            recording = config.recording
-            limits = SpoolLimits(-(-recording.spool_bytes // config.server.processes), recording.free_bytes, recording.days * DAY_S)
-            folder = config.home / "recording"
-            self.recorder = Recorder(folder, blobs, self.store.sessions, self.metrics, self.recordings.expire, limits, notice)
-            self.recordings.live_records = self.recorder.live_records
+        self.recorder = self._build_recorder(blobs)
         self.background = BackgroundRunner(
             config.background,
             self.store,
@@ -166,6 +165,16 @@ class Service:
 
     def _can_do(self, model: ServedModel, features: RouteFeatures) -> Capabilities | None:
         return route_capabilities(model, features, transcribes=self.speech.missing_reason is None)
+
+    def _build_recorder(self, blobs: BlobStore) -> Recorder | None:
+        config, recording = self.config, self.config.recording
+        if config.database_url is None:
+            return None
+        limits = SpoolLimits(-(-recording.spool_bytes // config.server.processes), recording.free_bytes, recording.days * DAY_S)
+        folder = config.home / "recording"
+        recorder = Recorder(folder, blobs, self.store.sessions, self.metrics, self.recordings.expire, limits, self._notice)
+        self.recordings.live_records = recorder.live_records
+        return recorder
 
     @property
     def is_store_away(self) -> bool:
@@ -240,6 +249,7 @@ class Service:
         await self.calls.close()
         await self.coordinator.close()
         await self.router.stop()
+        await self.rewriter.stop()
         await self.registry.stop()
         await self.speech.stop()
         if self.recorder is not None:

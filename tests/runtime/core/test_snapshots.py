@@ -21,6 +21,7 @@ def counted(seconds: float, model: str) -> Metrics:
     metrics.first_sound[model].observe(seconds)
     metrics.audio_tokens[model, "input"] += 5
     metrics.webhook_attempts["hook", "delivered"] += 6
+    metrics.rewrites["spelling", "failed"] += 2
     metrics.webhooks_pending = {"hook": int(10 * seconds), model: 1}
     metrics.on_upstream_state("up", "closed")
     metrics.on_upstream_error("up", "timeout")
@@ -40,6 +41,7 @@ def test_counters_histograms_and_gauges_are_added() -> None:
     assert total.audio_tokens == {("a", "input"): 5, ("b", "input"): 5}
     assert {model: value.total for model, value in total.first_sound.items()} == {"a": 0.5, "b": 2.0}
     assert total.webhook_attempts == {("hook", "delivered"): 12}
+    assert total.rewrites == {("spelling", "failed"): 4}
     assert total.webhooks_pending == {"hook": 20, "a": 1, "b": 1}  # all processes count the same store
     assert total.without_gauges().sessions == 0
     assert (total.upstreams, total.upstream_failures) == ({("up", "closed"): 2}, {("up", "timeout"): 2})

@@ -88,7 +88,8 @@ def sent_at(*, begun_at=0, held_at=(), over_at=None):
         flow = SimpleNamespace(write_paused=False)
         connection = SimpleNamespace(transport=SimpleNamespace(is_closing=lambda: True), flow=flow)
         scope = {"extensions": {SCOPE_KEY: connection}}
-        encoder = SimpleNamespace(encode_sse_into=lambda _events, _out: None, stream_end=b"")
+        writer = SimpleNamespace(encode_sse_into=lambda _events, _out: None)
+        encoder = SimpleNamespace(stream=lambda: writer, stream_end=b"")
         stream = EventStream(encoder, scope, send, 15.0)
 
         def begin():

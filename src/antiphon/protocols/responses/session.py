@@ -118,6 +118,11 @@ class ResponsesSession:
         self._is_closed = False
 
     @property
+    def rewrite_status(self) -> engine_events.RewriteStatus | None:
+        """What became of rewriting its text; None where that was not tried."""
+        return self._output.rewrite_status
+
+    @property
     def tokens(self) -> int:
         """Input and output tokens; estimated if the engine did not report them."""
         return response_tokens(self._output, self._respond, AUDIO_RATE_HZ)
@@ -151,14 +156,8 @@ class ResponsesSession:
                 )
                 effects.append(Send(delta))
                 continue
-            if type(engine_event) is engine_events.RetryScheduled:
-                effects.append(ReportRetry())
-                continue
-            if type(engine_event) is engine_events.AttemptsReported:
-                effects.append(ReportAttempts(engine_event))
-                continue
-            if type(engine_event) is engine_events.CompactionProgress:
-                self._report_compaction(engine_event, event.at, effects)
+            if (report := _REPORTS.get(type(engine_event))) is not None:
+                report(self, engine_event, event.at, effects)
                 continue
             for step in output.apply(engine_event):
                 _STEP_HANDLERS[type(step)](self, step, event.at, effects)
@@ -324,6 +323,20 @@ class ResponsesSession:
         number = self._next_sequence_number()
         effects.append(Send(events.CompactionCompacting(sequence_number=number, item_id=progress.item_id, output_index=0)))
 
+    def _report_retry(self, _event: engine_events.RetryScheduled, _at: float, effects: list[Effect[StreamEvent]]) -> None:
+        effects.append(ReportRetry())
+
+    def _report_attempts(self, event: engine_events.AttemptsReported, _at: float, effects: list[Effect[StreamEvent]]) -> None:
+        effects.append(ReportAttempts(event))
+
+    def _report_rewrite(self, _event: engine_events.RewriteStarted, _at: float, effects: list[Effect[StreamEvent]]) -> None:
+        effects.append(Send(events.RewriteInProgress()))
+
+    def _end_rewrite(self, event: engine_events.RewriteEnded, _at: float, effects: list[Effect[StreamEvent]]) -> None:
+        self._output.apply(event)
+        if event.status == "failed":
+            effects.append(Send(events.RewriteFailed()))
+
     # Steps of the output machine
 
     def _on_item_added(self, step: steps.ItemAdded, _at: float, effects: list[Effect[StreamEvent]]) -> None:
@@ -436,6 +449,15 @@ class ResponsesSession:
         self._builder.output.append(done_item)
         effects.append(Send(events.OutputItemDone(sequence_number=self._next_sequence_number(), output_index=item.index, item=done_item)))
 
+
+_REPORTS = table(
+    on(engine_events.RetryScheduled, ResponsesSession._report_retry),
+    on(engine_events.AttemptsReported, ResponsesSession._report_attempts),
+    on(engine_events.CompactionProgress, ResponsesSession._report_compaction),
+    on(engine_events.RewriteStarted, ResponsesSession._report_rewrite),
+    on(engine_events.RewriteEnded, ResponsesSession._end_rewrite),
+)
+"""What is done about events that are no output."""
 
 _STEP_HANDLERS = table(
     on(steps.TextAppended, ResponsesSession._on_text_appended),

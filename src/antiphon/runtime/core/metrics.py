@@ -75,6 +75,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     session_sound_s: Mapping[str, float] = {}
     first_sound: Mapping[str, Histogram] = {}
     speculations: Mapping[str, int] = {}
+    rewrites: Mapping[tuple[str, str], int] = {}
     audio_tokens: Mapping[tuple[str, str], int] = {}
     routes: Mapping[tuple[str, str, str, str], int] = {}
     store_writes: Mapping[str, int] = {}
@@ -139,6 +140,7 @@ class Metrics:
         session_sound_s: seconds of audio, by `in` and `out`.
         first_sound: seconds from the end of speech to the first audio of the response, by model.
         speculations: responses begun before the end of the user's turn, by `begun`, `used` and `dropped`.
+        rewrites: of answers, by name and outcome: `completed`, `unchanged` or `failed`.
         audio_tokens: those of `tokens` that were audio.
         routes: requests that were routed, by route, model, category and what decided.
         store_writes: records written, by `kept` or `failed`.
@@ -178,6 +180,7 @@ class Metrics:
         self.session_sound_s: defaultdict[str, float] = defaultdict(float)
         self.first_sound: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(FIRST_TOKEN_BUCKETS_S))
         self.speculations: Counter[str] = Counter()
+        self.rewrites: Counter[tuple[str, str]] = Counter()
         self.audio_tokens: Counter[tuple[str, str]] = Counter()
         self.routes: Counter[tuple[str, str, str, str]] = Counter()
         self.store_writes: Counter[str] = Counter()
@@ -211,6 +214,10 @@ class Metrics:
     def count_speculation(self, outcome: Literal["begun", "used", "dropped"]) -> None:
         """Count a speculative response, or its outcome."""
         self.speculations[outcome] += 1
+
+    def count_rewrite(self, name: str, outcome: str) -> None:
+        """Count a rewrite of an answer by its outcome."""
+        self.rewrites[name, outcome] += 1
 
     def on_upstream_state(self, name: str, state: UpstreamState) -> None:
         self.upstreams[name] = state

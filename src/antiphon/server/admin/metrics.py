@@ -219,6 +219,7 @@ def _backends(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
         ("upstream", "state"),
         metrics.upstreams,
     )
+    yield families.counter("antiphon_rewrites", "Rewrites of answers.", ("rewrite", "outcome"), metrics.rewrites)
     yield families.counter("antiphon_webhook_attempts", "Attempts to deliver webhooks.", ("endpoint", "outcome"), metrics.webhook_attempts)
     yield families.gauge("antiphon_webhooks_pending", "Webhooks that wait.", ("endpoint",), _by_label(metrics.webhooks_pending))
     yield families.counter(

@@ -53,7 +53,7 @@ _EXPOSED_HEADERS = (
     "antiphon-tools-not-offered, antiphon-grammars-not-enforced, antiphon-items-not-told, antiphon-not-stored, antiphon-estimated, "
     "request-id, anthropic-ratelimit-requests-limit, anthropic-ratelimit-requests-remaining, anthropic-ratelimit-requests-reset, "
     "anthropic-ratelimit-tokens-limit, anthropic-ratelimit-tokens-remaining, anthropic-ratelimit-tokens-reset, "
-    "antiphon-model, antiphon-attempts, antiphon-fallback, antiphon-upstream, antiphon-route"
+    "antiphon-model, antiphon-attempts, antiphon-fallback, antiphon-upstream, antiphon-route, antiphon-rewrite"
 )
 
 

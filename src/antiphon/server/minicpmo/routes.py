@@ -216,6 +216,7 @@ class MinicpmoEndpoint:
         service, key, observe = self._service, caller.key, recording.observe_with(recordings)
         driver = Driver(MinicpmoSession(session_config, new_id), client, service.store, metrics=service.metrics, observe=observe)
         settings = ConversationSettings(model=model.name, tenant=caller.tenant, kind=session_config.mode, key_id=key.id if key else "")
+        engine = service.rewriter.around(model.duplex_engine, (model.name,), settings.key_id)
         client.start(attachment, driver)
 
         async def read() -> None:
@@ -223,7 +224,7 @@ class MinicpmoEndpoint:
 
         with service.live_sessions.track(driver, key):
             try:
-                await driver.run(model.duplex_engine, settings, session_config, read)
+                await driver.run(engine, settings, session_config, read)
             except* ApiError as errors:
                 client.fail(first_error(errors))
             except* Exception as errors:  # where a session ends

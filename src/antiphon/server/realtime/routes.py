@@ -151,13 +151,14 @@ class RealtimeEndpoint:
         session, service, observe = RealtimeSession(session_config, new_id), self._service, observe_with(recordings)
         driver = Driver(session, client, service.store, metrics=service.metrics, count_tokens=token_counter(scope), observe=observe)
         settings = conversation_settings(scope, model.name, "realtime")
+        engine = service.rewriter.around(model.live_engine, (model.name,), settings.key_id)
 
         async def accept() -> None:
             await client.accept(driver, lambda listener: upgrade(scope, send, listener))
 
         with self._service.live_sessions.track(driver, request_caller(scope).key):
             try:
-                await driver.run(model.live_engine, settings, session_config, accept)
+                await driver.run(engine, settings, session_config, accept)
             except Exception:  # where a session ends
                 client.close(session_failed())
                 await client.wait_closed()

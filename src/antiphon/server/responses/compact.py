@@ -45,6 +45,7 @@ def compact_conversation(service: Service) -> EndpointFunction:
         # Of a prompt, only the messages: its tools, its format and its limits are those of an answer, not of a summary.
         create_request = structs.replace(create_request, instructions=filled_request.request.instructions, prompt=UNSET)
         prepared_response = await prepare_response(service, request.scope, create_request, size_bytes)
+        prepared_response = structs.replace(prepared_response, rewriter=None)  # a summary is for models to read
         response = await _run(service, request, prepared_response, started_at)
         if response is None:
             return Response(status_code=499)  # the client hung up; only the log sees this

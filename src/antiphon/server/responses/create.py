@@ -28,6 +28,7 @@ from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.core.ids import new_id, new_response_id, padding
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.resolve_request import KnownHistory, resolve_request
+from antiphon.runtime.rewriting.rewriter import Rewriter
 from antiphon.runtime.service import Service
 from antiphon.server.http.answered_by import report_attempts
 from antiphon.server.http.auth import caller_settings, request_caller, track_response
@@ -57,6 +58,7 @@ class PreparedResponse(Struct, frozen=True):
         answer_headers: tell the client what of its request the model does not get, and why it is this model.
         lease: of the memory that its prompt and its files take.
         encrypt_compaction: encrypts a compaction of the conversation; None where there can't be one.
+        rewriter: puts the rewrites around its engine; None for an answer that no client reads.
     """
 
     request: CreateRequest
@@ -68,6 +70,7 @@ class PreparedResponse(Struct, frozen=True):
     store: Store
     lease: BodyLease
     encrypt_compaction: Encrypt | None = None
+    rewriter: Rewriter | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -77,8 +80,16 @@ class PreparedResponse(Struct, frozen=True):
         await unlock_conversation(self.store, self.resolved_request.id)
 
     @property
+    def model_engine(self) -> Engine:
+        """The model's own, without what is put around it for this response."""
+        return self.model.live_engine if self.resolved_request.is_spoken else self.model.engine
+
+    @property
     def engine(self) -> Engine:
-        engine = self.model.live_engine if self.resolved_request.is_spoken else self.model.engine
+        engine = self.model_engine
+        if self.rewriter is not None:  # within the compaction, whose summary is none of the answer
+            names, id = (self.request.model or "", self.model.name), self.resolved_request.id
+            engine = self.rewriter.around(engine, names, self.settings.key_id, replaces=True, only=id)
         if self.session.compaction is None or self.encrypt_compaction is None:
             return engine
         return CompactingEngine(engine, self.session.compaction, self.encrypt_compaction)
@@ -177,7 +188,9 @@ async def _prepare(
         log_omissions(session.omissions, model.name)
     encrypt_compaction = None if session.compaction is None else await _encryption(service, settings.tenant, "compaction")
     headers = {**omitted_headers, **resolution.headers}
-    return PreparedResponse(request, resolved_request, model, session, settings, headers, service.store, lease, encrypt_compaction)
+    return PreparedResponse(
+        request, resolved_request, model, session, settings, headers, service.store, lease, encrypt_compaction, service.rewriter
+    )
 
 
 def _cache_key(request: CreateRequest, session_id: str) -> str:
@@ -238,6 +251,8 @@ class CreateEndpoint:
             reply = await _run_session(scope, client, run)
         if reply is not None:  # only now, when its tokens are counted, do its headers show the remaining limits
             reply.headers.update(headers)
+            if (status := prepared_response.session.rewrite_status) is not None:
+                reply.headers["antiphon-rewrite"] = status
             await reply(scope, receive, send)
         if isinstance(client, EventStream):
             self._service.metrics.stream_events += client.event_count

@@ -65,6 +65,7 @@ _CREATE = Operation(
         "antiphon-tools-not-offered": Header("Tools that the model was not offered.", _NAMES),
         "antiphon-grammars-not-enforced": Header("Tools whose grammar is not enforced.", _NAMES),
         "antiphon-items-not-told": Header("Types of items that were not passed on to the model.", _NAMES),
+        "antiphon-rewrite": Header("What became of rewriting the answer.", {"type": "string", "enum": ["completed", "failed"]}),
         "antiphon-route": Header("Why a request that named a route got its model.", _ROUTE),
     }
     | ANSWER_HEADERS,

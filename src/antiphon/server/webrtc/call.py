@@ -86,6 +86,8 @@ async def _drive(
         observe=observe_with(recordings),
     )
     call.driver = driver
+    settings = conversation_settings(scope, request.model.name, "realtime")
+    engine = service.rewriter.around(request.model.live_engine, (request.model.name,), settings.key_id)
 
     async def begin() -> None:
         client.begin(driver)
@@ -93,9 +95,7 @@ async def _drive(
 
     with service.live_sessions.track(driver, request_caller(scope).key), service.calls.track(call):
         try:
-            await driver.run(
-                request.model.live_engine, conversation_settings(scope, request.model.name, "realtime"), request.session_config, begin
-            )
+            await driver.run(engine, settings, request.session_config, begin)
         except Exception:  # where a session ends
             call.close(session_failed())
             raise

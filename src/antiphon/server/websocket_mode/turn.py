@@ -194,8 +194,8 @@ class Turn:
             self._fail(client.error)
         elif isinstance(client.last_event, TERMINAL_EVENTS):
             self._status = 200
-        if warm_up is not None and warm_up.request is not None and can_prefill(engine):
-            connection.tasks.create_task(prefill(engine, prepared_response.settings, warm_up.request, has_begun))
+        if warm_up is not None and warm_up.request is not None and can_prefill(prepared_response.model_engine):
+            connection.tasks.create_task(prefill(prepared_response.model_engine, prepared_response.settings, warm_up.request, has_begun))
 
     async def _prepare(self, request: ResponseCreate) -> PreparedResponse:
         """Load what the request refers to: from the connection's memory, or from the store."""

@@ -462,10 +462,14 @@ class RewriteInProgress(UnnumberedEvent, kw_only=True, tag="response.rewrite.in_
     """The text is being rewritten; what `response.output_text.done` says is the final text."""
 
 
-UNNUMBERED_EVENTS = (RoutingCompleted, RewriteInProgress)
+class RewriteFailed(UnnumberedEvent, kw_only=True, tag="response.rewrite.failed"):
+    """The text could not be rewritten, and stays as it is; for a profile whose last event says so."""
+
+
+UNNUMBERED_EVENTS = (RoutingCompleted, RewriteInProgress, RewriteFailed)
 """Those that only some profiles show."""
 
-OPENING_EVENTS = (ResponseCreated, ResponseQueued, ResponseInProgress, RoutingCompleted)
+OPENING_EVENTS = (ResponseCreated, ResponseQueued, ResponseInProgress, *UNNUMBERED_EVENTS)
 """Events without output."""
 
 TERMINAL_EVENTS = (ResponseCompleted, ResponseIncomplete, ResponseFailed)
@@ -535,7 +539,7 @@ OriginalEvent = (
 )
 """An event of the original's streams."""
 
-StreamEvent = OriginalEvent | RoutingCompleted | RewriteInProgress
+StreamEvent = OriginalEvent | RoutingCompleted | RewriteInProgress | RewriteFailed
 """An event of a session; a profile decides which of them a client sees."""
 
 _reader: Reader[StreamEvent] = Reader(StreamEvent)

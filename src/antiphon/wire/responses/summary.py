@@ -64,6 +64,12 @@ class CallSummary(Wire, kw_only=True):
     status: Opt[str] = UNSET
 
 
+class RewriteSummary(Wire, kw_only=True):
+    """What became of rewriting the text."""
+
+    status: Literal["failed"] = "failed"
+
+
 class EndOfResponse(Wire, kw_only=True):
     """
     A response that is complete.
@@ -71,6 +77,7 @@ class EndOfResponse(Wire, kw_only=True):
     Attributes:
         output_text: the text of all messages.
         tool_calls: absent where there were none.
+        rewrite: present where the text could not be rewritten, and is the model's own.
     """
 
     id: str
@@ -79,6 +86,7 @@ class EndOfResponse(Wire, kw_only=True):
     output_text: str
     tool_calls: Opt[list[CallSummary]] = UNSET
     incomplete_details: Opt[IncompleteReason] = UNSET
+    rewrite: Opt[RewriteSummary] = UNSET
 
 
 class SummaryResponse(Wire, kw_only=True):

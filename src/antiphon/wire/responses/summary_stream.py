@@ -294,6 +294,7 @@ class SummaryStream:
         self._closing: list[AnySummaryEvent] = []  # what says that an item is complete, until it is sure that it is
         self._texts: list[str] = []
         self._tool_calls: list[CallSummary] = []
+        self._rewrite: Opt[summary.RewriteSummary] = UNSET
         self._is_over = False
 
     def translate(self, event: StreamEvent) -> list[AnySummaryEvent]:
@@ -332,6 +333,9 @@ class SummaryStream:
     def _on_rewrite(self, _event: events.RewriteInProgress, out: list[AnySummaryEvent]) -> None:
         out.append(summary.SummaryRewrite())
 
+    def _on_rewrite_failed(self, _event: events.RewriteFailed, _out: list[AnySummaryEvent]) -> None:
+        self._rewrite = summary.RewriteSummary()
+
     def _on_end(self, event: events.ResponseCompleted | events.ResponseIncomplete, out: list[AnySummaryEvent]) -> None:
         response = event.response
         if _is_filtered(response):
@@ -345,6 +349,7 @@ class SummaryStream:
             output_text="".join(self._texts),
             tool_calls=self._tool_calls or UNSET,
             incomplete_details=incomplete_reason(response),
+            rewrite=self._rewrite,
         )
         out.append(summary.SummaryCompleted(response=end))
         self._is_over = True
@@ -457,6 +462,7 @@ _HANDLERS: Mapping[type, _Handler] = {
     events.ResponseCreated: SummaryStream._on_created,
     events.RoutingCompleted: SummaryStream._on_routing,
     events.RewriteInProgress: SummaryStream._on_rewrite,
+    events.RewriteFailed: SummaryStream._on_rewrite_failed,
     events.ResponseCompleted: SummaryStream._on_end,
     events.ResponseIncomplete: SummaryStream._on_end,
     events.ResponseFailed: SummaryStream._on_failed,

@@ -1,0 +1,158 @@
+"""The processes that apply rules, as the server uses them."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from typing import cast
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from antiphon.runtime.rewriting.annotations import Edit
+from antiphon.runtime.rewriting.failure import RewriteFailed
+from antiphon.subprocesses import reap, spawn
+
+PROCESS_MODULE = ("-m", "antiphon.runtime.rewriting.rule_process")
+
+MAX_PROCESSES = 4
+"""
+A text takes about a millisecond, so one is enough for most servers. While a rule runs away with one client's text, the
+others serve the other clients.
+"""
+
+
+class RuleTask(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    A text, and what to do with it.
+
+    Attributes:
+        rules: each a pattern, what takes its place, and whether letters' case is ignored.
+    """
+
+    text: str
+    rules: Sequence[tuple[str, str, bool]]
+    skip_code: bool
+    max_chars: int
+
+
+class RuleResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of it: the text and the edits of each rule, or an error."""
+
+    text: str = ""
+    edits: list[list[Edit]] = []
+    error: str | None = None
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(RuleResult)
+
+
+class RulePool:
+    """
+    A few processes, started when they are needed. Who waits for one too long, or stops waiting for its answer, cancels
+    the call: the process is then killed, as nothing else stops it.
+    """
+
+    def __init__(self, max_processes: int = MAX_PROCESSES) -> None:
+        self._free_slots = asyncio.Semaphore(max_processes)
+        self._idle_processes: list[_RuleProcess] = []
+        self._holder_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._is_stopped = False
+
+    async def apply(self, task: RuleTask, holder: str = "") -> RuleResult:
+        """
+        The result of a task.
+
+        Args:
+            holder: whose text it is; each has one process at a time.
+
+        Raises:
+            RewriteFailed: the process died, or the text can't be processed, or became too long.
+        """
+        try:
+            line = _encoder.encode(task) + b"\n"
+        except UnicodeEncodeError:
+            raise RewriteFailed("it has characters that are no Unicode text") from None
+        async with self._holder_lock(holder), self._free_slots:
+            process = await self._take_process()
+            try:
+                result = await process.ask(line)
+            except BaseException:
+                await asyncio.shield(process.stop())
+                raise
+            if self._is_stopped:
+                await process.stop()
+            else:
+                self._idle_processes.append(process)
+        if result.error is not None:
+            raise RewriteFailed(result.error)
+        return result
+
+    async def stop(self) -> None:
+        """End the processes; idempotent."""
+        self._is_stopped = True
+        processes, self._idle_processes = self._idle_processes, []
+        for process in processes:
+            await process.stop()
+
+    def _holder_lock(self, holder: str) -> asyncio.Lock:
+        lock = self._holder_locks.get(holder)
+        if lock is None:
+            lock = self._holder_locks[holder] = asyncio.Lock()
+        return lock
+
+    async def _take_process(self) -> "_RuleProcess":
+        while self._idle_processes:
+            process = self._idle_processes.pop()
+            if not process.is_over:
+                return process
+            await process.stop()
+        process = _RuleProcess()
+        await process.start()
+        return process
+
+
+class _RuleProcess(asyncio.Protocol):
+    """One process, and our end of its socket."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self._process: asyncio.subprocess.Process | None = None
+        self._transport: asyncio.WriteTransport | None = None
+        self._answer: asyncio.Future[RuleResult] | None = None
+        self._buffer = bytearray()
+
+    async def start(self) -> None:
+        try:
+            self._process = await spawn((sys.executable, "-P", *PROCESS_MODULE), lambda: self)
+        except OSError as error:
+            raise RewriteFailed(f"the process of the rules could not be started: {error.strerror}") from None
+
+    async def ask(self, line: bytes) -> RuleResult:
+        if self.is_over or self._transport is None:
+            raise RewriteFailed("the process of the rules died")
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(line)
+        return await self._answer
+
+    async def stop(self) -> None:
+        self.is_over = True
+        if self._transport is not None:
+            self._transport.close()
+        if self._process is not None:
+            await reap(self._process, 0)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's is no subclass
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if self._buffer.endswith(b"\n") and self._answer is not None and not self._answer.done():
+            self._answer.set_result(_decoder.decode(self._buffer))
+            self._buffer.clear()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self.is_over = True
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(RewriteFailed("the process of the rules died"))
+            self._answer.exception()
