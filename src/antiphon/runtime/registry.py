@@ -26,12 +26,12 @@ from antiphon.engine_api.options import ConversationKind
 from antiphon.engines.duplex.options import can_adapt
 from antiphon.engines.duplex.vision import OcrReader, new_ocr_reader
 from antiphon.errors import ClientError, missing_parameter, model_not_found, only_embeds
+from antiphon.runtime.balancing.balanced_engine import BalancedEngine
+from antiphon.runtime.balancing.build import NULL_ROUTING_OBSERVER, build_engine, check_fallbacks
+from antiphon.runtime.balancing.fallback_engine import FallbackEngine
+from antiphon.runtime.balancing.upstreams import RoutingObserver, UpstreamPool, UpstreamView
 from antiphon.runtime.core import lazy
 from antiphon.runtime.core.engine_types import ENGINES, NATIVE_ENGINES
-from antiphon.runtime.routing.balanced_engine import BalancedEngine
-from antiphon.runtime.routing.build import NULL_ROUTING_OBSERVER, build_engine, check_fallbacks
-from antiphon.runtime.routing.fallback_engine import FallbackEngine
-from antiphon.runtime.routing.upstreams import RoutingObserver, UpstreamPool, UpstreamView
 from antiphon.runtime.scheduling.base import POOLED_ENGINES, Coordinator, Worker
 from antiphon.runtime.scheduling.engine import QueuedEngine
 from antiphon.runtime.scheduling.local import LocalCoordinator

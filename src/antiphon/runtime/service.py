@@ -37,8 +37,8 @@ from antiphon.runtime.recording.recorder import Recorder
 from antiphon.runtime.recording.spool import SpoolLimits
 from antiphon.runtime.registry import ModelRegistry, ServedModel
 from antiphon.runtime.rewriting.rewriter import Rewriter
-from antiphon.runtime.routes.features import RouteFeatures
-from antiphon.runtime.routes.router import Abilities, Router
+from antiphon.runtime.routing.features import RouteFeatures
+from antiphon.runtime.routing.router import Abilities, Router
 from antiphon.runtime.scheduling.engine import QueuedEngine
 from antiphon.runtime.scheduling.local import LocalCoordinator
 from antiphon.runtime.speech.service import SpeechService

@@ -18,8 +18,8 @@ from antiphon.engine_api.engine import BuildContext
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.remote.engine import RemoteEngine
 from antiphon.link import StreamLinkTransport
+from antiphon.runtime.balancing.build import build_engine
 from antiphon.runtime.core.engine_types import ENGINES, load_builder
-from antiphon.runtime.routing.build import build_engine
 from antiphon.runtime.speech.service import SpeechService
 from antiphon.runtime.workers.child_engine import embedded_engine
 from antiphon.runtime.workers.server import ConversationServer

@@ -7,9 +7,9 @@ from pathlib import Path
 from antiphon.config.load import ModelEntry
 from antiphon.engine_api.engine import BuildContext
 from antiphon.engine_api.options import ConversationSettings
-from antiphon.runtime.routing.build import build_engine
-from antiphon.runtime.routing.options import BalanceOptions, UpstreamLimits
-from antiphon.runtime.routing.upstreams import ModelUpstream, UpstreamPool
+from antiphon.runtime.balancing.build import build_engine
+from antiphon.runtime.balancing.options import BalanceOptions, UpstreamLimits
+from antiphon.runtime.balancing.upstreams import ModelUpstream, UpstreamPool
 from support.contracts.engines import Listener
 
 CONTEXT = BuildContext(weights_folder=Path(), base_folder=Path())

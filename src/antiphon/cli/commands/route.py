@@ -17,8 +17,8 @@ from antiphon.runtime.speech import service as speech
 
 if TYPE_CHECKING:
     from antiphon.runtime.registry import ServedModel
-    from antiphon.runtime.routes.features import RouteFeatures
-    from antiphon.runtime.routes.router import Explanation, Router, RuleTrial
+    from antiphon.runtime.routing.features import RouteFeatures
+    from antiphon.runtime.routing.router import Explanation, Router, RuleTrial
     from antiphon.wire.responses.request import CreateRequest
 
 _BEST_SCORES = 3

@@ -11,7 +11,7 @@ from antiphon.config.routing import routing_problems
 from antiphon.engine_api.engine import BuildContext, Engine
 from antiphon.errors import ServerError
 from antiphon.installation import missing_modules
-from antiphon.runtime.routing.build import build_engine, fallback_problems
+from antiphon.runtime.balancing.build import build_engine, fallback_problems
 from antiphon.runtime.webhooks.endpoint import build_endpoints
 from antiphon.weights import catalogue, fetch, verify
 

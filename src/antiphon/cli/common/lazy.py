@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from antiphon.engines.local import llama_server as llama_server
     from antiphon.runtime import prompts as prompts, registry as registry, resolve_request as resolve_request, service as service
     from antiphon.runtime.core import encrypted_content as encrypted_content, metrics as metrics
-    from antiphon.runtime.routes import features as features, router as router
+    from antiphon.runtime.routing import features as features, router as router
     from antiphon.server.processes import run as run, supervisor as supervisor
     from antiphon.server.responses import routing as routing
     from antiphon.server.transport import logs as logs
@@ -29,10 +29,10 @@ else:
         "registry": "antiphon.runtime.registry",
         "metrics": "antiphon.runtime.core.metrics",
         "resolve_request": "antiphon.runtime.resolve_request",
-        "router": "antiphon.runtime.routes.router",
+        "router": "antiphon.runtime.routing.router",
         "request": "antiphon.wire.responses.request",
         "routing": "antiphon.server.responses.routing",
-        "features": "antiphon.runtime.routes.features",
+        "features": "antiphon.runtime.routing.features",
         "encrypted_content": "antiphon.runtime.core.encrypted_content",
         "run": "antiphon.server.processes.run",
         "supervisor": "antiphon.server.processes.supervisor",

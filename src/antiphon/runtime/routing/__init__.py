@@ -1,1 +1,1 @@
-"""Who answers a request: one of a model's upstreams, or another model."""
+"""Chooses the model of a request that leaves the choice to the server."""

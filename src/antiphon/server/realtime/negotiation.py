@@ -8,7 +8,7 @@ from antiphon.errors import ClientError, invalid_value
 from antiphon.protocols.realtime.settings import RealtimeSessionConfig
 from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.registry import ServedModel
-from antiphon.runtime.routes.features import RouteFeatures, estimate_tokens, route_caller
+from antiphon.runtime.routing.features import RouteFeatures, estimate_tokens, route_caller
 from antiphon.runtime.service import Service
 from antiphon.server.http.operation import Parameter
 from antiphon.server.live.recording import RECORD_PARAMETER

@@ -10,7 +10,7 @@ from antiphon.protocols.responses.request import has_audio_output
 from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.resolve_request import KnownHistory, load_history
-from antiphon.runtime.routes.features import (
+from antiphon.runtime.routing.features import (
     FINGERPRINT_CHARACTERS,
     TOKENS_PER_IMAGE,
     RouteFeatures,
@@ -20,7 +20,7 @@ from antiphon.runtime.routes.features import (
     route_caller,
     stable_instructions,
 )
-from antiphon.runtime.routes.router import Resolution
+from antiphon.runtime.routing.router import Resolution
 from antiphon.runtime.service import Service
 from antiphon.wire.codec.types import Wire, encode
 from antiphon.wire.responses import items, parts, tools

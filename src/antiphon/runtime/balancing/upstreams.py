@@ -19,10 +19,10 @@ from antiphon.engine_api.engine import Engine
 from antiphon.engine_api.events import ResponseFailed
 from antiphon.engines.upstream.circuit_breaker import CircuitBreaker, CircuitState
 from antiphon.engines.upstream.client import MAX_REST_S, rest_jitter
-from antiphon.runtime.routing.choice import Candidate, Choice, choose, rank
-from antiphon.runtime.routing.failures import CONSEQUENCES, OPERATOR_REST_S, FailureKind, classify, describe_failure, is_temporary, rest_s
-from antiphon.runtime.routing.limits import RATE_WINDOW_S, RetryBudget, SlidingWindow
-from antiphon.runtime.routing.options import BalanceOptions, UpstreamLimits
+from antiphon.runtime.balancing.choice import Candidate, Choice, choose, rank
+from antiphon.runtime.balancing.failures import CONSEQUENCES, OPERATOR_REST_S, FailureKind, classify, describe_failure, is_temporary, rest_s
+from antiphon.runtime.balancing.limits import RATE_WINDOW_S, RetryBudget, SlidingWindow
+from antiphon.runtime.balancing.options import BalanceOptions, UpstreamLimits
 
 SLOW_START_WEIGHT = 0.1
 """An upstream that is well again begins with this part of its weight: being empty, it would get all requests at once."""

@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from antiphon.runtime.routes.classifier import MIN_LEARNT_EXAMPLES, ExampleClassifier, TextVectors
+from antiphon.runtime.routing.classifier import MIN_LEARNT_EXAMPLES, ExampleClassifier, TextVectors
 from support.runtime.word_embedder import WordEmbedder, embed_words
 
 

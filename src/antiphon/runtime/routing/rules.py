@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from antiphon.config.routing import RouteRule, compile_pattern, parse_hours
-from antiphon.runtime.routes.features import RouteFacts
+from antiphon.runtime.routing.features import RouteFacts
 
 
 class Observation(NamedTuple):

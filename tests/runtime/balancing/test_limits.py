@@ -2,7 +2,7 @@
 
 from hypothesis import given, strategies as st
 
-from antiphon.runtime.routing.limits import FREE_RETRIES, RetryBudget, SlidingWindow
+from antiphon.runtime.balancing.limits import FREE_RETRIES, RetryBudget, SlidingWindow
 from support.runtime.pools import Clock
 
 steps = st.lists(st.tuples(st.floats(0, 30), st.integers(1, 9)), max_size=60)

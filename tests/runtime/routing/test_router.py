@@ -13,8 +13,8 @@ from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.routing import RouteDecision
 from antiphon.errors import ClientError, model_not_found
 from antiphon.runtime.core.metrics import Metrics
-from antiphon.runtime.routes.features import RouteCaller, RouteFeatures
-from antiphon.runtime.routes.router import (
+from antiphon.runtime.routing.features import RouteCaller, RouteFeatures
+from antiphon.runtime.routing.router import (
     MAX_HEADER_BYTES,
     MAX_STICKY_CONVERSATIONS,
     STICK_S,

@@ -11,7 +11,7 @@ from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import ConversationSettings, FunctionTool, JsonSchema, Sampling
 from antiphon.engines.scripted.engine import ScriptedEngine
 from antiphon.engines.scripted.script import Script
-from antiphon.runtime.routing.suitability import adapt, fits, missing_ability
+from antiphon.runtime.balancing.suitability import adapt, fits, missing_ability
 from support.contracts.engines import Listener
 from support.engines.upstreams import HALF, Server, ask, closing, whole
 from support.runtime.pools import Observer, before_all

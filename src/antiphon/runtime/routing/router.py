@@ -22,12 +22,12 @@ from antiphon.errors import ApiError, ServerError
 from antiphon.installation import install_hint, missing_modules
 from antiphon.offload import offload
 from antiphon.runtime.core.metrics import Metrics
-from antiphon.runtime.routes.features import RouteCaller, RouteFacts, RouteFeatures, classified_text, missing_ability
-from antiphon.runtime.routes.language import detect_language
-from antiphon.runtime.routes.rules import CompiledRule, Observation
+from antiphon.runtime.routing.features import RouteCaller, RouteFacts, RouteFeatures, classified_text, missing_ability
+from antiphon.runtime.routing.language import detect_language
+from antiphon.runtime.routing.rules import CompiledRule, Observation
 
 if TYPE_CHECKING:
-    from antiphon.runtime.routes.classifier import ExampleClassifier, Score, TextEmbedder, TextVectors
+    from antiphon.runtime.routing.classifier import ExampleClassifier, Score, TextEmbedder, TextVectors
 
 ROUTE_HEADER = "antiphon-route"
 MAX_HEADER_BYTES = 256
@@ -258,7 +258,7 @@ class Router(Generic[ModelT]):
             return
         if missing_modules(("numpy",)):
             raise ServerError(f"`routing.examples` needs numpy, which is not installed. {install_hint('embeddings')}")
-        classifier = importlib.import_module("antiphon.runtime.routes.classifier")  # numpy takes 100 ms to load
+        classifier = importlib.import_module("antiphon.runtime.routing.classifier")  # numpy takes 100 ms to load
         embedder = self._new_embedder() if self._new_embedder else classifier.new_embedder(self._weights / EMBEDDING_MODEL)
         self._vectors = vectors = classifier.TextVectors(embedder, self._vectors_file, self._notice)
         await vectors.start()

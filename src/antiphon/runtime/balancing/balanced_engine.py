@@ -19,11 +19,11 @@ from antiphon.engine_api.engine import CountingEngine, Deliver, EngineConversati
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.errors import SHUTTING_DOWN_CODE, ApiError, UpstreamError, overloaded_error
 from antiphon.offload import offload
-from antiphon.runtime.routing.affinity import affinity_key
-from antiphon.runtime.routing.conversation import RoutedConversation, RoutedRequest, Try
-from antiphon.runtime.routing.failures import CONSEQUENCES, STALL_CAUSE, FailureKind, classify, describe_failure
-from antiphon.runtime.routing.options import BalanceOptions
-from antiphon.runtime.routing.upstreams import ModelUpstream, NoUpstream, UpstreamPool
+from antiphon.runtime.balancing.affinity import affinity_key
+from antiphon.runtime.balancing.conversation import RoutedConversation, RoutedRequest, Try
+from antiphon.runtime.balancing.failures import CONSEQUENCES, STALL_CAUSE, FailureKind, classify, describe_failure
+from antiphon.runtime.balancing.options import BalanceOptions
+from antiphon.runtime.balancing.upstreams import ModelUpstream, NoUpstream, UpstreamPool
 
 PATIENCE_FACTOR = 5.0
 """An upstream that says nothing is left no sooner than after so many times its usual time to the first output."""

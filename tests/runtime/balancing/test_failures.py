@@ -5,7 +5,7 @@ import pytest
 from antiphon.engine_api.events import ResponseFailed
 from antiphon.engines.upstream.faults import error_from_response, error_from_stream
 from antiphon.errors import UpstreamError, shutting_down
-from antiphon.runtime.routing.failures import CONSEQUENCES, FailureKind, classify, is_temporary, rest_s
+from antiphon.runtime.balancing.failures import CONSEQUENCES, FailureKind, classify, is_temporary, rest_s
 
 
 def failure(status, headers=None, body=b"{}"):

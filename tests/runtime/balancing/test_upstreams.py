@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.engine_api.events import ResponseFailed
 from antiphon.errors import ApiError, UpstreamError
-from antiphon.runtime.routing.upstreams import NoUpstream
+from antiphon.runtime.balancing.upstreams import NoUpstream
 from support.runtime.pools import Clock, Observer, pool_of, settle
 
 

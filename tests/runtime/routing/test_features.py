@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from antiphon.engine_api.capabilities import Capabilities
-from antiphon.runtime.routes.features import (
+from antiphon.runtime.routing.features import (
     MAX_TEXT_CHARACTERS,
     RouteFeatures,
     classified_text,

@@ -8,11 +8,11 @@ from msgspec import structs
 from antiphon.config.load import ModelEntry
 from antiphon.engine_api.engine import BuildContext, Engine, UpstreamObserver
 from antiphon.errors import ServerError, did_you_mean, quote_list
+from antiphon.runtime.balancing.balanced_engine import BalancedEngine
+from antiphon.runtime.balancing.fallback_engine import FallbackEngine, FindEngine
+from antiphon.runtime.balancing.options import BalanceOptions, UpstreamTable, engine_options, is_routed, parse_balance, parse_upstreams
+from antiphon.runtime.balancing.upstreams import ModelUpstream, RoutingObserver, UpstreamPool
 from antiphon.runtime.core.engine_types import load_builder
-from antiphon.runtime.routing.balanced_engine import BalancedEngine
-from antiphon.runtime.routing.fallback_engine import FallbackEngine, FindEngine
-from antiphon.runtime.routing.options import BalanceOptions, UpstreamTable, engine_options, is_routed, parse_balance, parse_upstreams
-from antiphon.runtime.routing.upstreams import ModelUpstream, RoutingObserver, UpstreamPool
 
 _DEFAULT_QUEUE = 1024  # as `engines.upstream.client.UpstreamOptions` has them
 _DEFAULT_QUEUE_S = 60.0

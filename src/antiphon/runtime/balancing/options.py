@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from antiphon.engine_api.model_options import convert_options
 from antiphon.errors import ServerError, quote_list
-from antiphon.runtime.routing.failures import FallbackReason
+from antiphon.runtime.balancing.failures import FallbackReason
 
 BALANCED_ENGINES = ("chat", "responses")
 """Engines that may have several upstreams, or fallbacks: each of their requests is one by itself."""

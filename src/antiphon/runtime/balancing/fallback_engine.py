@@ -14,11 +14,11 @@ from antiphon.engine_api.engine import CountingEngine, Deliver, Engine, EngineCo
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engine_api.token_estimate import estimate_input_tokens
 from antiphon.offload import offload
-from antiphon.runtime.routing.conversation import Request, RoutedConversation, RoutedRequest
-from antiphon.runtime.routing.failures import CONSEQUENCES, FallbackReason, classify
-from antiphon.runtime.routing.options import BalanceOptions
-from antiphon.runtime.routing.suitability import adapt, fits, missing_ability
-from antiphon.runtime.routing.upstreams import RoutingObserver
+from antiphon.runtime.balancing.conversation import Request, RoutedConversation, RoutedRequest
+from antiphon.runtime.balancing.failures import CONSEQUENCES, FallbackReason, classify
+from antiphon.runtime.balancing.options import BalanceOptions
+from antiphon.runtime.balancing.suitability import adapt, fits, missing_ability
+from antiphon.runtime.balancing.upstreams import RoutingObserver
 
 FindEngine = Callable[[str], Engine]
 """The engine of the model of that name; it is there, as that was checked at the start."""

@@ -8,7 +8,7 @@ import uvloop
 
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.options import ConversationSettings
-from antiphon.runtime.routing.affinity import affinity_key
+from antiphon.runtime.balancing.affinity import affinity_key
 from support.contracts.engines import Listener
 from support.engines.upstreams import CUT, DONE, HALF, STREAM_HEAD, Server, ask, chunk, closing, event, streamed, whole
 from support.runtime.pools import Observer, answer_to, before_all

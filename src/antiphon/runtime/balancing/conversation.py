@@ -10,7 +10,7 @@ from antiphon.engine_api import commands, events
 from antiphon.engine_api.engine import Deliver, Engine, EngineConversation, EngineOverrun, deliver_nowhere, overrun_event
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.errors import ApiError, UpstreamError, shutting_down
-from antiphon.runtime.routing.failures import STALL_CAUSE, describe_failure
+from antiphon.runtime.balancing.failures import STALL_CAUSE, describe_failure
 
 MAX_EVENTS_BEFORE_OUTPUT = 1024
 """More events than this are passed on though none of them is output."""

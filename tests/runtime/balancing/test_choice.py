@@ -6,7 +6,7 @@ from collections import Counter
 
 from hypothesis import given, strategies as st
 
-from antiphon.runtime.routing.choice import Candidate, choose, load_bound, rank
+from antiphon.runtime.balancing.choice import Candidate, choose, load_bound, rank
 
 FACTOR = 1.25
 

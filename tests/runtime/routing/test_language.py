@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from antiphon.config.routing import LANGUAGES
-from antiphon.runtime.routes.language import detect_language
+from antiphon.runtime.routing.language import detect_language
 
 SENTENCES = [
     ("ar", "اكتب قصيدة عن البحر"),

@@ -12,11 +12,11 @@ from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import EngineOverrun
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.errors import ApiError
-from antiphon.runtime.routing.affinity import affinity_key
-from antiphon.runtime.routing.balanced_engine import BalancedEngine, common_capabilities
-from antiphon.runtime.routing.conversation import is_output
-from antiphon.runtime.routing.options import BalanceOptions, UpstreamLimits
-from antiphon.runtime.routing.upstreams import ModelUpstream, UpstreamPool
+from antiphon.runtime.balancing.affinity import affinity_key
+from antiphon.runtime.balancing.balanced_engine import BalancedEngine, common_capabilities
+from antiphon.runtime.balancing.conversation import is_output
+from antiphon.runtime.balancing.options import BalanceOptions, UpstreamLimits
+from antiphon.runtime.balancing.upstreams import ModelUpstream, UpstreamPool
 from support.contracts.engines import Listener
 from support.engines.upstreams import ask
 from support.runtime.pools import Clock, Observer

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from antiphon.config.routing import RouteCondition, RouteRule
-from antiphon.runtime.routes.features import RouteCaller, RouteFacts, RouteFeatures
-from antiphon.runtime.routes.rules import CompiledRule
+from antiphon.runtime.routing.features import RouteCaller, RouteFacts, RouteFeatures
+from antiphon.runtime.routing.rules import CompiledRule
 
 ZONE = timezone(timedelta(hours=2), "EET")
 

@@ -1,0 +1,1 @@
+"""Who answers a request: one of a model's upstreams, or another model."""
