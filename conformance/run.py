@@ -1,10 +1,10 @@
 """
 Run every client's suite in an environment of its own, against one server.
 
-    python conformance/run.py PROGRAM MODEL [CLIENT ...]
+    python conformance/run.py PROGRAM MODEL [--short] [CLIENT ...]
 
 PROGRAM is the `antiphon` to start. It serves `parrot`, which says what `parrot.toml` says, and MODEL, a name of the catalogue, for those
-suites that want real answers. Environments are kept in the user's cache, under the hash of what they are made from, for every checkout.
+suites that want real answers. `--short` leaves out LARGE ones. Environments are kept in the user's cache, under the hash of what they are made from, for every checkout.
 """
 
 import array
@@ -39,6 +39,9 @@ AT_ONCE = 3
 
 SLOWEST = ("openbmb_realtime", "openai_python", "livekit")
 """Begun first, so that none of them is what all wait for at the end."""
+
+LARGE = ("aider", "chat_programs", "llm", "opencode")
+"""Environments of hundreds of megabytes, for clients of a protocol that others try as well."""
 
 MODELS = """
 [queue]
@@ -193,7 +196,9 @@ def agrees(client: Path, environ: dict[str, str]) -> bool:
 
 def main(program: Path, model: str, only: list[str]) -> int:
     """Every client's suite; 0 when all pass."""
-    clients = sorted(path for path in HERE.iterdir() if path.is_dir() and (not only or path.name in only) and path.name != "__pycache__")
+    left_out = {"__pycache__", *(LARGE if "--short" in only else ())}
+    only = [name for name in only if name != "--short"]
+    clients = sorted(path for path in HERE.iterdir() if path.is_dir() and (not only or path.name in only) and path.name not in left_out)
     clients.sort(key=lambda client: client.name not in SLOWEST)
     with ThreadPoolExecutor(AT_ONCE) as runners, serving(program, model) as url, tempfile.TemporaryDirectory() as folder:
         environ = os.environ | {"ANTIPHON": str(program), "ANTIPHON_URL": url, "ANTIPHON_MODEL": model}

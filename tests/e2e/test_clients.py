@@ -13,7 +13,17 @@ PROGRAM = Path(sys.executable).with_name("antiphon")
 @pytest.mark.first
 @pytest.mark.weights
 def test_every_official_client_agrees(record_property):
-    command = [sys.executable, str(SUITES), str(PROGRAM), "smollm2-135m-instruct"]
+    _run(record_property, "--short")
+
+
+@pytest.mark.long
+@pytest.mark.weights
+def test_programs_with_large_environments_agree(record_property):
+    _run(record_property, "aider", "chat_programs", "llm")
+
+
+def _run(record_property, *options):
+    command = [sys.executable, str(SUITES), str(PROGRAM), "smollm2-135m-instruct", *options]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert done.returncode == 0, done.stdout
     for line in done.stdout.splitlines():
