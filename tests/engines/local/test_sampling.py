@@ -46,3 +46,10 @@ def test_an_extra_of_a_wrong_type_is_refused_by_name(extra):
     with pytest.raises(ClientError) as raised:
         request_fields(Sampling(extra=extra), {})
     assert raised.value.param == name
+
+
+def test_a_bias_of_tokens_is_refused_as_clients_number_them_by_another_tokenizer():
+    with pytest.raises(ClientError) as refused:
+        request_fields(Sampling(extra={"logit_bias": {"50256": -100}}), {})
+    assert (refused.value.code, refused.value.param) == ("unsupported_parameter", "logit_bias")
+    assert "logit_bias" not in request_fields(Sampling(extra={"logit_bias": {}}), {})

@@ -29,7 +29,8 @@ def found_by_schemathesis(base_url, folder, *options, examples=20):
     """All that it says, if it found something."""
     command = [
         *[Path(sys.executable).with_name("schemathesis"), "run", f"{base_url}/openapi.json", *options],
-        *["--exclude-path-regex", "^/v1/audio/"],  # of which this server, without ears and a voice, says 501
+        # Of audio this server, without ears and a voice, says 501; `/chat/completions` is the route of the same name below `/v1`.
+        *["--exclude-path-regex", "^/v1/audio/|^/chat/"],
         *["--exclude-checks", "positive_data_acceptance", "--continue-on-failure", "--no-shrink", "--no-color"],
         *["--max-examples", EXAMPLES or str(examples), "--seed", SEED],
     ]
@@ -65,7 +66,6 @@ def quiet_url(tmp_path):
 # What a response is made of has more fields than all else together, and its items are half of them.
 MANY_FIELDS = [
     "createChatCompletion",
-    "createChatCompletionWithoutVersion",
     "createResponse",
     "countInputTokens",
     "compactResponse",
