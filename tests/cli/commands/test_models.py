@@ -24,6 +24,7 @@ def test_list_as_json_tells_the_default_of_each_kind(antiphon):
         "turn": "smart-turn-v3.2",
         "stt": "moonshine-tiny-en",
         "tts": "piper-en-us-joe-medium",
+        "embedding": "all-minilm-l6-v2",
     }
     assert {model["state"] for model in models} == {"absent"}
 

@@ -8,6 +8,8 @@ import threading
 import openai
 import pytest
 
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.server.chat.relay import can_relay, read_head
 from antiphon.server.processes.run import background_server
 from support.engines.upstreams import CUT, DONE, STREAM_HEAD, chunk, closing, whole
 from support.server.plain_http import post
@@ -203,6 +205,27 @@ def test_stored_completions_are_not_offered_and_nothing_is_stored_elsewhere(tmp_
     with serving(tmp_path, SPOKEN) as (base_url, upstream):
         _, headers, _ = post(base_url, {**ASK, "stream": True, "store": True, "metadata": {"a": "b"}}, PATH)
         assert headers["antiphon-not-stored"] == "1" and not {"store", "metadata"} & asked(upstream)[0].keys()
+
+
+TAKING = Capabilities(relays=("chat/completions", "embeddings"))
+SPOKEN_FIELDS = {"modalities": ["text", "audio"], "audio": {"voice": "v", "format": "wav"}}
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "fields", "is_passed_on"),
+    [
+        (Capabilities(), {}, False),
+        (Capabilities(relays=("embeddings",)), {}, False),
+        (TAKING, {}, True),
+        (TAKING, {"n": 20, "stream": True, "tools": [], "top_k": 3}, True),
+        (TAKING, SPOKEN_FIELDS, False),
+        (Capabilities(relays=TAKING.relays, audio_out=True), SPOKEN_FIELDS, True),
+        (TAKING, {"messages": [{"content": [{"type": "file", "file": {"file_id": "file-1"}}]}]}, False),
+    ],
+)
+def test_a_chat_goes_on_as_it_came_where_the_engine_takes_it_so_and_nothing_is_added(capabilities, fields, is_passed_on):
+    body = json.dumps({**ASK, **fields}).encode()
+    assert can_relay(capabilities, read_head(body), body) is is_passed_on
 
 
 # Texts to continue

@@ -119,8 +119,8 @@ class RelaySession:
                 return [ReportRetry()]
             case engine_events.ResponseEnded(reason="cancelled"):  # by the engine on its own, as the client still waits
                 return self._fail(ServerError("The model was stopped before it had finished.", code="server_error"))
-            case engine_events.ResponseEnded():
-                self.outcome = "completed"
+            case engine_events.ResponseEnded(reason=reason):
+                self.outcome = "completed" if reason == "stop" else "incomplete"
                 return [Close()]
             case engine_events.ResponseFailed():
                 return self._fail(engine_error(event))

@@ -5,6 +5,7 @@ from msgspec import Struct
 from starlette.types import Scope
 
 from antiphon.engine_api import commands
+from antiphon.engine_api.capabilities import Capabilities
 from antiphon.offload import offload
 from antiphon.protocols.chat.relay import RelayEncoder, RelaySession
 from antiphon.runtime.core.ids import new_id
@@ -65,10 +66,13 @@ async def prepare_relayed_chat(service: Service, scope: Scope, body: bytes) -> P
     if head is None:
         return None
     model = service.registry.find(head.model or None)
-    capabilities = model.engine.capabilities
-    if CHAT_PATH not in capabilities.relays or (head.is_spoken and not capabilities.audio_out and model.live_engine is not model.engine):
-        return None
-    return None if _OWN_FILES in body else prepare_relay(service, scope, CHAT_PATH, body, head, model)
+    return prepare_relay(service, scope, CHAT_PATH, body, head, model) if can_relay(model.engine.capabilities, head, body) else None
+
+
+def can_relay(capabilities: Capabilities, head: RelayHead, body: bytes) -> bool:
+    """Whether a chat can be passed on as it came: its engine takes it so, and this server has nothing to add."""
+    needs_voice = head.is_spoken and not capabilities.audio_out
+    return CHAT_PATH in capabilities.relays and not needs_voice and _OWN_FILES not in body
 
 
 def prepare_relay(service: Service, scope: Scope, path: str, body: bytes, head: RelayHead, model: ServedModel) -> PreparedChat:
