@@ -69,6 +69,16 @@ engine = "scripted"
 duplex = {{ lost = {{ at = 3 }} }}
 
 [[models]]
+name = "parrot-behind"
+engine = "chat"
+base_url = "http://127.0.0.1:{port}/v1"
+model = "parrot"
+
+[[models]]
+name = "all-minilm-l6-v2"
+engine = "embeddings"
+
+[[models]]
 name = "{model}"
 engine = "local"
 model = "{model}"
@@ -82,7 +92,7 @@ def serving(program: Path, model: str):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as home:
-        Path(home, "antiphon.toml").write_text(MODELS.format(script=HERE / "parrot.toml", model=model))
+        Path(home, "antiphon.toml").write_text(MODELS.format(script=HERE / "parrot.toml", model=model, port=port))
         command = [program, "serve", "--port", str(port)]
         environ = os.environ | {"ANTIPHON_HOME": home}
         with subprocess.Popen(command, cwd=home, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:

@@ -6,7 +6,7 @@ import openai
 import pytest
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import tool
-from langchain_openai import ChatOpenAI
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from pydantic import BaseModel
 
 
@@ -86,3 +86,25 @@ def test_a_real_model():
     )
     assert model.invoke("What is the capital of France?").text.strip()
     assert "".join(chunk.text for chunk in model.stream("Say hello.")).strip()
+
+
+def test_vectors_of_texts():
+    embeddings = OpenAIEmbeddings(
+        model="all-minilm-l6-v2", base_url=os.environ["ANTIPHON_URL"], api_key="none", max_retries=0, check_embedding_ctx_length=False
+    )
+    near, far = embeddings.embed_documents(["How is the weather today?", "The train was late."])
+    question = embeddings.embed_query("Is it sunny outside?")
+    likeness = [sum(a * b for a, b in zip(question, other, strict=True)) for other in (near, far)]
+    assert len(question) == 384 and likeness[0] > likeness[1] + 0.2
+
+
+def test_tokens_in_the_place_of_texts_are_refused_with_what_to_do():
+    with pytest.raises(openai.BadRequestError, match="check_embedding_ctx_length=False"):
+        openai.OpenAI(base_url=os.environ["ANTIPHON_URL"], api_key="none").embeddings.create(model="all-minilm-l6-v2", input=[[1, 2]])
+
+
+def test_a_chat_that_is_passed_on():
+    model = ChatOpenAI(model="parrot-behind", base_url=os.environ["ANTIPHON_URL"], api_key="none", max_retries=0)
+    assert "".join(chunk.text for chunk in model.stream("Hello there")) == "You said: Hello there"
+    (call,) = model.bind_tools([get_weather]).invoke("weather?").tool_calls
+    assert (call["name"], call["args"]) == ("get_weather", {"city": "Paris"})
