@@ -1,6 +1,7 @@
 """What is fetched before anything is served, on a machine where no weights can be kept."""
 
 import io
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,9 @@ from antiphon.config.settings import SpeechSettings
 from antiphon.errors import ServerError
 from antiphon.installation import install_hint
 from antiphon.runtime.speech import service
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "antiphon" / "models"
+WEIGHTS = Path(os.environ.get("ANTIPHON_MODELS") or CACHE)
 
 
 @pytest.fixture
@@ -110,3 +114,31 @@ except ServerError as error:
     (tmp_path / "models").write_text("")
     result = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
     assert result.stdout == f"The engine 'local' is not installed. {install_hint('local')}\n"
+
+
+@pytest.mark.weights
+def test_where_no_model_is_configured_vectors_are_offered_beside_the_default(tmp_path, shell):
+    entry = ModelEntry(name="default", engine="local", options={})
+    config = Config(home=tmp_path, models_dir=WEIGHTS, models=(entry,))
+    offered = weights.with_default_embeddings(config, shell)
+    assert [(model.name, model.engine) for model in offered.models] == [("default", "local"), ("all-minilm-l6-v2", "embeddings")]
+    assert shell.stderr.getvalue() == ""
+
+
+def test_vectors_that_cannot_be_had_are_not_offered_and_a_line_says_so(config, shell):
+    chosen = config("scripted")
+    assert weights.with_default_embeddings(chosen, shell) is chosen
+    assert "makes no vectors" in shell.stderr.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("engine", "options", "name"),
+    [
+        ("local", {"model": "a"}, "a"),
+        ("embeddings", {}, "all-minilm-l6-v2"),
+        ("embeddings", {"path": "here"}, ""),
+        ("chat", {"model": "a"}, ""),
+    ],
+)
+def test_only_embedded_models_take_weights(engine, options, name):
+    assert weights.weights_name(ModelEntry(name="m", engine=engine, options=options)) == name

@@ -19,6 +19,7 @@ from antiphon.cli.common import checks, lazy, settings, upstreams
 from antiphon.cli.common.client import ApiClient
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
 from antiphon.cli.common.shell import Shell, UsageError
+from antiphon.cli.common.weights import weights_name
 from antiphon.config.load import Config
 from antiphon.errors import ServerError
 from antiphon.installation import install_hint
@@ -184,7 +185,7 @@ def check_speech(config: Config) -> Finding:
 def _required_models(config: Config, installed_names: Set[str]) -> list[CatalogueModel]:
     """The models of the catalogue that the server would load."""
     if config.models:
-        names = [model.options.get("model") for model in config.models if model.engine == "local"]
+        names = [weights_name(model) for model in config.models]
         return [model for name, model in catalogue.load().items() if name in names]
     free_bytes = _free_mb(config.models_dir) * 1_000_000
     defaults = catalogue.default_models()

@@ -13,8 +13,12 @@ TEXT_ENGINES = ("local", "chat", "responses")
 """Engines without audio: talking to their models takes speech models, too."""
 
 
-WEIGHTS_ENGINES = ("local", "embeddings")
-"""Engines whose option `model` names weights."""
+def weights_name(entry: ModelEntry) -> str:
+    """The name of the weights that a configured model takes from the catalogue; empty for none."""
+    name = entry.options.get("model") if entry.engine in ("local", "embeddings") else None
+    if entry.engine == "embeddings" and "path" not in entry.options:
+        name = name or catalogue.embedding_model().name
+    return name if isinstance(name, str) else ""
 
 
 def with_models(config: Config, shell: Shell) -> Config:
@@ -35,10 +39,8 @@ def with_models(config: Config, shell: Shell) -> Config:
         checks.check_models(config)
     fetch_embedding_model(config, shell)
     for model in config.models:
-        name = model.options.get("model")
-        if model.engine == "embeddings" and "path" not in model.options:
-            name = name or catalogue.embedding_model().name
-        if model.engine in WEIGHTS_ENGINES and isinstance(name, str) and name in catalogue.load():
+        name = weights_name(model)
+        if name in catalogue.load():
             with progress.show_progress(shell) as report:
                 fetch.ensure(name, config.models_dir, report)
     return config
@@ -52,7 +54,7 @@ def with_optional_models(config: Config, shell: Shell) -> Config:
         ApiError: as `with_optional_speech`. If the embedding model can't be fetched, that only makes a note.
     """
     served_config = with_optional_speech(config, shell)
-    return served_config if config.models else _with_default_embeddings(served_config, shell)
+    return served_config if config.models else with_default_embeddings(served_config, shell)
 
 
 def fetch_embedding_model(config: Config, shell: Shell) -> None:
@@ -112,7 +114,8 @@ def _fetch_speech(config: Config, shell: Shell) -> None:
             fetch.ensure(name, config.models_dir, report)
 
 
-def _with_default_embeddings(config: Config, shell: Shell) -> Config:
+def with_default_embeddings(config: Config, shell: Shell) -> Config:
+    """`config` with the default embedding model; without it, where it can't be had, which only makes a note."""
     if missing_modules(("numpy",)):
         return config
     name = catalogue.embedding_model().name
