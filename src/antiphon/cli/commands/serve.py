@@ -27,9 +27,9 @@ def serve(
     Serve the configured models, or the default one.
 
     If none is configured, it fetches, checks and runs the default model on this
-    machine, and with the extra `speech` also the models to talk to it. Ctrl-C
-    stops the server after the answers under way; a second Ctrl-C stops it at
-    once.
+    machine, one that makes vectors of texts, and with the extra `speech` also
+    the models to talk to it. Ctrl-C stops the server after the answers under
+    way; a second Ctrl-C stops it at once.
 
     Try:
         antiphon serve
@@ -89,7 +89,7 @@ def greeting(config: Config, base_url: str, program: str, access: KeyAccess) -> 
         ("open to", _describe_access(config, program, access)),
         ("API", f"{_local_url(base_url)}/docs"),
     ]
-    can_talk = speech_problem is None or any(entry.engine not in weights.TEXT_ENGINES for entry in config.models)
+    can_talk = speech_problem is None or any(entry.engine not in weights.SILENT_ENGINES for entry in config.models)
     return "\n".join(
         [
             f"antiphon {__version__} answers at {base_url}",
@@ -118,11 +118,12 @@ def _describe_model(model: ModelEntry) -> str:
 
 def _example_model(models: Sequence[ModelEntry]) -> tuple[str, bool]:
     """The name of a model to try, and whether a command must name it: by default it takes the first that is listed."""
-    for model in models:
+    answering_models = [model for model in models if model.engine != "embeddings"] or models
+    for model in answering_models:
         if not model.name.endswith("*"):
             return model.name, False
     # What an upstream server has is not known here.
-    first = models[0]
+    first = answering_models[0]
     return ("YOUR_MODEL" if first.engine in LISTING_ENGINES else errors.example_model_name(first.name)), True
 
 

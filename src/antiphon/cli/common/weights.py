@@ -12,6 +12,9 @@ from antiphon.weights import catalogue, fetch
 TEXT_ENGINES = ("local", "chat", "responses")
 """Engines without audio: talking to their models takes speech models, too."""
 
+SILENT_ENGINES = (*TEXT_ENGINES, "embeddings")
+"""Engines whose models nobody can talk to without speech models, or at all."""
+
 
 def weights_name(entry: ModelEntry) -> str:
     """The name of the weights that a configured model takes from the catalogue; empty for none."""
