@@ -186,7 +186,7 @@ class BalancedEngine:
 
     def _unavailable(self, request: RoutedRequest, error: NoUpstream) -> events.ResponseFailed:
         if error.reason == "rate_limit":
-            return self._limited(request.command.id, error.reason)
+            return self._rate_limit_failure(request.command.id, error.reason)
         message = (
             "The model is overloaded. Please try again later."
             if error.reason.startswith("queue")
@@ -196,7 +196,7 @@ class BalancedEngine:
         failure.cause = error.reason
         return events.ResponseFailed.from_error(request.command.id, failure)
 
-    def _limited(self, id: str, cause: str) -> events.ResponseFailed:
+    def _rate_limit_failure(self, id: str, cause: str) -> events.ResponseFailed:
         error = ApiError(
             "The model takes no more requests at the moment. Please try again later.",
             status=429,
@@ -211,7 +211,7 @@ class BalancedEngine:
         """The failure as clients may see it: the operator's servers and their keys are none of their business."""
         kind = classify(failure)
         if kind is FailureKind.RATE_LIMIT:
-            return self._limited(failure.id, describe_failure(failure))
+            return self._rate_limit_failure(failure.id, describe_failure(failure))
         if kind is FailureKind.CREDENTIALS or (kind is FailureKind.MODEL and self._is_fixed_model):
             error = UpstreamError("The model's servers could not answer. Only this server's operator can fix that.", code="server_error")
         elif failure.cause == STALL_CAUSE:
