@@ -15,6 +15,8 @@ from pathlib import Path
 import openai
 import pytest
 
+from support.programs import forks
+
 
 def free_port():
     with socket.socket() as probe:
@@ -29,7 +31,7 @@ def serving(home: Path, models: str):
     port = free_port()
     command = [sys.executable, "-m", "antiphon", "serve", "--port", str(port)]
     environ = os.environ | {"ANTIPHON_HOME": str(home / "data"), "XDG_CONFIG_HOME": str(home / "config")}
-    with subprocess.Popen(command, cwd=home, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with forks.Popen(command, cwd=home, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             while f":{port}" not in (line := process.stdout.readline()):
                 assert line, process.stderr.read()

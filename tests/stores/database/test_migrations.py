@@ -2,7 +2,6 @@
 A store that was made by an older version opens in this one, and everything is still there; and many may open it first.
 """
 
-import subprocess
 import sys
 
 import pytest
@@ -15,6 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from antiphon.records import ItemRecord, ResponseRecord
 from antiphon.stores.database.migrations import v0001_responses
 from antiphon.stores.sql.store import SqlStore
+from support.programs import forks
 from support.stores.responses import response
 
 pytestmark = pytest.mark.anyio
@@ -99,7 +99,7 @@ sys.exit(sum(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(12)))
 
 
 def test_twelve_first_starts_at_once_all_succeed(url: str) -> None:
-    done = subprocess.run([sys.executable, "-c", _OPENS_TWELVE_TIMES, url], capture_output=True, text=True)
+    done = forks.run([sys.executable, "-c", _OPENS_TWELVE_TIMES, url], capture_output=True, text=True)
     assert (done.returncode, done.stderr[-1000:]) == (0, "")
 
 
