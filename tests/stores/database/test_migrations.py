@@ -3,6 +3,7 @@ A store that was made by an older version opens in this one, and everything is s
 """
 
 import sys
+from typing import Any
 
 import pytest
 from alembic.operations import Operations
@@ -13,6 +14,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from antiphon.records import ItemRecord, ResponseRecord
 from antiphon.stores.database.migrations import v0001_responses
+from antiphon.stores.database.schema import migrate
+from antiphon.stores.database.upgrade import upgrade
 from antiphon.stores.sql.store import SqlStore
 from support.programs import forks
 from support.stores.responses import response
@@ -78,6 +81,8 @@ async def test_a_store_of_the_first_version_opens_with_all_that_it_has(url: str)
 
 _OPENS_TWELVE_TIMES = """
 import asyncio, os, sys
+from antiphon.stores.database.schema import migrate
+from antiphon.stores.database.upgrade import upgrade
 from antiphon.stores.sql.store import SqlStore
 
 async def open():
@@ -121,3 +126,23 @@ async def test_a_server_goes_on_beside_a_newer_one_that_only_added_to_the_tables
         assert await before.get("ada", record.id) == await after.get("ada", record.id) == record
     await before.close()
     await after.close()
+
+
+LAYOUT = """
+SELECT 'column', table_name, column_name, data_type, is_nullable, column_default FROM information_schema.columns
+    WHERE table_schema = 'public'
+UNION ALL SELECT 'index', tablename, indexname, indexdef, '', '' FROM pg_indexes WHERE schemaname = 'public'
+UNION ALL SELECT 'constraint', conrelid::regclass::text, conname, pg_get_constraintdef(oid), '', '' FROM pg_constraint
+    WHERE connamespace = 'public'::regnamespace
+"""
+
+
+async def test_postgresql_gets_the_same_tables_at_once_and_by_migrations(postgres: Any) -> None:
+    layouts = []
+    for make in (migrate, upgrade):
+        engine = create_async_engine(make_url(postgres.new_database()).set(drivername="postgresql+asyncpg"))
+        async with engine.begin() as connection:
+            await connection.run_sync(make)
+            layouts.append({*(await connection.execute(text(LAYOUT))).all()})
+        await engine.dispose()
+    assert layouts[0] == layouts[1]
