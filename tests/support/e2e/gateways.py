@@ -36,7 +36,7 @@ class Program:
             self.port = probe.getsockname()[1]
         self.home = home
         self.url = f"http://127.0.0.1:{self.port}"
-        (home / "antiphon.toml").write_text(settings)
+        (home / "antiphon.toml").write_text(f"{settings}[speech]\nwarm_up = false\n")
 
     @contextlib.contextmanager
     def running(self):
