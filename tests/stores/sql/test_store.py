@@ -151,8 +151,9 @@ async def test_what_a_sibling_works_on_is_left_to_it_and_what_a_dead_one_left_is
         await store.close()
 
 
-async def test_one_bad_record_fails_only_its_caller(file: Path) -> None:
-    store = await opened(file)
+async def test_one_bad_record_fails_only_its_caller(url: str) -> None:
+    store = SqlStore(url)
+    await store.open()
     failed: list[str] = []
 
     async def put(record: ResponseRecord) -> None:
