@@ -66,3 +66,18 @@ def test_other_modules_are_found_by_a_new_interpreter(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("print('loaded')")
     environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     assert forks.run([sys.executable, "-c", "print('run')"], env=environ, capture_output=True, text=True).stdout == "loaded\nrun\n"
+
+
+def test_what_it_starts_is_a_fork_too_as_often_as_it_is_told(tmp_path):
+    file = tmp_path / "program.py"
+    file.write_text(
+        "import os, subprocess, sys\n"
+        "look = 'import os, sys; print(os.getppid(), \"antiphon\" in sys.modules)'\n"
+        "print(__file__, sys.argv[1:], os.getpid(), flush=True)\n"
+        "for _ in range(2):\n"
+        "    print(subprocess.run([sys.executable, '-c', look], capture_output=True, text=True).stdout, end='')\n"
+    )
+    said = forks.run([sys.executable, str(file), "one"], children=[1], capture_output=True, text=True).stdout.splitlines()
+    *what, pid = said[0].split()
+    assert what == [str(file), "['one']"]
+    assert said[1:] == [f"{pid} True", f"{pid} False"]

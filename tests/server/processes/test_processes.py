@@ -53,7 +53,7 @@ def serving(home, models=MODELS, **settings):
     lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
     (home / "antiphon.toml").write_text(f"[server]\nprocesses = 2\nport = 0\n{lines}[speech]\nwarm_up = false\n{models}")
     environ = os.environ | {"ANTIPHON_HOME": str(home / "data"), "XDG_CONFIG_HOME": str(home / "none")}
-    more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "processes": 2}
+    more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "children": forks.shared_by(2)}
     with forks.Popen([sys.executable, "-m", "antiphon", "serve"], cwd=home, env=environ, **more) as process:
         try:
             yield process, process.stdout.readline().split()[-1:]

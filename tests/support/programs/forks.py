@@ -32,11 +32,12 @@ class Popen(subprocess.Popen):
 
     Args:
         ignores: the one signal that it ignores, as `nohup` has it: the tests themselves may run under `nohup`.
-        processes: how many processes of a server it starts; they are forks, too, but not those that replace them.
+        children: how many of the processes that it starts are forks too, and how many of those that each of these starts:
+            [2] for a server of two processes, but not for what replaces them.
     """
 
-    def __init__(self, command, *, ignores=None, processes=1, **options):
-        self._more = {"ignores": ignores, "nested": processes if processes > 1 else 0}
+    def __init__(self, command, *, ignores=None, children=(), **options):
+        self._more = {"ignores": ignores, "children": list(children)}
         if not can_fork(command, options.get("env")):
             options["preexec_fn"] = functools.partial(_reset_signals, ignores)
             self._execute_child = super()._execute_child
@@ -46,19 +47,31 @@ class Popen(subprocess.Popen):
         begin(self, template(), values, self._more)
 
 
-class NestedPopen(subprocess.Popen):
-    """As `subprocess.Popen`, in a process that was forked: the first processes are forked too, as often as `left` says."""
+def shared_by(processes):
+    """The `children` of a server that so many processes share: one that is alone starts none."""
+    return [processes] if processes > 1 else []
 
-    left = 0
+
+class NestedPopen(subprocess.Popen):
+    """
+    As `subprocess.Popen`, in a process that was forked.
+
+    Attributes:
+        template: of what it starts.
+        children: as of `Popen`; the first number shrinks.
+    """
+
     template = None
+    children = ()
 
     def _execute_child(self, *values):
-        if not (NestedPopen.left and [*values[0]][1:3] == ["-P", "-c"]):
+        left, *others = NestedPopen.children
+        if not (left and can_fork([*values[0]], None)):
             super()._execute_child(*values)
             return
-        begin(self, NestedPopen.template, values, {"ignores": None, "nested": 0, "is_nested": True})
-        NestedPopen.left -= 1
-        if not NestedPopen.left:
+        begin(self, NestedPopen.template, values, {"ignores": None, "children": others, "is_nested": True})
+        NestedPopen.children = [left - 1, *others]
+        if left == 1:
             NestedPopen.template.stop()
 
 
@@ -101,7 +114,7 @@ def run(command, *, input=None, timeout=None, check=False, capture_output=False,
 
 def can_fork(command, environ):
     """Whether a new interpreter would run the same modules in the same way."""
-    if sys.platform != "linux" or command[0] != sys.executable or command[1] not in ("-m", "-c"):
+    if sys.platform != "linux" or command[0] != sys.executable or (command[1].startswith("-") and command[1] not in ("-m", "-c", "-P")):
         return False
     asked = dict(environ or {})
     paths = asked.pop("PYTHONPATH", "").split(os.pathsep)

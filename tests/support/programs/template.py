@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 import types
+from pathlib import Path
 
 import forks
 
@@ -43,7 +44,7 @@ def main():
     gc.collect()
     gc.freeze()  # what is loaded stays: a collector that goes through it would copy it into each forked process
     request = serve(socket.socket(fileno=int(sys.argv[1])))
-    if request is not None and request["nested"]:
+    if request is not None and request["children"]:
         request = nest(request)
     if request is not None:
         run(request)
@@ -54,10 +55,11 @@ def nest(request):
     ours, theirs = socket.socketpair()
     if not (pid := os.fork()):
         ours.close()
-        return serve(theirs)
+        request = serve(theirs)
+        return nest(request) if request is not None and request["children"] else request
     theirs.close()
     forks.NestedPopen.template = forks.Template(ours, functools.partial(os.waitpid, pid, 0))
-    forks.NestedPopen.left = request["nested"]
+    forks.NestedPopen.children = request["children"]
     subprocess.Popen = forks.NestedPopen
     return request
 
@@ -130,22 +132,26 @@ def _take(received, numbers):
 
 
 def run(request):
-    """Run a module, or a program that is an argument, as the interpreter does."""
+    """Run a module, a file, or a program that is an argument, as the interpreter does."""
     sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
     arguments = list(request["arguments"])
     sys.orig_argv = [sys.executable, *arguments]
     if arguments[0] == "-P":
         del arguments[0]
     else:
-        sys.path.insert(0, os.getcwd() if arguments[0] == "-m" else "")
-    kind, what, *rest = arguments
-    sys.argv = [kind, *rest]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    sys.modules["__main__"].__builtins__ = __builtins__
-    if kind == "-m":
-        runpy._run_module_as_main(what)
-    else:
-        exec(compile(what, "<string>", "exec"), sys.modules["__main__"].__dict__)
+        sys.path.insert(0, {"-m": os.getcwd(), "-c": ""}.get(arguments[0], os.path.dirname(os.path.abspath(arguments[0]))))
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__builtins__ = __builtins__
+    match arguments:
+        case ["-m", module, *rest]:
+            sys.argv = ["-m", *rest]
+            runpy._run_module_as_main(module)
+        case ["-c", program, *rest]:
+            sys.argv = ["-c", *rest]
+            exec(compile(program, "<string>", "exec"), main.__dict__)
+        case [file, *_]:
+            sys.argv, main.__file__ = arguments, file
+            exec(compile(Path(file).read_text(), file, "exec"), main.__dict__)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def serving(home, models=MODELS, ignores=None, webhooks=(), **settings):
         name if "." in name else f"server.{name}": value for name, value in settings.items()
     }
     command = [sys.executable, "-c", PROGRAM, str(home), json.dumps(flags)]
-    more = {"ignores": ignores, "processes": flags.get("server.processes", 1)}
+    more = {"ignores": ignores, "children": forks.shared_by(flags.get("server.processes", 1))}
     with forks.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more) as process:
         try:
             yield process, process.stdout.readline().strip()
