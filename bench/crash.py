@@ -64,6 +64,7 @@ class Server:
         self.port, self.folder, self.processes = free_port(), folder, processes
         settings = (
             f'[server]\nport = {self.port}\nprocesses = {processes}\ndrain_s = 3\n[store]\nurl = "{store}"\n[logging]\nlevel = "warning"\n'
+            "[speech]\nwarm_up = false\n"
         )
         folder.mkdir(exist_ok=True)
         (folder / "antiphon.toml").write_text(settings + MODELS)

@@ -21,6 +21,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.programs import forks
+
 SMALL_MODELS = ("smollm2-135m-instruct", "silero-vad", "smart-turn-v3.2", "moonshine-tiny-en", "piper-en-us-joe-medium", "all-minilm-l6-v2")
 """The models behind the marker `weights`."""
 
@@ -62,7 +64,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @functools.cache
 def fetch_weights() -> None:
     """Have the small models there; where several processes of pytest want them, one fetches and the others wait."""
-    done = subprocess.run([sys.executable, "-m", "antiphon", "models", "pull", *SMALL_MODELS], capture_output=True, text=True)
+    done = forks.run([sys.executable, "-m", "antiphon", "models", "pull", *SMALL_MODELS], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -130,7 +132,7 @@ class Postgres:
 
     def go_on(self) -> None:
         """Undo `hang`."""
-        for pid in self._processes():
+        for pid in reversed(self._processes()):  # until the first one goes on, none of the others ends
             os.kill(pid, signal.SIGCONT)
 
     def _processes(self) -> list[int]:

@@ -11,6 +11,8 @@ import urllib.request
 
 import pytest
 
+from support.programs import forks
+
 URLS = [
     "{scheme}://me:hush-1@127.0.0.1:1/v1?key=hush-2&size=2",
     "{scheme}://me:hu/sh@hush-1@127.0.0.1:1/v1?api%5Fkey=hush-2",
@@ -103,7 +105,7 @@ def log_of(home, *settings):
     (home / "antiphon.toml").write_text("\n".join(settings))
     environ = {"HOME": str(home), "PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "antiphon", "serve", "--port", "0"]
-    with subprocess.Popen(command, cwd=home, env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with forks.Popen(command, cwd=home, env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             said = process.stdout.readline()
             if address := said.rstrip().rpartition(" ")[2]:

@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import re
-import subprocess
 import sys
 import threading
 import urllib.request
@@ -17,6 +16,7 @@ from antiphon.config.load import load
 from antiphon.server.processes.run import background_server
 from support.engines.upstreams import DONE, STREAM_HEAD, Server, chunk, event
 from support.journeys import Journeys, file_of
+from support.programs import forks
 from support.server.aloud import DEAF, WEIGHTS, append, recording, silence
 from support.server.minicpmo_peer import BUZZ, SILENCE, opened
 from support.server.realtime_peer import connected
@@ -140,7 +140,7 @@ def worker_process(url, home):
     """A worker elsewhere, with a place for one, that has joined."""
     command = [sys.executable, "-m", "antiphon", "worker", "--join", url.replace("http", "ws"), "--engine", "scripted"]
     environ = os.environ | {"ANTIPHON_HOME": str(home / "worker"), "ANTIPHON_WORKER_KEY": KEY}
-    with subprocess.Popen([*command, "--model", "far", "--slots", "1"], cwd=home, env=environ) as process:
+    with forks.Popen([*command, "--model", "far", "--slots", "1"], cwd=home, env=environ) as process:
         try:
             while not json.load(urllib.request.urlopen(url + "/workers", timeout=TIMEOUT_S))["workers"]:
                 assert process.poll() is None

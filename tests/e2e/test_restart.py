@@ -15,6 +15,8 @@ from pathlib import Path
 import openai
 import pytest
 
+from support.programs import forks
+
 
 def free_port():
     with socket.socket() as probe:
@@ -23,13 +25,13 @@ def free_port():
 
 
 @contextlib.contextmanager
-def serving(home: Path, models: str):
+def serving(home: Path, models: str, *, warms_up: bool = False):
     """`antiphon serve` on a free port; its process and the official client for it."""
-    (home / "antiphon.toml").write_text(models)
+    (home / "antiphon.toml").write_text(f"{models}[speech]\nwarm_up = {str(warms_up).lower()}\n")
     port = free_port()
     command = [sys.executable, "-m", "antiphon", "serve", "--port", str(port)]
     environ = os.environ | {"ANTIPHON_HOME": str(home / "data"), "XDG_CONFIG_HOME": str(home / "config")}
-    with subprocess.Popen(command, cwd=home, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with forks.Popen(command, cwd=home, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             while f":{port}" not in (line := process.stdout.readline()):
                 assert line, process.stderr.read()
@@ -109,7 +111,7 @@ def readiness(url):
 
 
 def test_ready_is_told_once_models_are_there(tmp_path):
-    with serving(tmp_path, SLOW) as (_, client):
+    with serving(tmp_path, SLOW, warms_up=True) as (_, client):
         url, until_s = str(client.base_url).replace("/v1/", "/readyz"), time.monotonic() + 120
         while (told := readiness(url))["status"] == "warming_up":
             assert time.monotonic() < until_s

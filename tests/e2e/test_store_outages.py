@@ -17,6 +17,7 @@ import pytest
 
 from antiphon.runtime.access.keys import make_key
 from antiphon.stores.sql.store import SqlStore
+from support.programs import forks
 from support.server.minicpmo_peer import opened
 from support.server.own_process import MODELS, PROGRAM
 from support.server.realtime_peer import IN_WRITING, connected
@@ -42,7 +43,7 @@ class Reply(NamedTuple):
 class Server:
     """A server in a process of its own, with one key, and its log."""
 
-    def __init__(self, process: asyncio.subprocess.Process, url: str, key: str, log: Path, http: aiohttp.ClientSession) -> None:
+    def __init__(self, process: forks.Popen, url: str, key: str, log: Path, http: aiohttp.ClientSession) -> None:
         self.process, self.url, self.key, self.log = process, url, key, log
         self._http = http
 
@@ -99,21 +100,18 @@ async def serving(home: Path, store_url: str) -> AsyncIterator[Server]:
     log = home / "log"
     with log.open("w") as output:
         command = [sys.executable, "-c", PROGRAM, str(home), json.dumps(flags)]
-        process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=output)
+        process = forks.Popen(command, stdout=subprocess.PIPE, stderr=output, text=True)
     try:
         assert process.stdout
-        url = (await process.stdout.readline()).decode().strip()
+        url = (await asyncio.to_thread(process.stdout.readline)).strip()
         assert url, log.read_text()
         async with aiohttp.ClientSession() as http:
             yield Server(process, url, secret, log, http)
-        if process.returncode is None:
-            process.terminate()
-        async with asyncio.timeout(PATIENCE_S):
-            assert await process.wait() == 0
+        process.terminate()
+        assert await asyncio.to_thread(process.wait, PATIENCE_S) == 0
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+        process.kill()
+        await asyncio.to_thread(process.communicate)
 
 
 @pytest.mark.parametrize("trouble", ["away", "hangs"])
@@ -156,8 +154,7 @@ async def test_a_server_whose_database_hangs_ends_when_it_is_told_to(tmp_path: P
         try:
             await server.refuse("POST", "/v1/responses", ASK)
             server.process.terminate()
-            async with asyncio.timeout(PATIENCE_S):
-                assert await server.process.wait() == 0
+            assert await asyncio.to_thread(server.process.wait, PATIENCE_S) == 0
         finally:
             postgres.go_on()
 

@@ -18,6 +18,7 @@ from antiphon.config.settings import SpeechSettings, StoreSettings
 from antiphon.runtime.access.keys import KeyAccess
 from antiphon.runtime.speech import service
 from support.cli.hollow import hollow
+from support.programs import forks
 
 needs_speech = pytest.mark.skipif(bool(service.missing_modules(SpeechSettings())), reason="the extra speech is not installed")
 
@@ -150,7 +151,7 @@ def serving(parrot, home: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The program as a process that serves, and its address."""
     started = [sys.executable, "-m", "antiphon", "serve"]
     outside = {**os.environ, "HOME": str(home)}
-    with subprocess.Popen(started, cwd=home, env=outside, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with forks.Popen(started, cwd=home, env=outside, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             assert process.stdout
             said = list(itertools.takewhile(lambda line: line != "Ctrl-C stops it.\n", process.stdout))
@@ -187,7 +188,7 @@ def test_a_model_that_is_configured_wrongly_is_told_before_anything_is_loaded(pa
 def test_a_model_server_that_is_down_is_told(parrot, home):
     with (home / "antiphon.toml").open("a") as file:
         file.write('[[models]]\nname = "*"\nengine = "chat"\nbase_url = "http://127.0.0.1:9/v1"\n')
-    with subprocess.Popen(
+    with forks.Popen(
         [sys.executable, "-m", "antiphon", "serve", "--port", "0"],
         cwd=home,
         env={**os.environ, "HOME": str(home)},

@@ -12,6 +12,8 @@ import urllib.request
 
 import pytest
 
+from support.programs import forks
+
 CONFIG = "[server]\nport = 0\n[[models]]\nname = 'parrot'\nengine = 'scripted'\n"
 
 NOISE = """
@@ -121,7 +123,7 @@ def test_mistakes_in_arguments_and_configuration_stay_plain_text(tmp_path, argum
     (tmp_path / "antiphon.toml").write_text("[[models]]\nname = 'm'\nengine = 'zzz'\n")
     environ = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), "ANTIPHON_WORKER_KEY": "k" * 32}
     command = [sys.executable, "-m", "antiphon", *arguments]
-    ended = subprocess.run(command, cwd=tmp_path, env=environ, text=True, capture_output=True, timeout=60, check=False)
+    ended = forks.run(command, cwd=tmp_path, env=environ, text=True, capture_output=True, timeout=60, check=False)
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
     assert ended.stderr.startswith("antiphon: ") and told in ended.stderr
 

@@ -10,6 +10,7 @@ import pytest
 from antiphon.errors import ClientError, ServerError
 from antiphon.runtime.core.encrypted_content import KEY_FILE, MAX_KEYS, ContentCipher, rotate_keys
 from antiphon.wire.responses.items import MAX_ENCRYPTED_CHARACTERS
+from support.programs import forks
 
 TEXT = "Let me see. 你好 🙂".encode()
 KEYS = [base64.b64encode(bytes([number]) * 32).decode() for number in range(3)]
@@ -65,7 +66,7 @@ print(ContentCipher(Path(sys.argv[1])).encrypt(b"Hm.", "t", "reasoning"))
 
 
 def test_processes_that_begin_at_once_agree_on_one_key(tmp_path):
-    processes = [subprocess.Popen([sys.executable, "-c", MAKE, tmp_path], stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    processes = [forks.Popen([sys.executable, "-c", MAKE, tmp_path], stdout=subprocess.PIPE, text=True) for _ in range(4)]
     contents = [process.communicate()[0].strip() for process in processes]
     assert len((tmp_path / KEY_FILE).read_text().split()) == 1
     assert [ContentCipher(tmp_path).decrypt(content, "t", "reasoning", "x") for content in contents] == [b"Hm."] * 4

@@ -27,7 +27,7 @@ def test_another_name_is_an_error_as_of_any_module():
 
 
 def test_a_server_loads_no_library_that_it_may_never_need():
-    heavy = ("aiohttp", "numpy", "obstore", "onnxruntime", "soundfile", "soxr")
-    script = "import sys; import antiphon.server.app; print([name for name in sys.argv[1:] if name in sys.modules])"
+    heavy = ("aiohttp", "alembic", "numpy", "obstore", "onnxruntime", "soundfile", "soxr")
+    script = "import sys, antiphon.server.app, antiphon.stores.sql.store; print([name for name in sys.argv[1:] if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script, *heavy], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -17,6 +17,7 @@ from antiphon.wire.minicpmo.client_events import ChatAppend, DuplexAppend, Frame
 from antiphon.wire.minicpmo.media import to_floats
 from antiphon.wire.minicpmo.server_events import OutputDelta, SessionCreated
 from antiphon.wire.realtime.session import PcmFormat, PcmuFormat
+from support.programs import forks
 from support.runtime.recorded_sessions import Desk, created, heard, spoken
 
 pytestmark = pytest.mark.anyio
@@ -223,7 +224,7 @@ FILLS_THE_DISK = """
 
 def child(tmp_path, says):
     command = [sys.executable, "-c", CHILD.replace("        SAYS", says), str(tmp_path), str(Path(__file__).parents[2])]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return forks.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def written(tmp_path):

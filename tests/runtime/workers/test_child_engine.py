@@ -24,6 +24,7 @@ from antiphon.link import MAX_SILENT_BEATS
 from antiphon.runtime.registry import ModelRegistry
 from antiphon.runtime.workers.child_engine import RESTART_TIMEOUT_S, ChildEngine, _EngineProcess, embedded_engine
 from antiphon.wire.internal.worker_link import VERSION, BuildEngine, Heartbeat, Hello
+from support.programs import forks
 from support.runtime.worker_links import SETTINGS, Heard, ask
 
 SCRIPTED = "antiphon.engines.scripted.engine"
@@ -363,7 +364,7 @@ SERVER = """
 
 @pytest.mark.parametrize("is_stopped", [False, True], ids=["idle", "stopped"])
 def test_a_process_ends_with_its_server_however_that_ends(is_stopped):
-    server = subprocess.Popen([sys.executable, "-c", textwrap.dedent(SERVER)], stdout=subprocess.PIPE, text=True)
+    server = forks.Popen([sys.executable, "-c", textwrap.dedent(SERVER)], stdout=subprocess.PIPE, text=True)
     with server:
         pid = int(server.stdout.readline())
         if is_stopped:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.first
 MODELS = {"parrot": {"engine": "scripted", **SCRIPT}}
 
 
-def found_by_schemathesis(base_url, folder, *options, examples=20):
+def found_by_schemathesis(base_url, folder, *options, examples=3):
     """All that it says, if it found something."""
     command = [
         *[Path(sys.executable).with_name("schemathesis"), "run", f"{base_url}/openapi.json", *options],
@@ -84,14 +84,13 @@ def test_every_field_of_a_response_is_taken_and_refused_as_described(quiet_url, 
     assert not found_by_schemathesis(quiet_url, tmp_path, "--phases", "coverage", "--include-operation-id", operation)
 
 
-def test_random_requests_and_what_follows_from_them_are_answered_as_described(quiet_url, tmp_path):
-    assert not found_by_schemathesis(quiet_url, tmp_path, "--phases", "examples,fuzzing,stateful")
+def test_random_requests_and_what_follows_from_them_are_answered_as_described(quiet_url, tmp_path, pytestconfig):
+    examples = 100 if pytestconfig.getoption("long") else 8
+    assert not found_by_schemathesis(quiet_url, tmp_path, "--phases", "examples,fuzzing,stateful", examples=examples)
 
 
 def test_where_keys_are_needed_every_route_that_says_so_needs_one(tmp_path):
     config = configured(tmp_path, MODELS, **{"logging.level": "error"})
     key = key_of(str(config.database_url))
     with background_server(config, is_persistent=True) as url:
-        assert not found_by_schemathesis(
-            url, tmp_path, "--phases", "examples,fuzzing", "--header", f"Authorization: Bearer {key}", examples=3
-        )
+        assert not found_by_schemathesis(url, tmp_path, "--phases", "examples,fuzzing", "--header", f"Authorization: Bearer {key}")

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from antiphon.runtime.access.keys import REFRESH_S, SCOPES, make_key
 from antiphon.stores.sql.store import SqlStore
+from support.programs import forks
 from support.server.raw_http import PATIENCE_S, ask, connect, error_of, request, rest_of, statuses, until
 from support.server.realtime_peer import posted, talked
 
@@ -52,9 +53,8 @@ def serving(home, models=MODELS, **settings):
     lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
     (home / "antiphon.toml").write_text(f"[server]\nprocesses = 2\nport = 0\n{lines}[speech]\nwarm_up = false\n{models}")
     environ = os.environ | {"ANTIPHON_HOME": str(home / "data"), "XDG_CONFIG_HOME": str(home / "none")}
-    with subprocess.Popen(
-        [sys.executable, "-m", "antiphon", "serve"], cwd=home, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "children": forks.shared_by(2)}
+    with forks.Popen([sys.executable, "-m", "antiphon", "serve"], cwd=home, env=environ, **more) as process:
         try:
             yield process, process.stdout.readline().split()[-1:]
         finally:
@@ -329,7 +329,7 @@ def test_a_store_in_memory_is_refused(tmp_path):
 def test_a_second_server_finds_the_port_taken(served, tmp_path):
     (tmp_path / "antiphon.toml").write_text(MODELS)
     command = [sys.executable, "-m", "antiphon", "serve", "--processes", "2", "--port", served[1].rpartition(":")[2]]
-    done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"ANTIPHON_HOME": str(tmp_path)}, capture_output=True, text=True)
+    done = forks.run(command, cwd=tmp_path, env=os.environ | {"ANTIPHON_HOME": str(tmp_path)}, capture_output=True, text=True)
     assert done.returncode == 1
     assert json.loads(done.stderr)["message"].startswith("Can't listen on 127.0.0.1:")
 

@@ -34,6 +34,7 @@ from antiphon.wire.internal.worker_link import (
     JoinRefused,
     to_worker_decoder,
 )
+from support.programs import forks
 from support.server.raw_http import connect, rest_of
 from support.server.raw_socket import BINARY, CLOSE, TEXT, Client, error_in, frame, handshake
 
@@ -494,7 +495,7 @@ def free_port():
 def serving(home, port):
     flags = json.dumps({"server.port": int(port), "models": MODELS, "logging.level": "error", "store.url": "memory"})
     command = [sys.executable, "-c", SERVER, str(home), flags, KEY]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+    with forks.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout.readline().startswith("http")
             yield server
@@ -510,7 +511,7 @@ def program(home, url, *options):
     """`antiphon worker`, joined."""
     command = [sys.executable, "-m", "antiphon", "worker", "--join", url, "--engine", "scripted", "--model", "far", *options]
     environ = os.environ | {"HOME": str(home), "ANTIPHON_WORKER_KEY": KEY}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ) as process:
+    with forks.Popen(command, stderr=subprocess.PIPE, text=True, env=environ) as process:
         try:
             joined = json.loads(process.stderr.readline())
             assert joined["level"] == "info" and "Joined" in joined["message"]

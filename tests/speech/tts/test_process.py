@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import ApiError, ClientError
+from support.programs import forks
 from support.speech.running import run, started
 from support.speech.synthesizers import collect_audio, is_running, tone_synthesizer, until
 
@@ -217,7 +218,7 @@ asyncio.run(main())
 def test_the_process_ends_when_the_server_is_killed(tmp_path):
     command = [sys.executable, "-c", SERVER, str(tmp_path)]
     folder = str(Path(__file__).parents[2])
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": folder}) as server:
+    with forks.Popen(command, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": folder}) as server:
         assert server.stdout is not None
         pid = int(server.stdout.readline())
         assert is_running(pid)

@@ -2,8 +2,8 @@
 A store that was made by an older version opens in this one, and everything is still there; and many may open it first.
 """
 
-import subprocess
 import sys
+from typing import Any
 
 import pytest
 from alembic.operations import Operations
@@ -15,7 +15,10 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from antiphon.records import ItemRecord, ResponseRecord
 from antiphon.runtime.access.keys import make_key
 from antiphon.stores.database.migrations import v0001_responses
+from antiphon.stores.database.schema import migrate
+from antiphon.stores.database.upgrade import upgrade
 from antiphon.stores.sql.store import SqlStore
+from support.programs import forks
 from support.stores.responses import response
 
 pytestmark = pytest.mark.anyio
@@ -79,6 +82,8 @@ async def test_a_store_of_the_first_version_opens_with_all_that_it_has(url: str)
 
 _OPENS_TWELVE_TIMES = """
 import asyncio, os, sys
+from antiphon.stores.database.schema import migrate
+from antiphon.stores.database.upgrade import upgrade
 from antiphon.stores.sql.store import SqlStore
 
 async def open():
@@ -100,7 +105,7 @@ sys.exit(sum(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(12)))
 
 
 def test_twelve_first_starts_at_once_all_succeed(url: str) -> None:
-    done = subprocess.run([sys.executable, "-c", _OPENS_TWELVE_TIMES, url], capture_output=True, text=True)
+    done = forks.run([sys.executable, "-c", _OPENS_TWELVE_TIMES, url], capture_output=True, text=True)
     assert (done.returncode, done.stderr[-1000:]) == (0, "")
 
 
@@ -142,3 +147,23 @@ async def test_a_key_that_an_older_server_made_has_no_profile(url: str) -> None:
     await store.keys.add(record)
     assert [key.profile for key in await store.keys.all()] == [None, "eugpt"]
     await store.close()
+
+
+LAYOUT = """
+SELECT 'column', table_name, column_name, data_type, is_nullable, column_default FROM information_schema.columns
+    WHERE table_schema = 'public'
+UNION ALL SELECT 'index', tablename, indexname, indexdef, '', '' FROM pg_indexes WHERE schemaname = 'public'
+UNION ALL SELECT 'constraint', conrelid::regclass::text, conname, pg_get_constraintdef(oid), '', '' FROM pg_constraint
+    WHERE connamespace = 'public'::regnamespace
+"""
+
+
+async def test_postgresql_gets_the_same_tables_at_once_and_by_migrations(postgres: Any) -> None:
+    layouts = []
+    for make in (migrate, upgrade):
+        engine = create_async_engine(make_url(postgres.new_database()).set(drivername="postgresql+asyncpg"))
+        async with engine.begin() as connection:
+            await connection.run_sync(make)
+            layouts.append({*(await connection.execute(text(LAYOUT))).all()})
+        await engine.dispose()
+    assert layouts[0] == layouts[1]

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from antiphon.errors import ServerError, StoreError
-from antiphon.records import ResponseRecord
 from antiphon.stores.sql.store import SqlStore
 from support.stores.responses import response
 
@@ -172,24 +171,6 @@ async def test_a_restart_of_the_database_is_survived(postgres: Any) -> None:
     assert await orphans(store) == []  # still ours
     await store.put(response("resp_2"))
     assert await store.get("ada", "resp_2") == response("resp_2")
-    await store.close()
-
-
-async def test_one_bad_record_fails_only_its_caller(postgres: Any) -> None:
-    store = await opened(postgres.new_database())
-    failed: list[str] = []
-
-    async def put(record: ResponseRecord) -> None:
-        try:
-            await store.put(record)
-        except ServerError:
-            failed.append(record.id)
-
-    async with asyncio.TaskGroup() as group:
-        for number in range(20):
-            group.create_task(put(response(f"resp_{number}", created_at=2**70 if number == 7 else 1)))
-    assert failed == ["resp_7"]
-    assert [bool(await store.get("ada", f"resp_{number}")) for number in range(20)] == [number != 7 for number in range(20)]
     await store.close()
 
 

@@ -8,7 +8,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, create_engine, text
 
-from antiphon.stores.database.schema import REVISION, NewerSchema, is_current, metadata, migrate
+from antiphon.stores.database.schema import OLDEST_SERVER, REVISION, NewerSchema, is_current, metadata, migrate
+from antiphon.stores.database.upgrade import upgrade
 
 
 @pytest.fixture
@@ -20,20 +21,21 @@ def connection() -> Iterator[Connection]:
 
 
 def test_migrating_makes_the_tables_of_the_schema(connection: Connection) -> None:
-    migrate(connection)
+    upgrade(connection)
     assert compare_metadata(MigrationContext.configure(connection), metadata) == []
 
 
 def test_migrating_makes_the_same_keys_checks_and_indices(connection: Connection) -> None:
     def statements() -> dict[str, list[str]]:
         """By table or index, the parts of the statement that made it, in no order: a column that was added stands last."""
-        made = connection.execute(text("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name <> 'alembic_version'"))
+        made = connection.execute(text("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
         return {name: sorted(part.strip() for part in re.split(r",|\n|\)$", sql) if part.strip()) for name, sql in made}
 
-    migrate(connection)
+    upgrade(connection)
     migrated = statements()
     metadata.drop_all(connection)
-    metadata.create_all(connection)
+    connection.execute(text("DROP TABLE alembic_version"))
+    migrate(connection)
     assert migrated == statements()
 
 
@@ -77,6 +79,9 @@ def test_the_revision_of_the_tables_is_the_latest(connection: Connection) -> Non
     migrate(connection)
     assert is_current(connection)
     assert connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one() == REVISION
-    assert connection.execute(text("SELECT oldest_server FROM schema_compatibility")).scalars().all() == [
-        "0005"
-    ]  # the later migrations only add
+    assert connection.execute(text("SELECT oldest_server FROM schema_compatibility")).scalars().all() == [OLDEST_SERVER]
+
+
+def test_the_revision_and_the_oldest_server_of_new_tables_are_those_that_migrations_lead_to(connection: Connection) -> None:
+    assert upgrade(connection) == OLDEST_SERVER
+    assert is_current(connection)

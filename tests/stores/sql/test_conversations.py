@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import signal
 import sqlite3
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from antiphon.errors import StoreError
 from antiphon.records import ConversationRecord, ItemRecord
 from antiphon.stores.sql import conversation_writes, conversations
 from antiphon.stores.sql.store import SqlStore
+from support.programs import forks
 from support.stores.responses import response
 
 pytestmark = pytest.mark.anyio
@@ -70,7 +70,7 @@ asyncio.run(main())
 
 async def test_a_lock_of_a_server_that_was_killed_counts_for_nothing(url: str) -> None:
     async with opened(url) as store:
-        done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", _LOCKS_AND_DIES, url], capture_output=True)
+        done = await asyncio.to_thread(forks.run, [sys.executable, "-c", _LOCKS_AND_DIES, url], capture_output=True)
         assert done.returncode == -signal.SIGKILL, done.stderr
         async with asyncio.timeout(20):  # PostgreSQL notices a moment later that the connection is gone
             while not await is_free(store):

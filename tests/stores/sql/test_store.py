@@ -21,6 +21,7 @@ from antiphon.records import ItemRecord, ResponseRecord
 from antiphon.stores.base import MissingAncestor, Store, UnknownCursor
 from antiphon.stores.memory import MemoryStore
 from antiphon.stores.sql.store import SqlStore
+from support.programs import forks
 from support.stores.responses import response
 
 pytestmark = pytest.mark.anyio
@@ -99,7 +100,7 @@ asyncio.run(main())
 def acknowledged_before_a_kill(file: Path) -> list[str]:
     """The ids that a process, killed in the midst of writing, had been told were kept."""
     command = [sys.executable, "-c", _WRITES_UNTIL_KILLED, str(file), str(Path(__file__).parents[2])]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+    with forks.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout
         acknowledged = [writer.stdout.readline().strip() for _ in range(300)]
         writer.send_signal(signal.SIGKILL)
@@ -150,8 +151,9 @@ async def test_what_a_sibling_works_on_is_left_to_it_and_what_a_dead_one_left_is
         await store.close()
 
 
-async def test_one_bad_record_fails_only_its_caller(file: Path) -> None:
-    store = await opened(file)
+async def test_one_bad_record_fails_only_its_caller(url: str) -> None:
+    store = SqlStore(url)
+    await store.open()
     failed: list[str] = []
 
     async def put(record: ResponseRecord) -> None:

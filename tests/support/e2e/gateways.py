@@ -16,6 +16,8 @@ from pathlib import Path
 
 import aiohttp
 
+from support.programs import forks
+
 PATIENCE_S = 120
 """A worker that has dialled in vain a few times rests for half a minute."""
 
@@ -34,7 +36,7 @@ class Program:
             self.port = probe.getsockname()[1]
         self.home = home
         self.url = f"http://127.0.0.1:{self.port}"
-        (home / "antiphon.toml").write_text(settings)
+        (home / "antiphon.toml").write_text(f"{settings}[speech]\nwarm_up = false\n")
 
     @contextlib.contextmanager
     def running(self):
@@ -42,7 +44,7 @@ class Program:
         command = [sys.executable, "-m", "antiphon", "serve", "--port", str(self.port)]
         environ = os.environ | {"ANTIPHON_HOME": str(self.home / "data"), "ANTIPHON_WORKER_KEY": KEY}
         pipe = subprocess.PIPE
-        with subprocess.Popen(command, cwd=self.home, env=environ, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
+        with forks.Popen(command, cwd=self.home, env=environ, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
             try:
                 while f":{self.port}" not in (line := process.stdout.readline()):
                     assert line, "the server did not start"
@@ -56,7 +58,7 @@ class Program:
         command = [sys.executable, "-m", "antiphon", "worker", "--join", f"ws://127.0.0.1:{self.port}", "--engine", "scripted"]
         command += ["--model", "far", "--slots", "1"]
         environ = os.environ | {"ANTIPHON_HOME": str(self.home / "worker"), "ANTIPHON_WORKER_KEY": KEY}
-        with subprocess.Popen(command, cwd=self.home, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        with forks.Popen(command, cwd=self.home, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             try:
                 yield process
             finally:

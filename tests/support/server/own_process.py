@@ -2,9 +2,10 @@
 
 import contextlib
 import json
-import signal
 import subprocess
 import sys
+
+from support.programs import forks
 
 PROGRAM = """
 import json, pathlib, sys
@@ -24,25 +25,15 @@ MODELS = [
 ]
 
 
-def _reset_signals(ignores):
-    """Ignore that signal and no other: the tests themselves may run under `nohup`."""
-    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN if number == ignores else signal.SIG_DFL)
-
-
 @contextlib.contextmanager
 def serving(home, models=MODELS, ignores=None, webhooks=(), **settings):
     """A server in a process of its own, which ignores a signal as `nohup` has it; the process and its address."""
     flags = {"server.port": 0, "models": models, "webhooks": [*webhooks]} | {
         name if "." in name else f"server.{name}": value for name, value in settings.items()
     }
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(home), json.dumps(flags)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: _reset_signals(ignores),
-    ) as process:
+    command = [sys.executable, "-c", PROGRAM, str(home), json.dumps(flags)]
+    more = {"ignores": ignores, "children": forks.shared_by(flags.get("server.processes", 1))}
+    with forks.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more) as process:
         try:
             yield process, process.stdout.readline().strip()
         finally:

@@ -4,11 +4,6 @@ The current tables of the SQL store; `migrations` leads here from every earlier 
 Bodies are bytes that no query looks into, so the database needs no JSON support.
 """
 
-from pathlib import Path
-
-from alembic.operations import Operations
-from alembic.runtime.migration import MigrationContext, MigrationStep, RevisionStep
-from alembic.script import Script, ScriptDirectory
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -20,6 +15,8 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    PrimaryKeyConstraint,
+    String,
     Table,
     Text,
     UniqueConstraint,
@@ -31,10 +28,13 @@ from sqlalchemy import (
     text,
 )
 
-_MIGRATIONS = Path(__file__).parent / "migrations"
+from antiphon.stores.database import lazy
 
 REVISION = "0011"
 """The revision of the tables below, which is the latest of `migrations`."""
+
+OLDEST_SERVER = "0005"
+"""The revision of the oldest server that may use them, as `migrations` say it."""
 
 metadata = MetaData(
     naming_convention={
@@ -260,6 +260,14 @@ schema_compatibility = Table(
     Column("oldest_server", Text, primary_key=True),  # the schema of the oldest server that may use these tables; one row
 )
 
+# As Alembic makes it.
+_alembic_version = Table(
+    "alembic_version",
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
+
 
 def is_impossible_id(id: str) -> bool:
     """
@@ -283,13 +291,13 @@ def is_current(connection: Connection) -> bool:
     Raises:
         NewerSchema: they are newer, and don't.
     """
-    heads = MigrationContext.configure(connection).get_current_heads()
-    if not set(heads) - {revision.revision for revision in _scripts().walk_revisions()}:
-        return heads == (REVISION,)
+    revision = _revision(connection)
+    if revision is None or revision <= REVISION:
+        return revision == REVISION
     has_row = inspect(connection).has_table(schema_compatibility.name)
     oldest_server = connection.scalar(select(schema_compatibility.c.oldest_server)) if has_row else None
     if oldest_server is None or oldest_server > REVISION:
-        raise NewerSchema(max(heads))
+        raise NewerSchema(revision)
     return True
 
 
@@ -302,28 +310,17 @@ def migrate(connection: Connection) -> None:
     """
     if is_current(connection):
         return
-    scripts = _scripts()
-
-    def steps(current: tuple[str, ...], _context: MigrationContext) -> list[RevisionStep]:
-        ahead = [*scripts.iterate_revisions("heads", current, implicit_base=True)]
-        return [MigrationStep.upgrade_from_script(scripts.revision_map, revision) for revision in reversed(ahead)]
-
-    context = MigrationContext.configure(connection, opts={"fn": steps})
-    with Operations.context(context):
-        context.run_migrations()
+    if _revision(connection) is None:
+        metadata.create_all(connection, checkfirst=False)
+        _alembic_version.create(connection, checkfirst=True)
+        connection.execute(insert(_alembic_version).values(version_num=REVISION))
+        oldest_server = OLDEST_SERVER
+    else:
+        oldest_server = lazy.upgrade(connection)
     connection.execute(delete(schema_compatibility))
-    connection.execute(insert(schema_compatibility).values(oldest_server=max(map(_oldest_server, scripts.walk_revisions()))))
+    connection.execute(insert(schema_compatibility).values(oldest_server=oldest_server))
 
 
-def _scripts() -> ScriptDirectory:
-    return ScriptDirectory(_MIGRATIONS, version_locations=[_MIGRATIONS])
-
-
-def _oldest_server(script: Script) -> str:
-    """
-    The schema of the oldest server that may use the tables after a migration.
-
-    A migration that only adds what older servers can ignore says so with `oldest_server`.
-    """
-    oldest: str = getattr(script.module, "oldest_server", script.revision)
-    return oldest
+def _revision(connection: Connection) -> str | None:
+    """The revision of the tables that are there; None where there are none."""
+    return connection.scalar(select(_alembic_version.c.version_num)) if inspect(connection).has_table(_alembic_version.name) else None

@@ -1,0 +1,158 @@
+"""
+A process that has loaded antiphon, and forks one that runs it whenever `forks.Popen` asks.
+
+A forked process is made what a new interpreter would be: its own session, arguments, environment, folder, signals,
+standard streams and `__main__`, and no other descriptor. It returns from `main` here, so that the interpreter itself
+ends it as it ends any program. What loads numpy is left out: numpy starts threads, which don't survive a fork.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import functools
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+import forks
+
+MODULES = (
+    *("antiphon.cli.main", "antiphon.cli.commands.serve", "antiphon.cli.commands.worker", "antiphon.cli.commands.keys"),
+    *("antiphon.server.processes.run", "antiphon.server.processes.supervisor", "antiphon.server.processes.child_main"),
+    *("antiphon.stores.sql.store", "antiphon.runtime.service", "antiphon.engines.scripted.engine"),
+)
+"""What a server loads until it serves scripted models."""
+
+MOST_DESCRIPTORS = 16
+_MOVED = 500
+_PR_SET_PDEATHSIG = 1
+
+
+def main():
+    del sys.path[0]  # the folder of this file
+    for name in MODULES:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # what is loaded stays: a collector that goes through it would copy it into each forked process
+    request = serve(socket.socket(fileno=int(sys.argv[1])))
+    if request is not None and request["children"]:
+        request = nest(request)
+    if request is not None:
+        run(request)
+
+
+def nest(request):
+    """Fork a template for the processes that this one will start, while nothing has run here; the request for each process."""
+    ours, theirs = socket.socketpair()
+    if not (pid := os.fork()):
+        ours.close()
+        request = serve(theirs)
+        return nest(request) if request is not None and request["children"] else request
+    theirs.close()
+    forks.NestedPopen.template = forks.Template(ours, functools.partial(os.waitpid, pid, 0))
+    forks.NestedPopen.children = request["children"]
+    subprocess.Popen = forks.NestedPopen
+    return request
+
+
+def serve(channel):
+    """Fork for each request: in the forked process, the request; here, None once nobody can ask any more."""
+    while True:
+        header, received, _, _ = socket.recv_fds(channel, forks.HEADER_BYTES, MOST_DESCRIPTORS)
+        if not header:
+            return None
+        request = json.loads(_read(channel, int.from_bytes(header)))
+        threads = os.listdir("/proc/self/task")
+        assert len(threads) == 1, threads
+        reader, writer = os.pipe()
+        if not (middle := os.fork()):
+            middle = os.getpid()
+            if child := os.fork():
+                os.write(writer, child.to_bytes(forks.HEADER_BYTES))
+                os._exit(0)
+            channel.detach()
+            _become(request, received, middle)
+            return request
+        for descriptor in (*received, writer):
+            os.close(descriptor)
+        os.waitpid(middle, 0)  # from here on, the forked process is a child of the one that asked
+        channel.sendall(os.read(reader, forks.HEADER_BYTES))
+        os.close(reader)
+
+
+def _read(channel, count):
+    data = bytearray()
+    while len(data) < count:
+        data += channel.recv(count - len(data))
+    return data
+
+
+def _become(request, received, middle):
+    """Make this process what a new one would be."""
+    while os.getppid() == middle:
+        time.sleep(0.0005)
+    os.setsid()
+    _take(received, request["descriptors"])
+    if not request.get("is_nested"):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # it ends with the tests
+        for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGINT, signal.SIGTERM):
+            default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            signal.signal(number, signal.SIG_IGN if number == request["ignores"] else default)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    time.tzset()
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        old = getattr(sys, name)
+        more = {"mode": "w", "newline": "\n"} if number else {"mode": "r"}
+        buffering = 1 if name == "stderr" or os.isatty(number) else -1
+        stream = open(number, buffering=buffering, encoding=old.encoding, errors=old.errors, closefd=False, **more)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def _take(received, numbers):
+    """Have these descriptors at their numbers, and no other one."""
+    moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, _MOVED) for descriptor in received]
+    for descriptor, number in zip(moved, numbers, strict=True):
+        os.dup2(descriptor, number)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in numbers:
+            with contextlib.suppress(OSError):  # what lists them is gone
+                os.close(int(name))
+
+
+def run(request):
+    """Run a module, a file, or a program that is an argument, as the interpreter does."""
+    sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
+    arguments = list(request["arguments"])
+    sys.orig_argv = [sys.executable, *arguments]
+    if arguments[0] == "-P":
+        del arguments[0]
+    else:
+        sys.path.insert(0, {"-m": os.getcwd(), "-c": ""}.get(arguments[0], os.path.dirname(os.path.abspath(arguments[0]))))
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__builtins__ = __builtins__
+    match arguments:
+        case ["-m", module, *rest]:
+            sys.argv = ["-m", *rest]
+            runpy._run_module_as_main(module)
+        case ["-c", program, *rest]:
+            sys.argv = ["-c", *rest]
+            exec(compile(program, "<string>", "exec"), main.__dict__)
+        case [file, *_]:
+            sys.argv, main.__file__ = arguments, file
+            exec(compile(Path(file).read_text(), file, "exec"), main.__dict__)
+
+
+if __name__ == "__main__":
+    main()
