@@ -4,7 +4,8 @@ Run every client's suite in an environment of its own, against one server.
     python conformance/run.py PROGRAM MODEL [--short] [CLIENT ...]
 
 PROGRAM is the `antiphon` to start. It serves `parrot`, which says what `parrot.toml` says, and MODEL, a name of the catalogue, for those
-suites that want real answers. `--short` leaves out LARGE ones. Environments are kept in the user's cache, under the hash of what they are made from, for every checkout.
+suites that want real answers. `--short` leaves out LARGE ones. Environments are kept in the user's cache, under the hash of what they are
+made from, for every checkout.
 """
 
 import array
