@@ -18,7 +18,7 @@ from antiphon.runtime.routing.router import (
     MAX_HEADER_BYTES,
     MAX_STICKY_CONVERSATIONS,
     STICK_S,
-    Choice,
+    ModelChoice,
     Resolution,
     Router,
     StickyModels,
@@ -256,7 +256,7 @@ def test_an_explanation_shows_everything_and_counts_nothing(tmp_path):
 
 @given(st.text(max_size=600), st.none() | st.integers(1, 1000))
 def test_the_header_is_short_printable_ascii(reason, number):
-    header = route_header(Choice("large", "c" * 64, "rule", reason, number))
+    header = route_header(ModelChoice("large", "c" * 64, "rule", reason, number))
     assert len(header) <= MAX_HEADER_BYTES
     assert header.isascii()
     assert header.isprintable()

@@ -56,6 +56,7 @@ def test_a_path_that_nobody_meant_is_just_not_there(url, path):
 
 
 def test_a_method_that_a_path_does_not_have_is_still_told_as_such(url):
+    assert ask(url, "PUT", "/api/presets")[0] == 405
     status, headers, body = ask(url, "PUT", "/v1/responses")
     assert (status, headers["allow"]) == (405, "GET, HEAD, POST") and "Not allowed" in body["error"]["message"]
 

@@ -20,7 +20,7 @@ from antiphon.engine_api.options import ConversationSettings
 from antiphon.errors import SHUTTING_DOWN_CODE, ApiError, UpstreamError, overloaded_error
 from antiphon.offload import offload
 from antiphon.runtime.balancing.affinity import affinity_key
-from antiphon.runtime.balancing.conversation import RoutedConversation, RoutedRequest, Try
+from antiphon.runtime.balancing.conversation import BalancedRequest, RoutedConversation, Try
 from antiphon.runtime.balancing.failures import CONSEQUENCES, STALL_CAUSE, FailureKind, classify, describe_failure
 from antiphon.runtime.balancing.options import BalanceOptions
 from antiphon.runtime.balancing.upstreams import ModelUpstream, NoUpstream, UpstreamPool
@@ -92,7 +92,7 @@ class BalancedEngine:
                 self._conversations.discard(conversation)
                 conversation.close()
 
-    async def _answer(self, request: RoutedRequest) -> None:
+    async def _answer(self, request: BalancedRequest) -> None:
         pool, failure = self.pool, None
         exclude: Collection[str] = ()
         failures: list[FailureKind] = []
@@ -117,14 +117,14 @@ class BalancedEngine:
             exclude = next_exclude
         request.fail(self._neutral(failure))
 
-    async def _affinity_key(self, request: RoutedRequest) -> str | None:
+    async def _affinity_key(self, request: BalancedRequest) -> str | None:
         if self._options.balance != "affinity":
             return None
         command = request.command
         size_bytes = len(command.body) if isinstance(command, commands.Relay) else 0
         return await offload(size_bytes, affinity_key, request.settings, command)
 
-    async def _try(self, request: RoutedRequest, upstream: ModelUpstream, asked_names: Collection[str]) -> events.ResponseFailed | None:
+    async def _try(self, request: BalancedRequest, upstream: ModelUpstream, asked_names: Collection[str]) -> events.ResponseFailed | None:
         """Have an upstream answer; its failure if it did not, and nothing was delivered."""
         is_streaming = self._is_streaming(request.command)
         patience_s = max(self._options.failover_after_s, PATIENCE_FACTOR * (upstream.first_output_s or 0.0)) if is_streaming else None
@@ -184,7 +184,7 @@ class BalancedEngine:
             return ()
         return None
 
-    def _unavailable(self, request: RoutedRequest, error: NoUpstream) -> events.ResponseFailed:
+    def _unavailable(self, request: BalancedRequest, error: NoUpstream) -> events.ResponseFailed:
         if error.reason == "rate_limit":
             return self._rate_limit_failure(request.command.id, error.reason)
         message = (

@@ -37,7 +37,7 @@ class Candidate(Struct, frozen=True):
     floor: int = 4
 
 
-class Choice(Struct, frozen=True):
+class UpstreamChoice(Struct, frozen=True):
     """The upstream that was chosen; `is_affine` if it is the first for the request's key."""
 
     name: str
@@ -61,7 +61,9 @@ def load_bound(candidate: Candidate, candidates: Sequence[Candidate], factor: fl
     return max(candidate.floor, math.ceil(factor * total * share))
 
 
-def choose(key: str | None, candidates: Sequence[Candidate], factor: float, pick_two: Callable[[int], tuple[int, int]]) -> Choice | None:
+def choose(
+    key: str | None, candidates: Sequence[Candidate], factor: float, pick_two: Callable[[int], tuple[int, int]]
+) -> UpstreamChoice | None:
     """
     The upstream for a request; None where there is none.
 
@@ -75,11 +77,11 @@ def choose(key: str | None, candidates: Sequence[Candidate], factor: float, pick
     if key is not None:
         for place, candidate in enumerate(rank(key, candidates)):
             if candidate.outstanding < load_bound(candidate, candidates, factor):
-                return Choice(candidate.name, is_affine=place == 0)
+                return UpstreamChoice(candidate.name, is_affine=place == 0)
     if len(candidates) > MANY:
         candidates = [candidates[place] for place in pick_two(len(candidates))]
     least_busy = min(candidates, key=lambda each: ((each.outstanding + 1) / each.weight, -each.weight, each.name))
-    return Choice(least_busy.name)
+    return UpstreamChoice(least_busy.name)
 
 
 def _score(key: str, candidate: Candidate) -> float:

@@ -213,7 +213,7 @@ def _choice_has_content(choice: dict[str, object]) -> bool:
     return any(value for name, value in delta.items() if name != "role")
 
 
-class RoutedRequest:
+class BalancedRequest:
     """
     One request, and the tries to answer it. Delivers exactly one last event.
 
@@ -363,19 +363,19 @@ class RoutedConversation:
         settings: ConversationSettings,
         deliver: Deliver,
         tasks: asyncio.TaskGroup,
-        answer: Callable[[RoutedRequest], Awaitable[None]],
+        answer: Callable[[BalancedRequest], Awaitable[None]],
     ) -> None:
         self.settings = settings
         self.is_paused = False
         self.deliver: Deliver = deliver
         self.answer = answer
         self._tasks = tasks
-        self._requests: dict[str, RoutedRequest] = {}
+        self._requests: dict[str, BalancedRequest] = {}
 
     def send(self, command: commands.EngineCommand) -> None:
         match command:
             case commands.Respond(id=id) | commands.Relay(id=id):
-                request = self._requests[id] = RoutedRequest(self, command)
+                request = self._requests[id] = BalancedRequest(self, command)
                 request.task = self._tasks.create_task(request.run())
                 # A callback, as a task that is cancelled before its first step runs none of its own clean-up.
                 request.task.add_done_callback(lambda _task: self._requests.pop(id, None))

@@ -14,7 +14,7 @@ from antiphon.engine_api.engine import CountingEngine, Deliver, Engine, EngineCo
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engine_api.token_estimate import estimate_input_tokens
 from antiphon.offload import offload
-from antiphon.runtime.balancing.conversation import Request, RoutedConversation, RoutedRequest
+from antiphon.runtime.balancing.conversation import BalancedRequest, Request, RoutedConversation
 from antiphon.runtime.balancing.failures import CONSEQUENCES, FallbackReason, classify
 from antiphon.runtime.balancing.options import BalanceOptions
 from antiphon.runtime.balancing.suitability import adapt, fits, missing_ability
@@ -72,7 +72,7 @@ class FallbackEngine:
                 self._conversations.discard(conversation)
                 conversation.close()
 
-    async def _answer(self, request: RoutedRequest) -> None:
+    async def _answer(self, request: BalancedRequest) -> None:
         one = await request.attempt(self.engine, request.settings, request.command, (request.settings.model, ""))
         first_failure = one.end if isinstance(one.end, events.ResponseFailed) and not one.is_delivered else None
         failure = first_failure

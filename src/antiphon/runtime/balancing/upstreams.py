@@ -19,7 +19,7 @@ from antiphon.engine_api.engine import Engine
 from antiphon.engine_api.events import ResponseFailed
 from antiphon.engines.upstream.circuit_breaker import CircuitBreaker, CircuitState
 from antiphon.engines.upstream.client import MAX_REST_S, rest_jitter
-from antiphon.runtime.balancing.choice import Candidate, Choice, choose, rank
+from antiphon.runtime.balancing.choice import Candidate, UpstreamChoice, choose, rank
 from antiphon.runtime.balancing.failures import CONSEQUENCES, OPERATOR_REST_S, FailureKind, classify, describe_failure, is_temporary, rest_s
 from antiphon.runtime.balancing.limits import RATE_WINDOW_S, RetryBudget, SlidingWindow
 from antiphon.runtime.balancing.options import BalanceOptions, UpstreamLimits
@@ -439,7 +439,7 @@ class UpstreamPool:
         upstream.begin(is_affine=choice.is_affine)
         return upstream
 
-    def _choose(self, key: str | None, exclude: Collection[str]) -> Choice | None:
+    def _choose(self, key: str | None, exclude: Collection[str]) -> UpstreamChoice | None:
         candidates = [Candidate(upstream.name, upstream.weight, upstream.outstanding, upstream.floor) for upstream in self._ready(exclude)]
         key = key if self._options.balance == "affinity" else None
         choice = choose(key, candidates, self._options.affinity_factor, _pick_two)
@@ -447,7 +447,7 @@ class UpstreamPool:
             return choice
         # Only the first among all upstreams, with those that are out, is likely to have the conversation's cache.
         everyone = [Candidate(upstream.name, upstream.limits.weight) for upstream in self.upstreams]
-        return Choice(choice.name, is_affine=rank(key, everyone)[0].name == choice.name)
+        return UpstreamChoice(choice.name, is_affine=rank(key, everyone)[0].name == choice.name)
 
     def _ready(self, exclude: Collection[str]) -> list[ModelUpstream]:
         ignores_breaker = self._panics

@@ -83,7 +83,7 @@ class Resolution(Struct, Generic[ModelT], frozen=True):
     headers: Mapping[str, str] = {}
 
 
-class Choice(NamedTuple):
+class ModelChoice(NamedTuple):
     """
     A model, and why it was chosen.
 
@@ -131,7 +131,7 @@ class Explanation(NamedTuple):
     trials: Sequence[RuleTrial]
     scores: Sequence[tuple[str, float]]
     classifier_problem: str | None
-    choice: Choice
+    choice: ModelChoice
     ms: float
 
 
@@ -350,11 +350,11 @@ class Router(Generic[ModelT]):
 
     # How it is decided
 
-    def _choose_quickly(self, route: _Route, facts: RouteFacts) -> Choice | None:
+    def _choose_quickly(self, route: _Route, facts: RouteFacts) -> ModelChoice | None:
         """What needs no classifier; None where neither the conversation nor a rule decides."""
         return self._choose_again(route, facts) or self._choose_by_rule(route, facts)
 
-    def _choose_again(self, route: _Route, facts: RouteFacts) -> Choice | None:
+    def _choose_again(self, route: _Route, facts: RouteFacts) -> ModelChoice | None:
         features = facts.features
         if route.entry.stick == "none":
             return None
@@ -363,12 +363,12 @@ class Router(Generic[ModelT]):
             earlier = features.answered_by, "general"
         if earlier is None or earlier[0] not in route.models or self._problem(earlier[0], features):
             return None
-        return Choice(*earlier, "conversation", "The conversation began with this model")
+        return ModelChoice(*earlier, "conversation", "The conversation began with this model")
 
-    def _choose_by_rule(self, route: _Route, facts: RouteFacts) -> Choice | None:
+    def _choose_by_rule(self, route: _Route, facts: RouteFacts) -> ModelChoice | None:
         for rule in route.rules:
             if (reason := rule.reason_to_fit(facts)) is not None and self._problem(rule.rule.model, facts.features) is None:
-                return Choice(rule.rule.model, rule.rule.category, "rule", reason, rule.number)
+                return ModelChoice(rule.rule.model, rule.rule.category, "rule", reason, rule.number)
         return None
 
     async def _classify(self, route: _Route, facts: RouteFacts, timeout_s: float | None = None) -> _Verdict:
@@ -387,7 +387,7 @@ class Router(Generic[ModelT]):
         scores = route.classifier.scores(vector)
         return _Verdict(scores, route.classifier.choose(scores))
 
-    def _choose_by(self, route: _Route, facts: RouteFacts, verdict: _Verdict) -> Choice:
+    def _choose_by(self, route: _Route, facts: RouteFacts, verdict: _Verdict) -> ModelChoice:
         """The model of the category that the classifier found, or the default."""
         reason = "No rule fits"
         if verdict.problem:
@@ -396,17 +396,17 @@ class Router(Generic[ModelT]):
             category, score = verdict.best
             model = route.model_by_category[category]
             if (problem := self._problem(model, facts.features)) is None:
-                return Choice(model, category, "classifier", f"Similar to the examples of {category} ({score:.2f})")
+                return ModelChoice(model, category, "classifier", f"Similar to the examples of {category} ({score:.2f})")
             reason = f"Similar to the examples of {category}, whose model {problem}"
         elif verdict.scores:
             category, score = verdict.scores[0]
             reason += f", and no examples are similar enough ({category}: {score:.2f})"
         if (problem := self._problem(route.entry.default, facts.features)) is None:
-            return Choice(route.entry.default, "general", "default", f"{reason}; default model")
+            return ModelChoice(route.entry.default, "general", "default", f"{reason}; default model")
         for model in route.models:
             if self._problem(model, facts.features) is None:
-                return Choice(model, "general", "default", f"{reason}; the default model {problem}")
-        return Choice(route.entry.default, "general", "default", f"{reason}; no model fits better than the default, which {problem}")
+                return ModelChoice(model, "general", "default", f"{reason}; the default model {problem}")
+        return ModelChoice(route.entry.default, "general", "default", f"{reason}; no model fits better than the default, which {problem}")
 
     def _problem(self, model: str, features: RouteFeatures) -> str | None:
         """Why a model can't answer; None if it can."""
@@ -414,7 +414,7 @@ class Router(Generic[ModelT]):
 
     # How it is told
 
-    def _resolution(self, route: _Route, facts: RouteFacts, choice: Choice, started_at: float) -> Resolution[ModelT]:
+    def _resolution(self, route: _Route, facts: RouteFacts, choice: ModelChoice, started_at: float) -> Resolution[ModelT]:
         entry, features = route.entry, facts.features
         if entry.stick == "conversation":
             self._sticky.remember(entry.name, facts.caller.tenant, features.begins, choice.model, choice.category)
@@ -434,7 +434,7 @@ class Router(Generic[ModelT]):
         return Resolution(self._models.find(choice.model), decision, {ROUTE_HEADER: route_header(choice)})
 
 
-def route_header(choice: Choice) -> str:
+def route_header(choice: ModelChoice) -> str:
     """What clients are told of a choice: printable ASCII, of `MAX_HEADER_BYTES` at most; a reason that is longer is cut."""
     head = "; ".join(_header_fields(choice))
     reason = choice.reason.replace('"', "'").replace("\\", "/").encode("ascii", "replace").decode()
@@ -443,7 +443,7 @@ def route_header(choice: Choice) -> str:
     return f'{head}; reason="{reason if len(reason) <= room else reason[: room - 3] + "..."}"'
 
 
-def _header_fields(choice: Choice) -> Iterator[str]:
+def _header_fields(choice: ModelChoice) -> Iterator[str]:
     yield f"category={choice.category}"
     yield f"source={choice.source}"
     if choice.rule is not None:

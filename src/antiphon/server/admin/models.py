@@ -82,8 +82,8 @@ def routes(service: Service) -> list[GuardedRoute]:
         if speaks_messages(request.scope):
             info = _named_info(name, service.started_at) if is_route else _model_info(service.registry.find_any(name))
             return json_response(encode(info))
-        found = _route_object(name, service.started_at) if is_route else _model_object(service.registry.find_any(name))
-        return json_response(found)
+        answer = _route_object(name, service.started_at) if is_route else _model_object(service.registry.find_any(name))
+        return json_response(answer)
 
     return guarded_routes(
         service,

@@ -75,7 +75,10 @@ ABSENT_PATHS = (
     AbsentPath("/v1/projects", "Keys and their limits are managed with `antiphon keys`, by the operator of this server."),
     AbsentPath("/v1/models/*", "Models are not deleted here: take it out of the server's configuration.", ("DELETE",)),
     # Ollama
-    AbsentPath("/api", "Ollama's API is not offered: use POST /v1/chat/completions or POST /v1/responses."),
+    *(
+        AbsentPath(f"/api/{name}", "Ollama's API is not offered: use POST /v1/chat/completions or POST /v1/responses.")
+        for name in ("chat", "generate", "tags", "show", "embed", "embeddings", "ps", "version", "pull")
+    ),
 )
 """The first one that fits counts."""
 
@@ -90,23 +93,26 @@ def is_messages_path(path: str) -> bool:
     return "/messages" in path and "/threads/" not in path
 
 
-def absent_path_error(scope: Scope, routes: Iterable[BaseRoute]) -> ClientError | None:
+def absent_path_error(scope: Scope, routes: Iterable[BaseRoute], *, has_other_methods: bool) -> ClientError | None:
     """
     The error for a path that this server does not have; None if there is nothing to say about it.
 
     Args:
         routes: all that the server has.
+        has_other_methods: whether the path is there, with other methods.
     """
     method, path = scope["method"], scope["path"]
-    advice = _known_advice(method, path) or _nearby_advice(scope, tuple(routes))
+    advice = _known_advice(method, path, has_other_methods=has_other_methods)
+    if advice is None and not has_other_methods:
+        advice = _nearby_advice(scope, tuple(routes))
     if advice is None:
         return None
     return ClientError(f"Invalid URL ({method} {shorten(path)}). {advice}", status=404, code="unknown_url")
 
 
-def _known_advice(method: str, path: str) -> str | None:
+def _known_advice(method: str, path: str, *, has_other_methods: bool) -> str | None:
     for pattern, absent in _PATTERNS:
-        if pattern.fullmatch(path) and (not absent.methods or method in absent.methods):
+        if pattern.fullmatch(path) and (method in absent.methods if absent.methods else not has_other_methods):
             return absent.advice
     return None
 
@@ -115,16 +121,14 @@ def _nearby_advice(scope: Scope, routes: Sequence[BaseRoute]) -> str | None:
     """The path that was meant, where it was put behind a wrong base URL."""
     path: str = scope["path"]
     for candidate in _candidates(path):
-        if not _is_there(candidate, scope, routes):
+        if candidate == path or not _is_there(candidate, scope, routes):
             continue
-        if candidate != path:  # else it is there, with other methods
-            question = f"Did you mean '{shorten(candidate)}'?"
-            if candidate == path.rstrip("/"):
-                return question
-            if is_messages_path(candidate):
-                return f"{question} The base URL of Anthropic's clients is that of the server, without '/v1'."
-            return f"{question} The base URL of a client is that of the server with '/v1' at its end."
-        break
+        question = f"Did you mean '{shorten(candidate)}'?"
+        if candidate == path.rstrip("/"):
+            return question
+        if is_messages_path(candidate):
+            return f"{question} The base URL of Anthropic's clients is that of the server, without '/v1'."
+        return f"{question} The base URL of a client is that of the server with '/v1' at its end."
     return None
 
 

@@ -89,8 +89,10 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     """No such path, or not with this method."""
     assert isinstance(error, HTTPException)
     path = shorten(request.scope["path"])
-    if error.status_code in (404, 405) and (absent := absent_path_error(request.scope, request.app.routes)) is not None:
-        return error_response(absent, request.scope)
+    if error.status_code in (404, 405):
+        absent = absent_path_error(request.scope, request.app.routes, has_other_methods=error.status_code == 405)
+        if absent is not None:
+            return error_response(absent, request.scope)
     texts = {404: f"Invalid URL ({request.method} {path})", 405: f"Not allowed to {request.method} on {path}."}
     message = texts.get(error.status_code, str(error.detail))
     api_error = ClientError(message, status=error.status_code, code="unknown_url" if error.status_code == 404 else None)
