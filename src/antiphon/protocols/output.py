@@ -545,6 +545,7 @@ NON_RESPONSE_EVENTS = ENGINE_STATUS_EVENTS.union(
         events.InputTranscriptDone,
         events.InputTranscriptFailed,
         events.EngineError,
+        events.RelayData,
     )
 )
-"""Those, and events about the client's audio."""
+"""Those, events about the client's audio, and answers that are passed on as they come."""
