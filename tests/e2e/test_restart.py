@@ -16,6 +16,7 @@ import openai
 import pytest
 
 from support.programs import forks
+from support.server.raw_http import POLL_S
 
 
 def free_port():
@@ -115,4 +116,5 @@ def test_ready_is_told_once_models_are_there(tmp_path):
         url, until_s = str(client.base_url).replace("/v1/", "/readyz"), time.monotonic() + 120
         while (told := readiness(url))["status"] == "warming_up":
             assert time.monotonic() < until_s
+            time.sleep(POLL_S)
         assert told["status"] == "ok"
