@@ -72,7 +72,9 @@ def test_a_conversation_whose_server_was_killed_is_free_and_has_whole_turns_only
     with serving(tmp_path, models) as (process, client):
         id = client.conversations.create(metadata={"a": "b"}).id
         first = client.responses.create(model="parrot", input="Hi", conversation=id)
-        next(iter(client.responses.create(model="slow", input="sing", conversation=id, stream=True)))
+        # Without a name, it would be closed here.
+        stream = client.responses.create(model="slow", input="sing", conversation=id, stream=True)
+        next(iter(stream))
         with pytest.raises(openai.BadRequestError, match="Another process"):
             client.responses.create(model="parrot", input="no", conversation=id)
         process.kill()
