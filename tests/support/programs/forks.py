@@ -3,8 +3,8 @@ Starts antiphon quicker than `subprocess` does: as a fork of a process that has 
 
 What it starts is a child of this process, as any other. Tests that look at a start itself use `subprocess`, which takes
 a new interpreter: those of what a start loads, of `python -m antiphon` and the installed program, of engines and voices
-that have a process each, of guides and official clients, and those that run programs of `bench`. So does whatever this
-module can't start in the same way, such as a program for which a `PYTHONPATH` has other modules.
+that have a process each, of guides, and of official clients. So does whatever this module can't start in the same way,
+such as a program for which a `PYTHONPATH` has other modules.
 """
 
 import atexit
