@@ -39,7 +39,7 @@ class Popen(subprocess.Popen):
     def __init__(self, command, *, ignores=None, children=(), **options):
         self._more = {"ignores": ignores, "children": list(children)}
         if not can_fork(command, options.get("env")):
-            options["preexec_fn"] = functools.partial(_reset_signals, ignores)
+            options["preexec_fn"] = functools.partial(reset_signals, ignores)
             self._execute_child = super()._execute_child
         super().__init__(command, **options)
 
@@ -122,7 +122,8 @@ def can_fork(command, environ):
     return {*paths} <= {"", *sys.path} and all(asked[name] == os.environ.get(name) for name in settings)
 
 
-def _reset_signals(ignores):
+def reset_signals(ignores=None):
+    """Ignore that signal and no other."""
     for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN if number == ignores else signal.SIG_DFL)
 
