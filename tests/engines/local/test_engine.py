@@ -340,8 +340,11 @@ def test_control_tokens_in_what_people_say_are_only_text(talker):
 
 @weights
 def test_a_cancel_ends_the_answer(talker):
+    told = []
+
     def cancel(said, tell):
-        if len(said) == 1:
+        if said and not told:  # a busy machine delivers several words at once
+            told.append(True)
             tell(commands.Cancel("r"))
 
     said = talker.hear(ask("Tell me a long story.", sampling=Sampling(max_tokens=900)), until=cancel)
