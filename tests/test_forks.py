@@ -25,7 +25,7 @@ def test_a_fork_sees_what_a_new_interpreter_sees(tmp_path):
     environ = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "LC_CTYPE") if name in os.environ} | {"ONE": "1"}
     assert forks.can_fork(COMMAND, environ)
     options = {"cwd": tmp_path, "env": environ, "text": True, "input": "said", "capture_output": True}
-    seen = [start(COMMAND, **options) for start in (forks.run, subprocess.run)]
+    seen = [forks.run(COMMAND, **options), subprocess.run(COMMAND, preexec_fn=forks.reset_signals, **options)]
     assert seen[0].stdout == seen[1].stdout
     assert [(each.returncode, each.stderr) for each in seen] == [(0, "")] * 2
 

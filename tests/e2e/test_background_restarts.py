@@ -7,6 +7,7 @@ import urllib.request
 import openai
 
 from support.server.own_process import serving
+from support.server.raw_http import POLL_S
 
 PATIENCE_S = 60
 MODELS = [
@@ -20,6 +21,7 @@ def ended(client, response_id):
     deadline = time.monotonic() + PATIENCE_S
     while (response := client.responses.retrieve(response_id)).status in ("queued", "in_progress"):
         assert time.monotonic() < deadline
+        time.sleep(POLL_S)
     return response
 
 
@@ -67,6 +69,7 @@ def test_what_waited_with_large_files_is_made_though_it_exceeds_a_keys_memory(tm
         deadline = time.monotonic() + PATIENCE_S
         while client.responses.retrieve(singing).status == "queued":
             assert time.monotonic() < deadline
+            time.sleep(POLL_S)
         client.responses.cancel(singing)
         assert [ended(client, response_id).error for response_id in waiting] == [None] * 3
 

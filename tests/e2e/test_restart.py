@@ -16,6 +16,7 @@ import openai
 import pytest
 
 from support.programs import forks
+from support.server.raw_http import POLL_S
 
 
 def free_port():
@@ -71,7 +72,9 @@ def test_a_conversation_whose_server_was_killed_is_free_and_has_whole_turns_only
     with serving(tmp_path, models) as (process, client):
         id = client.conversations.create(metadata={"a": "b"}).id
         first = client.responses.create(model="parrot", input="Hi", conversation=id)
-        next(iter(client.responses.create(model="slow", input="sing", conversation=id, stream=True)))
+        # Without a name, it would be closed here.
+        stream = client.responses.create(model="slow", input="sing", conversation=id, stream=True)
+        next(iter(stream))
         with pytest.raises(openai.BadRequestError, match="Another process"):
             client.responses.create(model="parrot", input="no", conversation=id)
         process.kill()
@@ -115,4 +118,5 @@ def test_ready_is_told_once_models_are_there(tmp_path):
         url, until_s = str(client.base_url).replace("/v1/", "/readyz"), time.monotonic() + 120
         while (told := readiness(url))["status"] == "warming_up":
             assert time.monotonic() < until_s
+            time.sleep(POLL_S)
         assert told["status"] == "ok"

@@ -119,7 +119,7 @@ class Talker:
 @pytest.fixture(scope="module")
 def talker():
     with asyncio.Runner() as runner:
-        engine = build(SMALL, {"context": 1024}, BuildContext(weights_folder=WEIGHTS, base_folder=Path()))
+        engine = build(SMALL, {"context": 512}, BuildContext(weights_folder=WEIGHTS, base_folder=Path()))
         runner.run(engine.start())
         yield Talker(engine, runner)
         runner.run(engine.stop())
@@ -187,7 +187,7 @@ def test_what_can_not_be_foreseen_is_told_when_it_is_asked(talker):
 def test_leaving_while_it_reads_ahead_stops_it(talker):
     async def leave():
         async with talker.engine.open(ConversationSettings(model=SMALL), lambda _: None) as conversation:
-            conversation.send(commands.Prepare(ask("word " * 900)))
+            conversation.send(commands.Prepare(ask("word " * 450)))
             await asyncio.sleep(0)
 
     talker.runner.run(leave())
@@ -198,7 +198,7 @@ def test_leaving_while_it_reads_ahead_stops_it(talker):
 def test_what_is_read_ahead_gives_way_to_somebody_elses_answer_and_is_read_afterwards(talker):
     async def both():
         async with talker.engine.open(ConversationSettings(model=SMALL), lambda _: None) as conversation, asyncio.timeout(60):
-            conversation.send(commands.Prepare(ask("bird " * 900)))
+            conversation.send(commands.Prepare(ask("bird " * 450)))
             while not talker.engine.prefill_scheduler.is_prefilling(conversation):  # noqa: ASYNC110 - nothing tells when
                 await asyncio.sleep(0)
             read = []
@@ -222,10 +222,10 @@ def test_the_token_limit_cuts_the_answer(talker):
 @weights
 def test_without_a_limit_a_full_window_cuts_the_answer(talker):
     endless = JsonSchema("endless", {"type": "array", "items": {"const": 1}, "minItems": 500})
-    said = talker.hear(ask("Go on. " * 300, format=endless, sampling=Sampling()))
+    said = talker.hear(ask("Go on. " * 135, format=endless, sampling=Sampling()))
     assert said[-1] == events.ResponseEnded("r", "length")
     used = used_of(said)
-    assert used.input_tokens + used.output_tokens == 1024 and used.output_tokens > 50
+    assert used.input_tokens + used.output_tokens == 512 and used.output_tokens > 20
 
 
 @weights
@@ -272,7 +272,7 @@ def test_a_schema_is_kept_to(talker):
 
 @weights
 def test_a_short_question_is_answered_while_long_prompts_are_processed(talker):
-    long = [ask(f"{word} " * 700, id=word) for word in ("bird", "tree")]
+    long = [ask(f"{word} " * 350, id=word) for word in ("bird", "tree")]
     short = ask("Hi", id="short", sampling=Sampling(temperature=0, max_tokens=1))
     said = talker.hear(*long, short, tenant="turns")
     ended = [event.id for event in said if isinstance(event, events.ResponseEnded)]
@@ -319,7 +319,7 @@ def test_a_required_custom_call_gives_its_text(talker):
 def test_too_long_an_input_is_refused_with_both_lengths(talker):
     (broke,) = talker.hear(ask("word " * 2000))
     assert (broke.code, broke.status, broke.param) == ("context_length_exceeded", 400, "input")
-    assert "1024 tokens" in broke.message
+    assert "512 tokens" in broke.message
 
 
 @weights
@@ -327,7 +327,7 @@ def test_with_truncation_the_oldest_turns_go_and_the_instructions_stay(talker):
     history = [message(role, f"{number} " + "blah " * 60) for number in range(12) for role in ("user", "assistant")]
     said = talker.hear(ask(*history, "Hello?", truncate=True, instructions="Be kind."))
     used = used_of(said)
-    assert 512 < used.input_tokens <= 1024 - 24
+    assert 256 < used.input_tokens <= 512 - 24
     (broke,) = talker.hear(ask("word " * 2000, truncate=True))
     assert broke.code == "context_length_exceeded"
 
@@ -340,8 +340,11 @@ def test_control_tokens_in_what_people_say_are_only_text(talker):
 
 @weights
 def test_a_cancel_ends_the_answer(talker):
+    told = []
+
     def cancel(said, tell):
-        if len(said) == 1:
+        if said and not told:  # a busy machine delivers several words at once
+            told.append(True)
             tell(commands.Cancel("r"))
 
     said = talker.hear(ask("Tell me a long story.", sampling=Sampling(max_tokens=900)), until=cancel)
@@ -356,8 +359,8 @@ def test_a_cancel_before_anything_was_done_ends_the_answer_too(talker):
 
 @weights
 def test_a_cancel_while_the_prompt_is_read_frees_the_slot(talker):
-    long = ask("word " * 900, id="long")
-    both = talker.hear(long, ask("word " * 900, id="too"), ask("Hi", id="hi"), commands.Cancel("long"), commands.Cancel("too"))
+    long = ask("word " * 450, id="long")
+    both = talker.hear(long, ask("word " * 450, id="too"), ask("Hi", id="hi"), commands.Cancel("long"), commands.Cancel("too"))
     assert {word for word in both if isinstance(word, events.ResponseEnded)} >= {
         events.ResponseEnded("long", "cancelled"),
         events.ResponseEnded("too", "cancelled"),

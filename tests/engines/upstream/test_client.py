@@ -291,7 +291,7 @@ def test_nothing_is_read_while_the_client_is_behind_and_no_time_passes():
                 sent += 1
             writer.write(chunk(event(finish="stop") + DONE) + b"0\r\n\r\n")
 
-        async with asyncio.timeout(30), Server(play).open() as server, before(server, timeout_idle_s=0.05) as (conversation, heard):
+        async with asyncio.timeout(30), Server(play).open() as server, before(server, timeout_idle_s=1) as (conversation, heard):
             conversation.send(ask())
             await heard.until(lambda words: words)
             conversation.pause()
@@ -299,6 +299,7 @@ def test_nothing_is_read_while_the_client_is_behind_and_no_time_passes():
             while sent != stalled:  # until TCP has no more room
                 stalled = sent
                 await asyncio.sleep(0.1)
+            await asyncio.sleep(1.1)  # longer than the model server may be silent
             assert sent < 400
             conversation.resume()
             assert await heard.end_of() == events.ResponseEnded("resp_1")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.server.processes.run import background_server
-from support.server.raw_http import ask, exchange, request, statuses
+from support.server.raw_http import POLL_S, ask, exchange, request, statuses
 from support.server.scripted_server import configured
 
 WEIGHTS = Path(
@@ -41,6 +41,7 @@ def test_a_server_is_ready_once_its_speech_models_have_run_and_answers_in_text_b
         until_s = time.monotonic() + 120
         while told(url, "/status")[1]["warm_up"] == "running":
             assert time.monotonic() < until_s
+            time.sleep(POLL_S)
         assert told(url, "/readyz") == (200, {"status": "ok", "warm_up": "done"})
 
 

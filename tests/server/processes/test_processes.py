@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from antiphon.runtime.access.keys import REFRESH_S, SCOPES, make_key
 from antiphon.stores.sql.store import SqlStore
 from support.programs import forks
-from support.server.raw_http import PATIENCE_S, ask, connect, error_of, request, rest_of, statuses, until
+from support.server.raw_http import PATIENCE_S, POLL_S, ask, connect, error_of, request, rest_of, statuses, until
 from support.server.realtime_peer import posted, talked
 
 MANY = 24
@@ -84,6 +84,7 @@ def eventually(what):
     until_s = time.monotonic() + 20
     while not what():
         assert time.monotonic() < until_s
+        time.sleep(POLL_S)
 
 
 def status(base_url, response_id):

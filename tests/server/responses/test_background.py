@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from antiphon.server.processes.run import background_server
 from support.server.own_process import serving
+from support.server.raw_http import POLL_S
 from support.server.responses_peer import connected
 from support.server.scripted_server import configured
 
@@ -56,6 +57,7 @@ def ended(client, response_id):
     deadline = time.monotonic() + PATIENCE_S
     while (response := client.responses.retrieve(response_id)).status in ("queued", "in_progress"):
         assert time.monotonic() < deadline
+        time.sleep(POLL_S)
     return response
 
 
@@ -257,6 +259,7 @@ def test_the_next_one_waits_until_there_is_room_and_the_one_after_it_is_refused(
         deadline = time.monotonic() + PATIENCE_S
         while client.responses.retrieve(second.id).status != "in_progress":
             assert time.monotonic() < deadline
+            time.sleep(POLL_S)
         client.responses.cancel(second.id)
 
 
@@ -288,6 +291,7 @@ def test_the_shorter_completion_window_is_made_first(limited):
         deadline = time.monotonic() + PATIENCE_S
         while client.responses.retrieve(soon.id).status != "in_progress":
             assert time.monotonic() < deadline
+            time.sleep(POLL_S)
         assert client.responses.retrieve(late.id).status == "queued"
 
 

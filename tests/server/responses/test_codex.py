@@ -5,6 +5,7 @@ import json
 import pytest
 
 from antiphon.server.processes.run import background_server
+from support.server.codex import CODEX
 from support.server.model_server import playing
 from support.server.plain_http import events_in, post
 from support.server.scripted_server import configured
@@ -44,21 +45,8 @@ OPENING = [said("developer", "<permissions>Read only.</permissions>"), said("use
 
 
 def request(model, *history, **more):
-    return {
-        "model": model,
-        "instructions": "You are a coding agent.",
-        "input": [*OPENING, *history],
-        "tools": TOOLS,
-        "tool_choice": "auto",
-        "parallel_tool_calls": False,
-        "reasoning": {"effort": "medium", "summary": "auto"},
-        "store": False,
-        "stream": True,
-        "include": ["reasoning.encrypted_content"],
-        "prompt_cache_key": "0199-thread",
-        "client_metadata": {"x-codex-installation-id": "1"},
-        **more,
-    }
+    mine = {"model": model, "input": [*OPENING, *history], "tools": TOOLS, "client_metadata": {"x-codex-installation-id": "1"}}
+    return CODEX | mine | more
 
 
 SCRIPT = {

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from antiphon.server.processes.run import background_server
+from support.server.codex import CODEX
 from support.server.plain_http import post
 from support.server.responses_peer import LAST, connected, said
 from support.server.scripted_server import configured
@@ -30,19 +31,7 @@ TOOLS = [
     },
     {"type": "web_search", "external_web_access": False},
 ]
-CODEX = {
-    "model": "coder",
-    "instructions": "You are a coding agent.",
-    "tools": TOOLS,
-    "tool_choice": "auto",
-    "parallel_tool_calls": False,
-    "reasoning": {"effort": "medium", "summary": "auto"},
-    "store": False,
-    "stream": True,
-    "include": ["reasoning.encrypted_content"],
-    "prompt_cache_key": "0199-thread",
-    "client_metadata": {"x-codex-turn-metadata": "{}"},
-}
+ASKED = CODEX | {"model": "coder", "tools": TOOLS, "client_metadata": {"x-codex-turn-metadata": "{}"}}
 SCRIPT = {
     "answers": [
         {"to": "result", "say": "The tool says {input}"},
@@ -77,7 +66,7 @@ OPENING = [message("developer", "<permissions>Read only.</permissions>"), messag
 async def turn(peer, new_items, previous=None):
     """One `response.create` as Codex sends it."""
     past = {} if previous is None else {"previous_response_id": previous["id"]}
-    await peer.say("response.create", **CODEX, input=new_items, **past)
+    await peer.say("response.create", **ASKED, input=new_items, **past)
     heard = await peer.until(*LAST)
     # Codex reads finished items, and takes the last event for the end.
     done = [event["item"] for event in heard if event["type"] == "response.output_item.done"]
@@ -88,7 +77,7 @@ async def turn(peer, new_items, previous=None):
 
 async def test_a_session_of_codex_sends_each_item_once(url):
     async with connected(url, headers=HEADERS, compress=15) as peer:
-        await peer.say("response.create", **CODEX, input=OPENING, generate=False)
+        await peer.say("response.create", **ASKED, input=OPENING, generate=False)
         warm = (await peer.until(*LAST))[-1]["response"]
         assert warm["status"] == "completed" and warm["output"] == []
         call = await turn(peer, [message("user", "look")], warm)
@@ -104,7 +93,7 @@ async def test_after_a_lost_connection_codex_sends_everything_once_and_goes_on(u
         call = await turn(peer, [*OPENING, message("user", "look")])
     result = {"type": "function_call_output", "call_id": "call_e", "output": "a.py"}
     async with connected(url, headers=HEADERS) as peer:
-        await peer.say("response.create", **CODEX, input=[result], previous_response_id=call["id"])
+        await peer.say("response.create", **ASKED, input=[result], previous_response_id=call["id"])
         event = await peer.hear()
         assert (event["type"], event["status"], event["error"]["code"]) == ("error", 400, "previous_response_not_found")
         answer = await turn(peer, [*OPENING, message("user", "look"), *call["output"], result])
@@ -117,5 +106,5 @@ async def test_the_model_gets_the_conversation_that_it_would_get_over_http(url):
         call = await turn(peer, [*OPENING, message("user", "look")])
         answer = await turn(peer, [{"type": "function_call_output", "call_id": "call_e", "output": "a.py"}], call)
     whole = [*OPENING, message("user", "look"), *call["output"], {"type": "function_call_output", "call_id": "call_e", "output": "a.py"}]
-    _, _, body = post(url, {**CODEX, "stream": False, "input": whole})
+    _, _, body = post(url, {**ASKED, "stream": False, "input": whole})
     assert answer["usage"] == json.loads(body)["usage"]

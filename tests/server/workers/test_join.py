@@ -29,6 +29,7 @@ from antiphon.wire.internal.worker_link import (
     VERSION,
     VERSION_HEADER,
     ConversationOpened,
+    Heartbeat,
     Hello,
     JoinAccepted,
     JoinRefused,
@@ -447,7 +448,8 @@ def test_whoever_waits_gets_no_place_with_workers_that_are_gone(base_url):
             worker.next()
             served.append(ask())
             served[-1].start()
-            (told,) = FrameDecoder(to_worker_decoder).feed(worker.next()[1])
+            while isinstance(told := next(FrameDecoder(to_worker_decoder).feed(worker.next()[1])), Heartbeat):
+                pass
             worker.send(frame(BINARY, pack_frame(ConversationOpened(told.number))))
             worker.next()  # it is asked
         waiting = ask()

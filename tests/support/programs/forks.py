@@ -3,8 +3,8 @@ Starts antiphon quicker than `subprocess` does: as a fork of a process that has 
 
 What it starts is a child of this process, as any other. Tests that look at a start itself use `subprocess`, which takes
 a new interpreter: those of what a start loads, of `python -m antiphon` and the installed program, of engines and voices
-that have a process each, of guides and official clients, and those that run programs of `bench`. So does whatever this
-module can't start in the same way, such as a program for which a `PYTHONPATH` has other modules.
+that have a process each, of guides, and of official clients. So does whatever this module can't start in the same way,
+such as a program for which a `PYTHONPATH` has other modules.
 """
 
 import atexit
@@ -39,7 +39,7 @@ class Popen(subprocess.Popen):
     def __init__(self, command, *, ignores=None, children=(), **options):
         self._more = {"ignores": ignores, "children": list(children)}
         if not can_fork(command, options.get("env")):
-            options["preexec_fn"] = functools.partial(_reset_signals, ignores)
+            options["preexec_fn"] = functools.partial(reset_signals, ignores)
             self._execute_child = super()._execute_child
         super().__init__(command, **options)
 
@@ -122,7 +122,8 @@ def can_fork(command, environ):
     return {*paths} <= {"", *sys.path} and all(asked[name] == os.environ.get(name) for name in settings)
 
 
-def _reset_signals(ignores):
+def reset_signals(ignores=None):
+    """Ignore that signal and no other."""
     for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN if number == ignores else signal.SIG_DFL)
 

@@ -1,11 +1,13 @@
 """A server with keys, and the numbers that it counts."""
 
+import time
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from antiphon.runtime.access.keys import make_key
 from antiphon.server.processes.run import background_server
 from antiphon.stores.sql.store import SqlStore
-from support.server.raw_http import exchange, request
+from support.server.raw_http import POLL_S, exchange, request
 from support.server.scripted_server import SCRIPT, configured
 
 MODELS = {
@@ -52,4 +54,4 @@ def numbers(url):
 def counted(url, key, value):
     """Ask until a number has that value."""
     while numbers(url).get(key) != value:
-        pass
+        time.sleep(POLL_S)

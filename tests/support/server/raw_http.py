@@ -8,6 +8,9 @@ from urllib.parse import urlsplit
 PATIENCE_S = 20
 """So that a server which neither answers nor closes fails a test and does not hang it."""
 
+POLL_S = 0.01
+"""Between two looks at what changes: without it, whoever looks would take a core from what is to change it."""
+
 
 def connect(base_url):
     parts = urlsplit(base_url)
