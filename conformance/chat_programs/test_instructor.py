@@ -20,7 +20,8 @@ def test_a_person(mode):
     client = instructor.from_openai(OpenAI(base_url=os.environ["ANTIPHON_URL"], api_key="none", max_retries=0), mode=mode)
     question = "call for a human" if mode is instructor.Mode.TOOLS else "a person"
     messages = [{"role": "user", "content": question}]
-    assert client.create(model="parrot", messages=messages, response_model=Person, max_retries=1) == Person(name="Ada", age=36)
+    person = client.create(model="parrot", messages=messages, response_model=Person, max_retries=1)
+    assert person.model_dump() == {"name": "Ada", "age": 36}
 
 
 def test_a_person_that_comes_in_parts():

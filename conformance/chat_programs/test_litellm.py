@@ -59,7 +59,8 @@ def test_tool_round_trip(complete, stream):
 
 
 def test_reasoning(complete):
-    message = complete(said("think")).choices[0].message
+    thinking = {"type": "enabled", "budget_tokens": 1024}  # Messages tells reasoning only to those who ask for it
+    message = complete(said("think"), thinking=thinking, max_tokens=2048, allowed_openai_params=["thinking"]).choices[0].message
     assert (message.content, "Let me see." in message.reasoning_content) == ("Done.", True)
 
 
