@@ -51,8 +51,10 @@ for (const [name, provider] of Object.entries(providers)) {
     });
 
     test("reasoning", { skip: name === "openai" && "the provider drops it" }, async () => {
-      assert.match((await generateText({ model, prompt: "think" })).reasoningText, /Let me see\./);
-      assert.match(await streamText({ model, prompt: "think" }).reasoningText, /Let me see\./);
+      // Messages tells it only to those who ask for it.
+      const asked = { model, prompt: "think", providerOptions: { anthropic: { thinking: { type: "enabled", budgetTokens: 1024 } } } };
+      assert.match((await generateText(asked)).reasoningText, /Let me see\./);
+      assert.match(await streamText(asked).reasoningText, /Let me see\./);
     });
 
     test("structured output", { skip: name === "anthropic" && "it calls a tool named json" }, async () => {

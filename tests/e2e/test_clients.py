@@ -19,7 +19,7 @@ def test_every_official_client_agrees(record_property):
 @pytest.mark.long
 @pytest.mark.weights
 def test_programs_with_large_environments_agree(record_property):
-    _run(record_property, "aider", "chat_programs", "llm")
+    _run(record_property, "aider", "chat_programs", "llm", "opencode")
 
 
 def _run(record_property, *options):
