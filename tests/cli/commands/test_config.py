@@ -78,7 +78,7 @@ def test_check_names_the_sources_and_the_models(antiphon, home):
 @pytest.mark.parametrize(
     ("table", "told"),
     [
-        ("engine = 'skripted'", "Model 'parrot': There is no engine 'skripted'; there are 'chat', 'local', "),
+        ("engine = 'skripted'", "Model 'parrot': There is no engine 'skripted'; there are 'chat', 'embeddings', 'local', "),
         ("engine = 'scripted'\nscript = 'absent.toml'", "Model 'parrot': The script "),
         ("engine = 'local'\nmodl = 'smollm2-135m-instruct'", "Model 'parrot' has 'modl'; the engine 'local' knows 'model', "),
         ("engine = 'local'\npath = 'absent.gguf'", "Model 'parrot': There is no model file "),

@@ -317,4 +317,5 @@ def test_the_laws_hold_where_nothing_is_answered(dialect, script):
 
 def test_every_event_of_a_client_and_every_word_of_an_engine_is_taken():
     assert set(_CLIENT_HANDLERS) == {*get_args(ClientEvent), UnreadableRealtimeEvent, RealtimeSessionConfig}
-    assert set(_ENGINE_HANDLERS) | set(EVENT_HANDLERS) | ENGINE_STATUS_EVENTS == set(get_args(engine_events.EngineEvent))
+    taken = set(_ENGINE_HANDLERS) | set(EVENT_HANDLERS) | ENGINE_STATUS_EVENTS
+    assert taken | {engine_events.RelayData} == set(get_args(engine_events.EngineEvent)), "which answers what no session here sends"

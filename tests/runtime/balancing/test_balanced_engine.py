@@ -11,7 +11,7 @@ from antiphon.engine_api.options import ConversationSettings
 from antiphon.runtime.balancing.affinity import affinity_key
 from support.contracts.engines import Listener
 from support.engines.upstreams import CUT, DONE, HALF, STREAM_HEAD, Server, ask, chunk, closing, event, streamed, whole
-from support.runtime.pools import Observer, answer_to, before_all
+from support.runtime.upstream_pools import Observer, answer_to, before_all
 
 HELLO = streamed("hello")
 ERROR_FIRST = STREAM_HEAD + chunk(b'data: {"error": {"message": "Oh.", "code": 503}}\n\n') + b"0\r\n\r\n"

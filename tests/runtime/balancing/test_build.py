@@ -8,7 +8,7 @@ from antiphon.config.load import ModelEntry, load
 from antiphon.errors import ServerError
 from antiphon.runtime.balancing.build import build_engine, fallback_problems
 from antiphon.runtime.registry import ModelRegistry
-from support.runtime.pools import CONTEXT
+from support.runtime.upstream_pools import CONTEXT
 
 URL = "http://127.0.0.1:9/v1"
 

@@ -19,7 +19,7 @@ from antiphon.runtime.balancing.options import BalanceOptions, UpstreamLimits
 from antiphon.runtime.balancing.upstreams import ModelUpstream, UpstreamPool
 from support.contracts.engines import Listener
 from support.engines.upstreams import ask
-from support.runtime.pools import Clock, Observer
+from support.runtime.upstream_pools import Clock, Observer
 
 PATH = "chat/completions"
 

@@ -14,7 +14,7 @@ from antiphon.engines.scripted.script import Script
 from antiphon.runtime.balancing.suitability import adapt, fits, missing_ability
 from support.contracts.engines import Listener
 from support.engines.upstreams import HALF, Server, ask, closing, whole
-from support.runtime.pools import Observer, before_all
+from support.runtime.upstream_pools import Observer, before_all
 
 
 def refusing(status, **error):

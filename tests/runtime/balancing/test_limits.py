@@ -3,7 +3,7 @@
 from hypothesis import given, strategies as st
 
 from antiphon.runtime.balancing.limits import FREE_RETRIES, RetryBudget, SlidingWindow
-from support.runtime.pools import Clock
+from support.runtime.upstream_pools import Clock
 
 steps = st.lists(st.tuples(st.floats(0, 30), st.integers(1, 9)), max_size=60)
 

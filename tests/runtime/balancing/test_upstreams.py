@@ -7,7 +7,7 @@ import pytest
 from antiphon.engine_api.events import ResponseFailed
 from antiphon.errors import ApiError, UpstreamError
 from antiphon.runtime.balancing.upstreams import NoUpstream
-from support.runtime.pools import Clock, Observer, pool_of, settle
+from support.runtime.upstream_pools import Clock, Observer, pool_of, settle
 
 
 def failed(cause="500", status=502, code="server_error", retry_after_s=None):

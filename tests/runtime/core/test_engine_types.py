@@ -16,7 +16,7 @@ def test_each_name_has_an_engine(engine):
 
 
 def test_an_engine_that_is_not_there_is_refused_with_those_that_are():
-    with pytest.raises(ServerError, match="There is no engine 'chatt'; there are 'chat', 'local'"):
+    with pytest.raises(ServerError, match="There is no engine 'chatt'; there are 'chat', 'embeddings', 'local'"):
         load_builder("chatt")
 
 

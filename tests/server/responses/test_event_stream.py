@@ -88,8 +88,7 @@ def sent_at(*, begun_at=0, held_at=(), over_at=None):
         flow = SimpleNamespace(write_paused=False)
         connection = SimpleNamespace(transport=SimpleNamespace(is_closing=lambda: True), flow=flow)
         scope = {"extensions": {SCOPE_KEY: connection}}
-        writer = SimpleNamespace(encode_sse_into=lambda _events, _out: None)
-        encoder = SimpleNamespace(stream=lambda: writer, stream_end=b"")
+        encoder = SimpleNamespace(encode_sse_into=lambda _events, _out: None, stream_end=b"")
         stream = EventStream(encoder, scope, send, 15.0)
 
         def begin():

@@ -1,99 +1,88 @@
-"""Engines in front of several upstreams, each a server on a real socket that plays what a test wants."""
+"""Workers and what is wanted of them, and a day of a pool in virtual time."""
 
-import asyncio
-import contextlib
-from pathlib import Path
+import heapq
+import random
+from collections import Counter
 
-from antiphon.config.load import ModelEntry
-from antiphon.engine_api.engine import BuildContext
-from antiphon.engine_api.options import ConversationSettings
-from antiphon.runtime.balancing.build import build_engine
-from antiphon.runtime.balancing.options import BalanceOptions, UpstreamLimits
-from antiphon.runtime.balancing.upstreams import ModelUpstream, UpstreamPool
-from support.contracts.engines import Listener
+from antiphon.engines.scripted.engine import ScriptedEngine
+from antiphon.engines.scripted.script import Script
+from antiphon.runtime.scheduling.base import Requirements, Worker
+from antiphon.runtime.scheduling.pool import PoolRules, WorkerPool
 
-CONTEXT = BuildContext(weights_folder=Path(), base_folder=Path())
+ENGINE = ScriptedEngine(Script())
 
 
-class Observer:
-    """Remembers what it is told of upstreams."""
-
-    def __init__(self):
-        self.states, self.attempts, self.choices, self.fallbacks = [], [], [], []
-        self.outstanding = {}
-
-    def on_upstream_state(self, name, state):
-        self.states.append((name, state))
-
-    def on_upstream_attempt(self, name, outcome):
-        self.attempts.append((name, outcome))
-
-    def on_upstream_choice(self, name, kind):
-        self.choices.append((name, kind))
-
-    def on_upstream_outstanding(self, name, count):
-        self.outstanding[name] = count
-
-    def on_fallback(self, model, fallback, reason):
-        self.fallbacks.append((model, fallback, reason))
+ALL = ("responses", "realtime", "chat", "audio", "video")
 
 
-class Hollow:
-    """Stands for an engine where none is asked."""
+def worker(id, model="m", kinds=ALL, slots=1):
+    return Worker(id=id, model=model, engine=ENGINE, kinds=kinds, slots=slots)
 
 
-class Clock:
-    """The time that a test wants."""
-
-    def __init__(self):
-        self.now = 1000.0
-
-    def __call__(self):
-        return self.now
+def wants(kind="audio", key="", model="m"):
+    return Requirements(model=model, kind=kind, key_id=key)
 
 
-async def settle():
-    """Let every task go as far as it can."""
-    for _ in range(10):
-        await asyncio.sleep(0)
+class Day:
+    """A pool in virtual time: people come, wait, give up, talk, and workers die and come back."""
 
+    def __init__(self, seed, tickets, workers):
+        self.dice = random.Random(seed)
+        self.pool = WorkerPool(PoolRules(max_waiting=tickets, max_failures=3, quarantine_s=30))
+        self.agenda = []
+        self.order = 0
+        self.outcomes = Counter()
+        self.assigned = []
+        self.now = 0.0
+        for number in range(workers):
+            self.pool.add_worker(worker(f"w{number}", kinds=self.dice.choice([ALL, ALL, ("audio",), ("chat", "video")])), 0)
+        for number in range(tickets):
+            self.at(self.dice.uniform(0, 1000), self.arrive, f"q{number}")
+        for _ in range(workers):
+            self.at(self.dice.uniform(0, 4000), self.die, f"w{self.dice.randrange(workers)}")
 
-def pool_of(clock, *limits, observer=None, max_waiting=8, timeout_s=5.0, **options):
-    """A pool without engines; each of `limits` is the fields of an `UpstreamLimits`."""
-    balance = BalanceOptions(**options)
-    observer = observer or Observer()
-    upstreams = [
-        ModelUpstream("m", Hollow(), UpstreamLimits(**{"name": f"u{number}", **each}), balance, observer, clock)
-        for number, each in enumerate(limits, start=1)
-    ]
-    return UpstreamPool(upstreams, balance, max_waiting, timeout_s, clock)
+    def at(self, when, what, *args):
+        self.order += 1
+        heapq.heappush(self.agenda, (when, self.order, what, args))
 
+    def run(self):
+        while self.agenda:
+            self.now, _, what, args = heapq.heappop(self.agenda)
+            what(*args)
+            self.take(self.pool.end_quarantines(self.now))
 
-def entry_for(servers, name="m", tables=(), **options):
-    """The table of a model with these servers as its upstreams; `tables` are more keys of each."""
-    tables = tables or [{} for _ in servers]
-    upstreams = [{"base_url": f"http://127.0.0.1:{server.port}/v1", **table} for server, table in zip(servers, tables, strict=True)]
-    return ModelEntry(name=name, engine="chat", options={"quirks": "generic", "upstreams": upstreams, **options})
+    def arrive(self, id):
+        ticket = self.pool.request_lease(id, wants(self.dice.choice(["chat", "audio", "video"])), self.now)
+        if ticket.state == "serving":
+            self.take([ticket])
+        elif self.dice.random() < 0.1:
+            self.at(self.now + self.dice.uniform(0, 300), self.give_up, ticket)
 
+    def take(self, tickets):
+        for ticket in tickets:
+            self.assigned.append(ticket)
+            outcome = "failed" if self.dice.random() < 0.03 else "served"
+            self.at(self.now + self.dice.expovariate(1 / 20), self.leave, ticket, outcome, ticket.assigned_s)
 
-@contextlib.asynccontextmanager
-async def before_all(*servers, find=None, observer=None, tables=(), **options):
-    """An engine in front of the servers, which are opened."""
-    async with contextlib.AsyncExitStack() as stack, asyncio.timeout(30):
-        for server in servers:
-            await stack.enter_async_context(server.open())
-        engine = build_engine(entry_for(servers, tables=tables, **options), CONTEXT, find, observer or Observer())
-        await engine.start()
-        try:
-            yield engine
-        finally:
-            await engine.stop()
+    def give_up(self, ticket):
+        if ticket.state == "queued":
+            self.outcomes["gave_up"] += 1
+            self.take(self.pool.end_ticket(ticket, self.now, outcome="gave_up"))
 
+    def leave(self, ticket, outcome, since):
+        if ticket.state == "serving" and ticket.assigned_s == since:
+            self.outcomes[outcome] += 1
+            self.take(self.pool.end_ticket(ticket, self.now, outcome=outcome))
 
-async def answer_to(engine, request, **settings):
-    """What is heard of one request."""
-    listener = Listener()
-    async with engine.open(ConversationSettings(model="m", **settings), listener) as conversation:
-        conversation.send(request)
-        await listener.end_of(request.id)
-    return listener.words
+    def die(self, id):
+        there = [each.worker for each in self.pool.workers() if each.worker.id == id]
+        had = [ticket for ticket in self.pool.serving_tickets() if self.pool.assigned_worker(ticket).worker.id == id]
+        self.pool.remove_worker(id)
+        for ticket in had:  # everybody learns so from the engine, and leaves
+            self.outcomes["failed"] += 1
+            self.take(self.pool.end_ticket(ticket, self.now, outcome="failed"))
+        for dead in there:
+            self.at(self.now + 10, self.come_back, dead)
+
+    def come_back(self, dead):
+        self.take(self.pool.add_worker(dead, self.now))

@@ -77,7 +77,8 @@ def words_of(union):
         "jpeg": b"\xff",
         "item_id": "cmp_1",
     }
-    required |= {"request": ASK, "history": HISTORY}
+    required |= {"request": ASK, "history": HISTORY, "path": "completions", "body": b"{}", "data": b"{}", "status": "completed"}
+    required |= {"attempts": (events.Attempt("m", "gpu1", "ok", 0, 5),)}
     for kind in get_args(union):
         yield kind(**{field.name: required[field.name] for field in msgspec.structs.fields(kind) if field.required})
 

@@ -37,15 +37,6 @@ ABSENT_PATHS = (
     AbsentPath("/v1/skills", "Skills are not offered: put their instructions into `system` or `instructions`."),
     AbsentPath("/v1/organizations", "Keys and their limits are managed with `antiphon keys`, by the operator of this server."),
     # OpenAI
-    AbsentPath(
-        "/v1/chat/completions",
-        "Stored chat completions are not offered: POST /v1/responses stores what it answers, and GET /v1/responses/{id} returns it.",
-        ("GET",),
-    ),
-    AbsentPath(
-        "/v1/chat/completions/*",
-        "Stored chat completions are not offered: POST /v1/responses stores what it answers, and GET /v1/responses/{id} returns it.",
-    ),
     AbsentPath("/v1/assistants", "Assistants are not offered: use POST /v1/responses, with a stored prompt for the instructions."),
     AbsentPath("/v1/threads", "Threads are not offered: use POST /v1/conversations, and name the conversation in POST /v1/responses."),
     AbsentPath(
