@@ -87,3 +87,11 @@ def good_reason(ctx, response, case):
             return
         reason = error["code"], re.sub(r"\d+", "", error["param"] or "") or None
         assert reason in REASONS or error["code"] in ABILITIES, f"{reason}: {error['message']}"
+
+
+@schemathesis.hook
+def filter_case(_context, case):
+    """Leave out forms whose only mistake is the type of a file: in a form everything is bytes."""
+    if case.method != "POST" or case.path != "/v1/files" or not isinstance(case.body, dict) or "file" not in case.body:
+        return True
+    return isinstance(case.body["file"], (str, bytes))
