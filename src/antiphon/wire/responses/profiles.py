@@ -233,8 +233,7 @@ class EventEncoder:
         for event in events:
             head = self._sse_heads.get(type(event))
             if head is None:
-                if not isinstance(event, UNNUMBERED_EVENTS):
-                    self._encode_unusual_into(event, buffer)
+                self._encode_unusual_into(event, buffer)
                 continue
             start = len(buffer)
             buffer += head
