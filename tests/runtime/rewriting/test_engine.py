@@ -23,6 +23,7 @@ from support.protocols.words import ID, any_sound, any_word, ending
 SETTINGS = ConversationSettings(model="m", tenant="t")
 QUESTION = (history.Message("user", (history.TextPart("Hi"),)),)
 RESPOND = commands.Respond(id=ID, history=QUESTION)
+USAGE = events.Usage(id=ID, input_tokens=1, output_tokens=2)
 USED = events.Usage(id="other", input_tokens=10, output_tokens=20)
 
 
@@ -158,7 +159,7 @@ def test_a_draft_is_sent_before_it_is_rewritten_and_its_text_is_replaced_after(w
     kinds = [type(word) for word in heard]
     if events.RewriteStarted in kinds:
         start, end = kinds.index(events.RewriteStarted), kinds.index(events.RewriteEnded)
-        assert start < end == len(kinds) - 2 - (events.Usage in kinds[end:])
+        assert start < end and set(kinds[end + 1 : -1]) <= {events.ItemBoundary, events.Usage}
         assert not {events.TextDelta, events.AnnotationAdded} & set(kinds[start:])
         assert (heard[end].text is None) == (does == "fails")
 
@@ -171,6 +172,16 @@ def test_the_tokens_of_both_passes_are_counted_where_both_are_known(words):
         assert machine.usage == plain.usage
     else:
         assert (machine.usage.input_tokens, machine.usage.output_tokens) == (11, 22)
+
+
+@pytest.mark.parametrize("drafts", ["send", "hold"])
+def test_a_server_that_says_where_items_end_is_rewritten_too(drafts):
+    words = [events.ItemBoundary(ID, "msg_1"), events.TextDelta(ID, "hi"), events.ItemBoundary(ID), USAGE, events.ResponseEnded(ID)]
+    heard = answered(words, Louder(drafts=drafts))
+    assert [part.text for item in machine_of(heard)[0].items for part in item.parts] == ["HI!"]
+    more = [*words[:3], events.TextDelta(ID, "more"), *words[2:]]
+    heard = answered(more, Louder(drafts=drafts))
+    assert [part.text for item in machine_of(heard)[0].items for part in item.parts] == ["hi", "MORE!"]
 
 
 @pytest.mark.parametrize(
