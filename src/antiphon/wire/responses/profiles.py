@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple, get_args
 
-from msgspec import UNSET, UnsetType, json, structs
+from msgspec import UNSET, Raw, UnsetType, json, structs
 
+from antiphon.errors import ClientError
 from antiphon.wire.codec.stream_encoder import StreamEncoder
 from antiphon.wire.codec.types import ENCODER, MARKER_BYTE, Extra, JsonDict, Tagged, Unknown, encode, strip_markers
 from antiphon.wire.responses import items
@@ -28,7 +29,7 @@ from antiphon.wire.responses.events import (
     StreamEvent,
     decode_event,
 )
-from antiphon.wire.responses.response import Response, decode_response
+from antiphon.wire.responses.response import Response, read_item, read_response
 from antiphon.wire.responses.summary import SUMMARY_EVENT_TYPES, SummaryRouting
 from antiphon.wire.responses.summary_stream import Summarizer, SummaryStream
 
@@ -262,7 +263,7 @@ class EventEncoder:
 
     def encode_body(self, body: bytes) -> bytes:
         """The JSON of a stored response, as `encode_response` writes it."""
-        return body if self.is_neutral else self.encode_response(decode_response(body))
+        return body if self.is_neutral else self.encode_response(read_response(body))
 
     def response_id(self, response_id: str) -> str:
         """The id of a response."""
@@ -330,7 +331,33 @@ def read_journal(body: bytes) -> Iterator[StreamEvent]:
     """The events that `JournalEncoder` wrote."""
     for line in body.splitlines():
         if line.startswith((b"data: {", b": {")):
-            yield decode_event(line[line.index(b"{") :])
+            yield _read_event(line[line.index(b"{") :])
+
+
+_ANY_ITEM = Raw(b'{"type":"any"}')
+"""Stands for an item while the rest of an event is read."""
+
+
+def _read_event(body: bytes) -> StreamEvent:
+    """A stored event; what of it can't be read is `Unknown`: see `read_response`."""
+    for read in (decode_event, _read_with_items):
+        try:
+            return read(body)
+        except ClientError:
+            pass
+    return Unknown(extra=Extra(json.decode(body, type=dict[str, Raw])))
+
+
+def _read_with_items(body: bytes) -> StreamEvent:
+    fields = json.decode(body, type=dict[str, Raw])
+    if "response" in fields:
+        response = read_response(bytes(fields["response"]))
+        without_items = Raw(encode(structs.replace(response, output=[])))
+        event = decode_event(json.encode(fields | {"response": without_items}))
+        return structs.replace(event, response=response) if isinstance(event, ResponseEvent) else event
+    item = fields.get("item", _ANY_ITEM)
+    event = decode_event(json.encode(fields | {"item": _ANY_ITEM}))
+    return structs.replace(event, item=read_item(bytes(item))) if isinstance(event, OutputItemAdded | OutputItemDone) else event
 
 
 class _SummaryEncoder:
