@@ -25,12 +25,11 @@ from antiphon.wire.responses.events import (
     OutputItemAdded,
     OutputItemDone,
     ResponseEvent,
-    RoutingCompleted,
     StreamEvent,
     decode_event,
 )
 from antiphon.wire.responses.response import Response, read_item, read_response
-from antiphon.wire.responses.summary import SUMMARY_EVENT_TYPES, SummaryRouting
+from antiphon.wire.responses.summary import SUMMARY_EVENT_TYPES, ResponseNotes, decode_notes
 from antiphon.wire.responses.summary_stream import Summarizer, SummaryStream
 
 ErrorShape = Literal["both", "flat", "nested"]
@@ -255,15 +254,17 @@ class EventEncoder:
 
     # Responses and errors
 
-    def encode_response(self, response: Response, route: RoutingCompleted | None = None) -> bytes:
-        """A response that is not streamed, as JSON; `route` where the server chose its model."""
+    def encode_response(self, response: Response, notes: ResponseNotes | None = None) -> bytes:
+        """A response that is not streamed, as JSON; `notes` are what only some profiles show."""
         if self._summarizer is not None:
-            return encode(self._summarizer.whole(response, _routing(route) if route else None))
+            return encode(self._summarizer.whole(response, notes or ResponseNotes()))
         return encode(self._response_with_prefixes(response) if self.profile.known_types else response)
 
-    def encode_body(self, body: bytes) -> bytes:
-        """The JSON of a stored response, as `encode_response` writes it."""
-        return body if self.is_neutral else self.encode_response(read_response(body))
+    def encode_body(self, body: bytes, notes: bytes | None = None) -> bytes:
+        """The JSON of a stored response and its notes, as `encode_response` writes it."""
+        if self.is_neutral:
+            return body
+        return self.encode_response(read_response(body), None if notes is None else decode_notes(notes))
 
     def response_id(self, response_id: str) -> str:
         """The id of a response."""
@@ -383,10 +384,6 @@ def _tag(kind: type[Tagged]) -> str:
 def _plain_item(item: items.Item) -> JsonDict:
     fields: JsonDict = json.decode(encode(item))
     return fields
-
-
-def _routing(route: RoutingCompleted) -> SummaryRouting:
-    return SummaryRouting(model_id=route.model_id, category=route.category, source=route.source, reasoning=route.reasoning)
 
 
 _PREFIXED_TYPE = re.compile(rb'"type"(\s*):(\s*)"(?:' + "|".join(filter(None, {each.slug for each in PROFILES.values()})).encode() + rb"):")
