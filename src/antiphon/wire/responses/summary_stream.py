@@ -405,9 +405,10 @@ class SummaryStream:
 
     def _on_arguments(self, original_index: object, arguments: object, out: list[AnySummaryEvent]) -> None:
         """What the server calls is told before its output is there."""
-        if not isinstance(original_index, int) or not isinstance(arguments, str) or original_index not in self._open_items:
+        item = self._open_items.get(original_index) if isinstance(original_index, int) else None
+        if not isinstance(original_index, int) or not isinstance(arguments, str) or item is None or item.type != "mcp_call":
             return
-        if (call := self._calls.read(self._open_items[original_index])) is not None:
+        if (call := self._calls.read(item)) is not None:
             call.arguments = arguments or "{}"
             self._show_call(original_index, call, out)
 
