@@ -76,6 +76,44 @@ base_url = "http://127.0.0.1:{port}/v1"
 model = "parrot"
 
 [[models]]
+name = "corrected"
+engine = "scripted"
+script = "{script}"
+
+[[models]]
+name = "uncorrected"
+engine = "scripted"
+script = "{script}"
+
+[[models]]
+name = "mute"
+engine = "scripted"
+answers = [{{ lines = [{{ broke = {{ message = "It has no words." }} }}] }}]
+
+[[rewrites]]
+name = "spelling"
+kind = "rule"
+models = ["corrected"]
+rules = [{{ pattern = "wrold", replacement = "world" }}]
+timeout_s = 10
+
+[[rewrites]]
+name = "failing"
+kind = "spelling"
+models = ["uncorrected"]
+model = "mute"
+
+# A name that no other client asks for.
+[routing]
+name = "auto-parrot"
+default = "parrot"
+
+[[routing.rules]]
+model = "corrected"
+category = "reasoning"
+when = {{ min_input_tokens = 500 }}
+
+[[models]]
 name = "all-minilm-l6-v2"
 engine = "embeddings"
 

@@ -62,6 +62,7 @@ class Client:
         self.routing = [event[key] for key in ("model_id", "category", "source", "reasoning")]
 
     def on_rewrite_in_progress(self, _event):
+        assert not self.is_rewritten
         self.is_rewritten = True
 
     def on_output_item_added(self, event):
@@ -78,6 +79,7 @@ class Client:
         self.buffers[event["output_index"], event["content_index"]] = event["part"]["text"]
 
     def on_output_text_delta(self, event):
+        assert not self.is_rewritten, "the final text is that of output_text.done"
         assert event["output_index"] not in self.is_done, "deltas precede done"
         self.buffers[event["output_index"], event["content_index"]] += event["delta"]
 
@@ -137,6 +139,37 @@ def test_text_comes_in_pieces_and_whole():
     assert client.response["model"] == "parrot" and "tool_calls" not in client.response
     assert client.is_done == set(client.items) == {0}
     assert client.routing is None, "skipped when the model is pinned"
+
+
+def test_a_model_is_chosen_where_the_client_leaves_it_to_the_server():
+    short, long = ask("Hello", model="auto-parrot"), ask("word " * 600, model="auto-parrot")
+    assert short.routing == ["parrot", "general", "router", "No rule fits; default model"]
+    assert long.routing == ["corrected", "reasoning", "router", "Input length > 500 tokens"]
+    assert (short.response["model"], long.response["model"]) == ("parrot", "corrected")
+
+
+def test_the_choice_is_in_an_answer_that_is_not_streamed_and_stays_with_it():
+    with open_stream("/responses", {"model": "auto-parrot", "input": "Hello", "background": True}) as reply:
+        response = json.load(reply)
+    assert response["routing"].keys() == {"model_id", "category", "source", "reasoning"}
+    while response["status"] in ("queued", "in_progress"):
+        with open_stream(f"/responses/{response['id']}") as reply:
+            response = json.load(reply)
+    assert response["output_text"] == "You said: Hello" and response["routing"]["model_id"] == response["model"] == "parrot"
+
+
+@pytest.mark.parametrize("fields", [{}, {"background": True}])
+def test_the_text_that_is_done_is_the_rewritten_one(fields):
+    client = ask("Hello, wrold.", model="corrected", **fields)
+    assert list(client.buffers.values()) == ["You said: Hello, wrold."]
+    assert client.text == client.response["output_text"] == "You said: Hello, world."
+    assert client.is_rewritten and "rewrite" not in client.response
+
+
+def test_a_text_that_can_not_be_rewritten_stays_as_it_is_and_the_end_says_so():
+    client = ask("Hello", model="uncorrected")
+    assert client.is_rewritten and client.response["rewrite"] == {"status": "failed"}
+    assert client.text == client.response["output_text"] == client.buffers[0, 0] == "You said: Hello"
 
 
 def test_a_tool_is_called_with_all_its_arguments_at_once():

@@ -34,6 +34,7 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
         model: the name that the client requested.
         previous_response_id: the response it continues, or None.
         body: the response object as JSON.
+        notes: as JSON, what of it only some profiles show; None for nothing.
         items: its input in order, then its output in order; none of its ancestors' items.
     """
 
@@ -44,6 +45,7 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
     model: str
     previous_response_id: str | None
     body: bytes
+    notes: bytes | None = None
     items: tuple[ItemRecord, ...] = ()
 
 

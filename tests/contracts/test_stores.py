@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon.errors import ClientError
 from antiphon.records import ClientSecretRecord, Direction, ItemRecord, KeyRecord, ResponseRecord, SessionRecord
@@ -43,6 +44,20 @@ async def test_a_record_comes_back_as_it_was_put(store: Store) -> None:
     record = response("resp_1", item("msg_1", body=b"\x00\xff"), item("msg_2", "output"), after="resp_0", body='{"a":"ä"}'.encode())
     await store.put(record)
     assert await store.get("ada", "resp_1") == record
+
+
+async def test_what_only_some_profiles_show_is_kept_and_changes_with_the_end(store: Store) -> None:
+    begun = replace(response("resp_1", status="in_progress"), notes=b'{"routing":1}')
+    await store.put(begun)
+    assert await store.get("ada", "resp_1") == begun
+    ended = replace(begun, status="completed", notes=b'{"routing":1,"rewrite":2}')
+    await store.finish(ended)
+    assert await store.get("ada", "resp_1") == ended
+    both = replace(begun, id="resp_2")
+    async with asyncio.TaskGroup() as tasks:  # in one batch
+        tasks.create_task(store.put(both))
+        tasks.create_task(store.finish(replace(ended, id="resp_2")))
+    assert await store.get("ada", "resp_2") == replace(ended, id="resp_2")
 
 
 async def test_a_record_may_have_no_items(store: Store) -> None:

@@ -35,6 +35,7 @@ from antiphon.wire.codec.response_ids import read_response_id
 from antiphon.wire.codec.types import Unknown
 from antiphon.wire.responses import items
 from antiphon.wire.responses.request import CreateRequest
+from antiphon.wire.responses.response import read_item
 
 MAX_ITEM_ID_LENGTH = 64
 """The longest id of an item in a conversation, as in the original."""
@@ -221,7 +222,7 @@ async def resolve_references(input_items: Sequence[items.Item], store: Store, te
         size_bytes += len(record.body)
         if size_bytes > MAX_CHAIN_BYTES:
             raise references_too_large(f"{path}[{index}].id", MAX_CHAIN_BYTES)
-        all_items.append(await offload(len(record.body), items.decode_item, record.body))
+        all_items.append(await offload(len(record.body), read_item, record.body))
     return all_items, size_bytes
 
 
@@ -255,5 +256,5 @@ async def load_history(request: CreateRequest, store: Store, tenant: str) -> Kno
 
 async def _decode_history(records: Sequence[ItemRecord], item_ids: frozenset[str]) -> KnownHistory:
     size_bytes = sum(len(record.body) for record in records)
-    decoded_items = await offload(size_bytes, lambda: tuple(items.decode_item(record.body) for record in records))
+    decoded_items = await offload(size_bytes, lambda: tuple(read_item(record.body) for record in records))
     return KnownHistory(decoded_items, size_bytes, item_ids)

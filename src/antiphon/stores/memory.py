@@ -130,7 +130,7 @@ class MemoryStore:
             return False
         old = self._records[record.id]
         items = old.items + record.items[len(old.items) :]
-        self._records[record.id] = replace(old, status=record.status, body=record.body, items=items)
+        self._records[record.id] = replace(old, status=record.status, body=record.body, notes=record.notes, items=items)
         return True
 
     async def orphans(self) -> Sequence[ResponseRecord]:

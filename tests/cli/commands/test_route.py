@@ -47,7 +47,7 @@ def test_models_rules_and_the_decision_are_shown(configured_route):
     assert "small (default)  yes" in lines
     assert "1     large  vision    ✗ has_images yes (is no)" in lines
     assert "2     small  maths     ✓ max_input_tokens 1000 (is 12); ✓ pattern (?i)prove (is found)" in lines
-    assert lines[-1].startswith("small, category maths, by rule 2: Input length <= 1000 tokens; The text matches a pattern (")
+    assert lines[-1].startswith("small, category maths, by rule 2: Input length < 1000 tokens; The text matches a pattern (")
 
 
 def test_a_whole_request_may_be_read_from_a_file(configured_route, tmp_path):

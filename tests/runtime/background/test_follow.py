@@ -1,6 +1,7 @@
 """What a reader of a background response's events gets when the events have no end."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +10,7 @@ from antiphon.engine_api.routing import RouteDecision
 from antiphon.protocols.responses.ending import fail_interrupted_record
 from antiphon.protocols.responses.request import ResolvedRequest
 from antiphon.protocols.responses.session import ResponsesSession
-from antiphon.records import BackgroundRecord
+from antiphon.records import BackgroundRecord, EventRun, ResponseRecord
 from antiphon.runtime.background.follow import Follower
 from antiphon.runtime.background.journal import encode_run
 from antiphon.runtime.core.ids import new_id, new_response_id
@@ -77,3 +78,24 @@ async def test_a_route_is_told_to_readers_of_the_profile_that_shows_it():
     assert [event["type"] for event in await read(store, ENCODERS["eugpt"], record.id, 0)] == ["response.routing.completed", "error"]
     follower = Follower(store, ENCODERS["openai"], {}, "ada", record.id, after=-1, heartbeat_s=60)
     assert not [page async for page in follower.pages() if b': {"type"' in page.replace(b"data: {", b"")]
+
+
+async def test_the_journal_of_a_server_that_knew_no_profiles_is_read_under_all_of_them():
+    body = Path(__file__).with_name("older_journal.sse").read_bytes()
+    created, *_, end = (json.loads(line[6:]) for line in body.splitlines() if line.startswith(b"data: "))
+    id, response = end["response"]["id"], end["response"]
+    record = ResponseRecord(
+        id=id, tenant="ada", created_at=1, status="completed", model="m", previous_response_id=None, body=json.dumps(response).encode()
+    )
+    store = MemoryStore()
+    await store.background.add(record, BackgroundRecord(key_id=None, request=None, is_streamed=True), EventRun(0, 8, body))
+    assert [event["type"] for event in await read(store, ENCODERS["openai"], id, 5)] == [
+        "response.output_item.done",
+        "response.completed",
+    ]
+    assert len(await read(store, ENCODERS["open-responses"], id, -1)) == 8
+    first, added, done, last = await read(store, ENCODERS["eugpt"], id, -1)
+    assert first["response"]["id"] == last["response"]["id"] == id  # not made of a UUID
+    assert first["response"]["created_at"] == 1000 * created["response"]["created_at"]
+    assert done["item"] == added["item"] | {"status": "completed"}
+    assert json.loads(ENCODERS["eugpt"].encode_body(record.body, record.notes))["tool_calls"] == last["response"]["tool_calls"]

@@ -9,66 +9,20 @@ from hypothesis import given, strategies as st
 
 from antiphon.config.rewrites import RewriteEntry
 from antiphon.engine_api import commands, events, history
-from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import ConversationSettings, JsonObject, Voice
 from antiphon.protocols.output import OutputMachine, TextAppended
 from antiphon.protocols.output_table import OutputKind
 from antiphon.runtime.rewriting.engine import RewritingEngine, split_text
-from antiphon.runtime.rewriting.failure import RewriteFailed
-from antiphon.runtime.rewriting.rewrites import Rewrite, Text
+from antiphon.runtime.rewriting.rewrites import Rewrite
 from antiphon.runtime.rewriting.rule_pool import RulePool
 from support.left_behind import no_collector
 from support.protocols.words import ID, any_sound, any_word, ending
+from support.runtime.rewrites import Louder, Playing, settle
 
 SETTINGS = ConversationSettings(model="m", tenant="t")
 QUESTION = (history.Message("user", (history.TextPart("Hi"),)),)
 RESPOND = commands.Respond(id=ID, history=QUESTION)
-USED = events.Usage(id="other", input_tokens=10, output_tokens=20)
-
-
-class Playing:
-    """An engine that delivers what the test gives it."""
-
-    capabilities = Capabilities()
-
-    def __init__(self):
-        self.commands = []
-        self.deliver = None
-
-    @contextlib.asynccontextmanager
-    async def open(self, settings, deliver):
-        self.deliver = deliver
-        yield self
-        self.deliver = None
-
-    def send(self, command):
-        self.commands.append(command)
-
-    def pause(self):
-        self.commands.append("pause")
-
-    def resume(self):
-        self.commands.append("resume")
-
-
-class Louder:
-    """A rewrite that shouts, or fails, or never ends."""
-
-    def __init__(self, does="shouts", **fields):
-        self.entry = RewriteEntry(name="louder", kind="spelling", **fields)
-        self.does = does
-
-    def fits(self, _text, _request):
-        return self.does != "nothing"
-
-    async def apply(self, text, answer):
-        answer.add_usage(USED)
-        await asyncio.sleep(0)
-        if self.does == "fails":
-            raise RewriteFailed("no voice")
-        if self.does == "hangs":
-            await asyncio.Event().wait()
-        return Text(text.content if self.does == "whispers" else text.content.upper() + "!", text.annotations)
+USAGE = events.Usage(id=ID, input_tokens=1, output_tokens=2)
 
 
 @contextlib.asynccontextmanager
@@ -77,11 +31,6 @@ async def conversing(*rewrites, replaces=True, **fields):
     rewriting = RewritingEngine(engine, rewrites, replaces=replaces, count=lambda *row: counts.append(row), **fields)
     async with rewriting.open(SETTINGS, heard.extend) as conversation:
         yield engine, conversation, heard, counts
-
-
-async def settle():
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 def answered(words, rewrite, pieces=(), replaces=True, request=RESPOND):
@@ -158,7 +107,7 @@ def test_a_draft_is_sent_before_it_is_rewritten_and_its_text_is_replaced_after(w
     kinds = [type(word) for word in heard]
     if events.RewriteStarted in kinds:
         start, end = kinds.index(events.RewriteStarted), kinds.index(events.RewriteEnded)
-        assert start < end == len(kinds) - 2 - (events.Usage in kinds[end:])
+        assert start < end and set(kinds[end + 1 : -1]) <= {events.ItemBoundary, events.Usage}
         assert not {events.TextDelta, events.AnnotationAdded} & set(kinds[start:])
         assert (heard[end].text is None) == (does == "fails")
 
@@ -171,6 +120,16 @@ def test_the_tokens_of_both_passes_are_counted_where_both_are_known(words):
         assert machine.usage == plain.usage
     else:
         assert (machine.usage.input_tokens, machine.usage.output_tokens) == (11, 22)
+
+
+@pytest.mark.parametrize("drafts", ["send", "hold"])
+def test_a_server_that_says_where_items_end_is_rewritten_too(drafts):
+    words = [events.ItemBoundary(ID, "msg_1"), events.TextDelta(ID, "hi"), events.ItemBoundary(ID), USAGE, events.ResponseEnded(ID)]
+    heard = answered(words, Louder(drafts=drafts))
+    assert [part.text for item in machine_of(heard)[0].items for part in item.parts] == ["HI!"]
+    more = [*words[:3], events.TextDelta(ID, "more"), *words[2:]]
+    heard = answered(more, Louder(drafts=drafts))
+    assert [part.text for item in machine_of(heard)[0].items for part in item.parts] == ["hi", "MORE!"]
 
 
 @pytest.mark.parametrize(

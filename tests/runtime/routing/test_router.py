@@ -97,7 +97,7 @@ def rule(model: str = "large", category: str = "general", **when: object) -> dic
 def test_the_first_rule_that_fits_decides(tmp_path):
     rules = [rule(min_input_tokens=500, category="long"), rule(has_tools=True, category="agent"), rule(category="any")]
     setting = Setting(tmp_path, rules=rules)
-    assert setting.decide(RouteFeatures(input_tokens=500, has_tools=True)) == ("large", "long", "Input length >= 500 tokens")
+    assert setting.decide(RouteFeatures(input_tokens=500, has_tools=True)) == ("large", "long", "Input length = 500 tokens")
     assert setting.decide(RouteFeatures(has_tools=True))[1] == "agent"
     assert setting.decide(RouteFeatures())[1] == "any"
     assert setting.metrics.routes["auto", "large", "agent", "rule"] == 1

@@ -23,8 +23,14 @@ def fits(
 @pytest.mark.parametrize(
     ("when", "yes", "no", "reason"),
     [
-        ({"min_input_tokens": 500}, RouteFeatures(input_tokens=500), RouteFeatures(input_tokens=499), "Input length >= 500 tokens"),
-        ({"max_input_tokens": 500}, RouteFeatures(input_tokens=500), RouteFeatures(input_tokens=501), "Input length <= 500 tokens"),
+        ({"min_input_tokens": 500}, RouteFeatures(input_tokens=501), RouteFeatures(input_tokens=499), "Input length > 500 tokens"),
+        ({"max_input_tokens": 500}, RouteFeatures(input_tokens=499), RouteFeatures(input_tokens=501), "Input length < 500 tokens"),
+        (
+            {"min_input_tokens": 500, "max_input_tokens": 500},
+            RouteFeatures(input_tokens=500),
+            RouteFeatures(),
+            "Input length = 500 tokens; Input length = 500 tokens",
+        ),
         ({"has_tools": True}, RouteFeatures(has_tools=True), RouteFeatures(), "Has tools"),
         ({"has_tools": False}, RouteFeatures(), RouteFeatures(has_tools=True), "Has no tools"),
         ({"has_images": True}, RouteFeatures(has_images=True), RouteFeatures(), "Has images"),
@@ -60,7 +66,7 @@ def test_hours_are_those_of_the_server_and_the_reason_says_its_zone():
 
 def test_all_conditions_must_hold_and_a_rule_without_any_always_fits():
     when = {"min_input_tokens": 10, "has_tools": True}
-    assert fits(when, RouteFeatures(input_tokens=10, has_tools=True)) == "Input length >= 10 tokens; Has tools"
+    assert fits(when, RouteFeatures(input_tokens=10, has_tools=True)) == "Input length = 10 tokens; Has tools"
     assert fits(when, RouteFeatures(input_tokens=10)) is None
     assert fits({}) == "The rule has no conditions"
 

@@ -155,3 +155,21 @@ def test_a_tool_of_the_server_behind_is_handed_on_with_its_progress_and_its_item
     assert asked[1]["input"][1] == FOUND | {"id": final.output[0].id}
     assert again.headers["antiphon-tools-not-offered"] == "image_generation"
     assert "antiphon-items-not-told" not in again.headers
+
+
+def test_a_conversation_goes_on_after_an_item_of_the_server_behind_that_lacks_something(tmp_path):
+    found = {"type": "web_search_call", "id": "ws_up", "status": "completed"}  # without its `action`
+    with playing(lambda _body: [event | {"item": found} if event.get("item") == FOUND else event for event in searched(_body)]) as behind:
+        upstream, asked = behind
+        model = {"engine": "responses", "base_url": upstream, "tools": ["web_search"]}
+        with (
+            background_server(configured(tmp_path, {"m": model})) as url,
+            OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
+        ):
+            conversation = client.conversations.create().id
+            for fields in ({"conversation": conversation}, {"conversation": conversation}):
+                first = client.responses.create(model="m", input="q", tools=[{"type": "web_search"}], **fields)
+            client.responses.create(model="m", input="And?", previous_response_id=first.id)
+            reference = {"type": "item_reference", "id": first.output[0].id}
+            client.responses.create(model="m", input=[reference, {"role": "user", "content": "And?"}])
+    assert [[item["type"] for item in body["input"] if "type" in item].count("web_search_call") for body in asked] == [0, 1, 1, 1]

@@ -54,7 +54,7 @@ def answered(url: str, **fields: object) -> tuple[str, str | None]:
 
 def test_a_request_goes_to_the_model_of_the_rule_that_fits(routed_url):
     assert answered(routed_url, input="Hi") == ("small", 'category=general; source=default; reason="No rule fits; default model"')
-    assert answered(routed_url, input=LONG) == ("large", 'category=reasoning; source=rule; rule=2; reason="Input length >= 100 tokens"')
+    assert answered(routed_url, input=LONG) == ("large", 'category=reasoning; source=rule; rule=2; reason="Input length > 100 tokens"')
     image = [{"role": "user", "content": [{"type": "input_image", "image_url": PIXEL}, {"type": "input_text", "text": "What is it?"}]}]
     assert answered(routed_url, input=image)[0] == "large"
     assert answered(routed_url, input="Prove it")[1] == 'category=maths; source=rule; rule=3; reason="The text matches a pattern"'

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext
+from msgspec.structs import replace
 from sqlalchemy import Connection, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -127,6 +128,29 @@ async def test_a_server_goes_on_beside_a_newer_one_that_only_added_to_the_tables
         assert await before.get("ada", record.id) == await after.get("ada", record.id) == record
     await before.close()
     await after.close()
+
+
+OLDER_RESPONSE = """
+INSERT INTO responses (id, tenant, created_at, status, model, body, owner)
+VALUES ('resp_1', 'ada', 1, 'completed', 'm', :body, NULL)
+"""
+
+
+async def test_a_response_that_an_older_server_made_or_ended_is_read(url: str) -> None:
+    driver = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
+    store = SqlStore(url)
+    await store.open()
+    ours = replace(response("resp_2", "in_progress"), notes=b'{"routing":1}')
+    await store.put(ours)
+    engine = create_async_engine(make_url(url).set(drivername=driver[make_url(url).drivername]))
+    async with engine.begin() as connection:
+        await connection.execute(text(OLDER_RESPONSE), {"body": b"{}"})
+        await connection.execute(text("UPDATE responses SET status = 'completed', owner = NULL WHERE id = 'resp_2'"))
+    await engine.dispose()
+    theirs = await store.get("ada", "resp_1")
+    assert theirs is not None and theirs.notes is None
+    assert await store.get("ada", "resp_2") == replace(ours, status="completed")
+    await store.close()
 
 
 OLDER_KEY = """

@@ -9,7 +9,7 @@ from antiphon.records import ResponseRecord
 from antiphon.wire.codec.types import encode
 from antiphon.wire.responses import events
 from antiphon.wire.responses.events import StreamEvent
-from antiphon.wire.responses.response import ResponseError, ResponseStatus, decode_response
+from antiphon.wire.responses.response import ResponseError, ResponseStatus, read_response
 
 INTERRUPTED_MESSAGE = "The server stopped, or could not store this response, before it was finished."
 """Why a response failed whose server died, was taken for dead, or failed to store the end."""
@@ -32,7 +32,7 @@ def cancel_record(record: ResponseRecord) -> ResponseRecord:
 
 
 def _end_record(record: ResponseRecord, status: ResponseStatus, error: ResponseError | None = None) -> ResponseRecord:
-    response = msgspec.structs.replace(decode_response(record.body), status=status, error=error, completed_at=None)
+    response = msgspec.structs.replace(read_response(record.body), status=status, error=error, completed_at=None)
     return msgspec.structs.replace(record, status=status, body=encode(response))
 
 
@@ -47,7 +47,7 @@ def closing_events(record: ResponseRecord, first: int, error: ApiError | None = 
         first: the sequence number of the first of them.
         error: why it failed; None for a response that was cancelled.
     """
-    terminal_event = events.ResponseFailed(sequence_number=first + (error is not None), response=decode_response(record.body))
+    terminal_event = events.ResponseFailed(sequence_number=first + (error is not None), response=read_response(record.body))
     if error is None:
         return [terminal_event]
     code = error.code or "server_error"

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import UNSET
 
 from antiphon.engine_api import events
+from antiphon.engine_api.routing import RouteDecision
 from antiphon.protocols import output as steps
 from antiphon.protocols.output import ContentPart, OutputItem
 from antiphon.protocols.output_table import OutputKind
@@ -17,6 +18,7 @@ from antiphon.wire.codec.fields import is_set, value_or
 from antiphon.wire.codec.types import Extra, JsonDict, Unknown, encode
 from antiphon.wire.responses import hosted_calls, items, parts, response as wire, tools
 from antiphon.wire.responses.request import ConversationReference, TextOptions
+from antiphon.wire.responses.summary import ResponseNotes, RewriteSummary, SummaryRouting
 
 
 class ResponseBuilder:
@@ -80,6 +82,17 @@ def input_records(input_items: Iterable[items.Item], new_id: NewId) -> tuple[Ite
 def _item_records(wire_items: Iterable[items.Item], direction: Direction) -> Iterable[ItemRecord]:
     for item in wire_items:
         yield ItemRecord(id=str(_item_id(item) or ""), direction=direction, body=encode(item))
+
+
+def response_notes(route: RouteDecision | None, answered_by: str, rewrite_status: events.RewriteStatus | None) -> ResponseNotes | None:
+    """What of a response only some profiles show; None for nothing."""
+    has_failed = rewrite_status == "failed"
+    if route is None and not answered_by and not has_failed:
+        return None
+    routing = (
+        SummaryRouting(model_id=route.model, category=route.category, source=route.source, reasoning=route.reasoning) if route else UNSET
+    )
+    return ResponseNotes(routing=routing, answered_by=answered_by or UNSET, rewrite=RewriteSummary() if has_failed else UNSET)
 
 
 def _response_template(resolved_request: ResolvedRequest) -> wire.Response:

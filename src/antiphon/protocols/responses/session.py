@@ -25,6 +25,7 @@ from antiphon.protocols.responses.response_object import (
     ResponseBuilder,
     empty_wire_item,
     empty_wire_part,
+    response_notes,
     wire_item,
     wire_logprobs,
     wire_part,
@@ -51,6 +52,7 @@ from antiphon.records import ConversationTurn, ResponseRecord
 from antiphon.wire.codec.types import Extra, Opt, Unknown, encode
 from antiphon.wire.responses import events, items, parts
 from antiphon.wire.responses.events import StreamEvent
+from antiphon.wire.responses.summary import ResponseNotes
 
 Paddings = Sequence[str]
 """Random text of `PADDING_MULTIPLE` characters, of one less, and so on, down to one."""
@@ -109,6 +111,7 @@ class ResponsesSession:
         self._paddings = paddings
         self._encrypt = encrypt
         self.route = route
+        self._answered_by = ""
         self._is_streaming = resolved_request.request.stream is True
         self._sequence_number = 0
         self._terminal_sequence_number = 0
@@ -121,6 +124,11 @@ class ResponsesSession:
     def rewrite_status(self) -> engine_events.RewriteStatus | None:
         """What became of rewriting its text; None where that was not tried."""
         return self._output.rewrite_status
+
+    @property
+    def notes(self) -> ResponseNotes | None:
+        """What of the response only some profiles show; None for nothing."""
+        return response_notes(self.route, self._answered_by, self._output.rewrite_status)
 
     @property
     def tokens(self) -> int:
@@ -276,6 +284,7 @@ class ResponsesSession:
         return events.error_event(self._next_sequence_number(), message=error.message, type=error.type, code=code, param=error.param)
 
     def _record(self, status: str) -> ResponseRecord:
+        notes = self.notes
         return ResponseRecord(
             id=self._resolved_request.id,
             tenant=self._resolved_request.tenant,
@@ -284,6 +293,7 @@ class ResponsesSession:
             model=self._resolved_request.model,
             previous_response_id=self._resolved_request.request.previous_response_id or None,
             body=encode(self._builder.build(status)),
+            notes=None if notes is None else encode(notes),
             items=self._builder.item_records(),
         )
 
@@ -328,6 +338,9 @@ class ResponsesSession:
 
     def _report_attempts(self, event: engine_events.AttemptsReported, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         effects.append(ReportAttempts(event))
+        if event.fallback_reason and event.id == self._resolved_request.id:
+            self._answered_by = event.attempts[-1].model
+            effects.append(Send(events.AnsweredByFallback(model_id=self._answered_by)))
 
     def _report_rewrite(self, _event: engine_events.RewriteStarted, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         effects.append(Send(events.RewriteInProgress()))

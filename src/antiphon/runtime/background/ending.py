@@ -11,7 +11,7 @@ from antiphon.records import ResponseRecord
 from antiphon.runtime.background.journal import encode_run
 from antiphon.stores.base import Store
 from antiphon.wire.responses.events import ResponseCompleted, ResponseFailed, ResponseIncomplete, StreamEvent
-from antiphon.wire.responses.response import decode_response
+from antiphon.wire.responses.response import read_response
 
 
 async def cancel_response(store: Store, record: ResponseRecord) -> None:
@@ -38,4 +38,4 @@ def terminal_event(record: ResponseRecord, number: int) -> StreamEvent:
         "completed": ResponseCompleted,
         "incomplete": ResponseIncomplete,
     }
-    return kinds.get(record.status, ResponseFailed)(sequence_number=number, response=decode_response(record.body))
+    return kinds.get(record.status, ResponseFailed)(sequence_number=number, response=read_response(record.body))

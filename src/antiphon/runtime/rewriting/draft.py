@@ -18,6 +18,10 @@ _OUTPUT_EVENTS = (
 """What belongs to an earlier item, and has its place behind the text all the same."""
 
 
+_AFTER_BOUNDARY = (events.ItemBoundary, events.Usage, events.ResponseEnded, events.ResponseFailed)
+"""What does not make an item of its own after the message."""
+
+
 class Draft:
     """
     The draft of one response: only a message of text that ends it is rewritten. What comes before a tool call stays as it
@@ -43,6 +47,7 @@ class Draft:
         self._size = 0
         self._has_refusal = False
         self._held_events: list[events.EngineEvent] = []
+        self._boundaries: list[events.ItemBoundary] = []
 
     @property
     def text(self) -> str:
@@ -56,6 +61,14 @@ class Draft:
 
     def take(self, event: events.EngineEvent) -> Sequence[events.EngineEvent]:
         """The events to deliver now that this one has come; none of it any more once `end` is set."""
+        if self._boundaries and not isinstance(event, _AFTER_BOUNDARY):
+            return (*self._close(), *self.take(event))
+        if isinstance(event, events.ItemBoundary) and self._is_rewritable:
+            self._boundaries.append(event)  # the response may end now: some engines say where its last item ends, too
+            return ()
+        return self._take_at_once(event)
+
+    def _take_at_once(self, event: events.EngineEvent) -> Sequence[events.EngineEvent]:
         match event:
             case events.TextDelta() | events.AudioTranscriptDelta():  # what nobody asked to be spoken is text
                 return self._add_text(event)
@@ -71,9 +84,9 @@ class Draft:
             case events.ResponseEnded() | events.ResponseFailed():
                 return (*self.release(), event)
             case events.ReasoningDelta(_, text) | events.RefusalDelta(_, text) if text:
-                return self._close(event)
+                return (*self._close(has_refusal=isinstance(event, events.RefusalDelta)), event)
             case _ if isinstance(event, _CLOSING_EVENTS):
-                return self._close(event)
+                return (*self._close(), event)
             case _ if self._held_events and isinstance(event, _OUTPUT_EVENTS):
                 return self._pass_or_hold(event)
             case _:
@@ -81,12 +94,13 @@ class Draft:
 
     def release(self) -> Sequence[events.EngineEvent]:
         """What was kept back."""
-        released_events, self._held_events = self._held_events, []
+        released_events = (*self._held_events, *self._boundaries)
+        self._held_events, self._boundaries = [], []
         return released_events
 
     def replace(self, text: Iterable[events.EngineEvent]) -> Sequence[events.EngineEvent]:
         """What was kept back, with another text."""
-        return (*text, *(event for event in self.release() if isinstance(event, _OUTPUT_EVENTS)))
+        return (*text, *(event for event in self.release() if isinstance(event, (*_OUTPUT_EVENTS, events.ItemBoundary))))
 
     @property
     def _is_rewritable(self) -> bool:
@@ -107,7 +121,7 @@ class Draft:
         self._held_events.append(event)
         return ()
 
-    def _close(self, event: events.EngineEvent) -> Sequence[events.EngineEvent]:
+    def _close(self, *, has_refusal: bool = False) -> Sequence[events.EngineEvent]:
         self._chunks, self._size, self.annotations = [], 0, []
-        self._has_refusal = isinstance(event, events.RefusalDelta)
-        return (*self.release(), event)
+        self._has_refusal = has_refusal
+        return self.release()

@@ -245,6 +245,7 @@ def _final_events(id: str, draft: Draft, before: Text, after: Text, has_worked: 
         yield from draft.release()
     elif not draft.is_held:
         yield events.RewriteEnded(id=id, status=status, text=after.content, annotations=tuple(after.annotations))
+        yield from draft.release()
     else:
         yield events.RewriteEnded(id=id, status=status)
         deltas = [events.TextDelta(id, piece) for piece in split_text(after.content)]

@@ -77,7 +77,7 @@ def _conditions(rule: RouteRule) -> Iterator[Condition]:
 def _at_least(minimum: int) -> Condition:
     def check(facts: RouteFacts) -> Observation:
         tokens = facts.features.input_tokens
-        return Observation("min_input_tokens", str(minimum), str(tokens), tokens >= minimum, f"Input length >= {minimum} tokens")
+        return Observation("min_input_tokens", str(minimum), str(tokens), tokens >= minimum, _length_reason(">", minimum, tokens))
 
     return check
 
@@ -85,9 +85,14 @@ def _at_least(minimum: int) -> Condition:
 def _at_most(maximum: int) -> Condition:
     def check(facts: RouteFacts) -> Observation:
         tokens = facts.features.input_tokens
-        return Observation("max_input_tokens", str(maximum), str(tokens), tokens <= maximum, f"Input length <= {maximum} tokens")
+        return Observation("max_input_tokens", str(maximum), str(tokens), tokens <= maximum, _length_reason("<", maximum, tokens))
 
     return check
+
+
+def _length_reason(relation: str, limit: int, tokens: int) -> str:
+    """As EU GPT's page has it: "Input length > 500 tokens"."""
+    return f"Input length {'=' if tokens == limit else relation} {limit} tokens"
 
 
 def _has(what: str, expected: bool) -> Condition:

@@ -65,7 +65,9 @@ async def create_background(
     runner.submit(response)
     encoder = request_encoder(scope)
     if not prepared_response.request.stream:
-        return json_response(encoder.encode_body(response.record.body), headers=dict(prepared_response.answer_headers))
+        return json_response(
+            encoder.encode_body(response.record.body, response.record.notes), headers=dict(prepared_response.answer_headers)
+        )
     return _event_replay(service, encoder, response.record, after=-1, headers=prepared_response.answer_headers)
 
 
@@ -191,7 +193,7 @@ def retrieve(service: Service) -> EndpointFunction:
             raise response_not_found(response_id)
         query, encoder = read_query(RetrieveQuery, request.query_params.multi_items()), request_encoder(request.scope)
         if not query.stream:
-            return json_response(await offload(len(record.body), encoder.encode_body, record.body))
+            return json_response(await offload(len(record.body), encoder.encode_body, record.body, record.notes))
         after = query.starting_after if isinstance(query.starting_after, int) else -1
         if after < 0 and query.starting_after:
             raise below_minimum("starting_after", "integer", 0, after)
@@ -279,6 +281,6 @@ def cancel(service: Service) -> EndpointFunction:
         record = await service.store.get(tenant, response_id)
         if record is None:  # deleted meanwhile
             raise response_not_found(response_id)
-        return json_response(await offload(len(record.body), request_encoder(request.scope).encode_body, record.body))
+        return json_response(await offload(len(record.body), request_encoder(request.scope).encode_body, record.body, record.notes))
 
     return endpoint

@@ -42,9 +42,10 @@ from antiphon.server.responses.omitted import log_omissions, omission_headers
 from antiphon.server.responses.routing import RoutedRequest, route_request
 from antiphon.server.transport import connection, logs
 from antiphon.stores.base import Store
-from antiphon.wire.responses.events import TERMINAL_EVENTS, RoutingCompleted, StreamEvent
+from antiphon.wire.responses.events import TERMINAL_EVENTS, StreamEvent
 from antiphon.wire.responses.profiles import without_prefixes
 from antiphon.wire.responses.request import CreateRequest, decode_request
+from antiphon.wire.responses.summary import ResponseNotes
 
 
 class PreparedResponse(Struct, frozen=True):
@@ -248,7 +249,7 @@ class CreateEndpoint:
         encoder = request_encoder(scope).stream()
         client = EventStream(encoder, scope, send, heartbeat_s, headers) if request.stream else ResponseCollector()
         async with driving(self._service, scope, prepared_response, client, started_at, on_attempts) as run:
-            reply = await _run_session(scope, client, run)
+            reply = await _run_session(scope, client, run, prepared_response.session)
         if reply is not None:  # only now, when its tokens are counted, do its headers show the remaining limits
             reply.headers.update(headers)
             if (status := prepared_response.session.rewrite_status) is not None:
@@ -291,12 +292,15 @@ async def driving(
 
 
 async def _run_session(
-    scope: Scope, client: "EventStream[StreamEvent] | ResponseCollector", run: Callable[..., Awaitable[None]]
+    scope: Scope,
+    client: "EventStream[StreamEvent] | ResponseCollector",
+    run: Callable[..., Awaitable[None]],
+    session: ResponsesSession,
 ) -> Response | None:
     """Runs a session; the response that is still to be sent, or None where it was streamed."""
     if isinstance(client, ResponseCollector):
         await run()
-        return client.response(scope)
+        return client.response(scope, session.notes)
     if await run_stream(client, run):
         return None
     return error_response(client.error or ServerError("The stream ended before it began."), scope)
@@ -309,11 +313,8 @@ class ResponseCollector:
         self.first_token_at: float | None = None  # no stream, so no first token
         self.last_event: StreamEvent | None = None
         self.error: ApiError | None = None
-        self._route: RoutingCompleted | None = None
 
     def send(self, event: StreamEvent) -> None:
-        if isinstance(event, RoutingCompleted):
-            self._route = event
         self.last_event = event
 
     def flush(self) -> None:
@@ -322,10 +323,10 @@ class ResponseCollector:
     def close(self, error: ApiError | None) -> None:
         self.error = error
 
-    def response(self, scope: Scope) -> Response:
-        """The HTTP response, in the profile of its request."""
+    def response(self, scope: Scope, notes: ResponseNotes | None) -> Response:
+        """The HTTP response, in the profile of its request; `notes` are the session's."""
         if self.error is not None:
             return error_response(self.error, scope)
         if not isinstance(self.last_event, TERMINAL_EVENTS):
             return Response(status_code=499)  # the client hung up; only the log sees this
-        return json_response(request_encoder(scope).encode_response(self.last_event.response, self._route))
+        return json_response(request_encoder(scope).encode_response(self.last_event.response, notes))

@@ -46,7 +46,7 @@ _REQUEST_ERRORS = BODY_ERRORS | {
 }
 _NOT_FOUND = {404: "There is no such response."}
 
-_ROUTE = {"type": "string", "examples": ['category=reasoning; source=rule; rule=2; reason="Input length >= 500 tokens"']}
+_ROUTE = {"type": "string", "examples": ['category=reasoning; source=rule; rule=2; reason="Input length > 500 tokens"']}
 _NAMES = {"type": "string", "examples": ["web_search, computer"]}
 
 _CREATE = Operation(

@@ -30,8 +30,9 @@ from antiphon.server.websocket_mode.steering import Steering, Submission
 from antiphon.server.websocket_mode.warm_up import WarmUpEngine, can_prefill, prefill
 from antiphon.wire.codec.types import Unknown, encode
 from antiphon.wire.responses.events import TERMINAL_EVENTS, ResponseCompleted, ResponseIncomplete, StreamEvent
-from antiphon.wire.responses.items import Compaction, Item, decode_item, newest_compaction
+from antiphon.wire.responses.items import Compaction, Item, newest_compaction
 from antiphon.wire.responses.profiles import EventEncoder
+from antiphon.wire.responses.response import read_item
 from antiphon.wire.responses.websocket import ResponseCreate
 
 TURN_METHOD = "WEBSOCKET"
@@ -237,7 +238,7 @@ class Turn:
         response = event.response
         if isinstance(event, ResponseCompleted | ResponseIncomplete):
             past_bytes = resolved_request.size_bytes - self._size_bytes
-            output = [decode_item(item.json) if isinstance(item, Unknown) else item for item in response.output]
+            output = [read_item(item.json) if isinstance(item, Unknown) else item for item in response.output]
             all_items = (*resolved_request.previous_items, *resolved_request.input_items, *output)
             size_bytes = past_bytes + self._input_bytes + client.output_bytes
             if (start := newest_compaction(output)) or (output and isinstance(output[0], Compaction)):

@@ -30,7 +30,7 @@ from sqlalchemy import (
 
 from antiphon.stores.database import lazy
 
-REVISION = "0011"
+REVISION = "0012"
 """The revision of the tables below, which is the latest of `migrations`."""
 
 OLDEST_SERVER = "0005"
@@ -61,6 +61,7 @@ responses = Table(
     Column("previous_response_id", Text),
     Column("body", LargeBinary, nullable=False),
     Column("owner", BigInteger),  # the number of the server that works on it
+    Column("notes", LargeBinary),
 )
 
 # Nearly all responses are finished, so this partial index stays tiny. It serves only queries with this very text,

@@ -222,6 +222,7 @@ def _record(row: Row[Any], item_records: Iterable[ItemRecord]) -> ResponseRecord
         model=row.model,
         previous_response_id=row.previous_response_id,
         body=row.body,
+        notes=row.notes,
         items=tuple(item_records),
     )
 

@@ -174,7 +174,9 @@ class Changes:
                 self.updates[record.id] = record
             return old.is_ours
         target = self.new_records if record.id in self.new_records else self.updates
-        target[record.id] = replace(old, status=record.status, body=record.body, items=old.items + record.items[len(old.items) :])
+        target[record.id] = replace(
+            old, status=record.status, body=record.body, notes=record.notes, items=old.items + record.items[len(old.items) :]
+        )
         return True
 
     def is_gone(self, response_id: str) -> bool:
@@ -275,7 +277,8 @@ def _background_rows(writes: Sequence[RecordWrite], results: Sequence[bool], num
 async def _update(connection: TimedConnection, record: ResponseRecord, number: int, server_number: int) -> None:
     """Change an unfinished response, and add the items that are not stored yet."""
     owner = server_number if record.status in UNFINISHED_STATUSES else None
-    values = {"new_status": record.status, "new_body": record.body, "new_owner": owner, "of_number": number, "of_owner": server_number}
+    values = {"new_status": record.status, "new_body": record.body, "new_notes": record.notes, "new_owner": owner}
+    values |= {"of_number": number, "of_owner": server_number}
     result = await connection.execute(_UPDATE, values)
     assert result.rowcount == 1, "the row was locked when its status was read"
     count = await connection.scalar(_COUNT_ITEMS, {"of_number": number})
@@ -335,7 +338,7 @@ _INSERT_ITEMS = insert(items)
 _UPDATE = (
     update(responses)
     .where(responses.c.number == bindparam("of_number"), responses.c.owner == bindparam("of_owner"), is_unfinished)
-    .values(status=bindparam("new_status"), body=bindparam("new_body"), owner=bindparam("new_owner"))
+    .values(status=bindparam("new_status"), body=bindparam("new_body"), notes=bindparam("new_notes"), owner=bindparam("new_owner"))
 )
 _COUNT_ITEMS = select(func.coalesce(func.max(items.c.position) + 1, 0)).where(items.c.response_number == bindparam("of_number"))
 

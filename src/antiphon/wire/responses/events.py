@@ -458,6 +458,12 @@ class RoutingCompleted(UnnumberedEvent, kw_only=True, tag="response.routing.comp
     reasoning: str
 
 
+class AnsweredByFallback(UnnumberedEvent, kw_only=True, tag="response.fallback.completed"):
+    """Another model answers than the response names; for a profile whose last event says so."""
+
+    model_id: str
+
+
 class RewriteInProgress(UnnumberedEvent, kw_only=True, tag="response.rewrite.in_progress"):
     """The text is being rewritten; what `response.output_text.done` says is the final text."""
 
@@ -466,7 +472,7 @@ class RewriteFailed(UnnumberedEvent, kw_only=True, tag="response.rewrite.failed"
     """The text could not be rewritten, and stays as it is; for a profile whose last event says so."""
 
 
-UNNUMBERED_EVENTS = (RoutingCompleted, RewriteInProgress, RewriteFailed)
+UNNUMBERED_EVENTS = (RoutingCompleted, AnsweredByFallback, RewriteInProgress, RewriteFailed)
 """Those that only some profiles show."""
 
 OPENING_EVENTS = (ResponseCreated, ResponseQueued, ResponseInProgress, *UNNUMBERED_EVENTS)
@@ -539,7 +545,7 @@ OriginalEvent = (
 )
 """An event of the original's streams."""
 
-StreamEvent = OriginalEvent | RoutingCompleted | RewriteInProgress | RewriteFailed
+StreamEvent = OriginalEvent | RoutingCompleted | AnsweredByFallback | RewriteInProgress | RewriteFailed
 """An event of a session; a profile decides which of them a client sees."""
 
 _reader: Reader[StreamEvent] = Reader(StreamEvent)

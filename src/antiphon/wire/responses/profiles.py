@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple, get_args
 
-from msgspec import UNSET, UnsetType, json, structs
+from msgspec import UNSET, Raw, UnsetType, json, structs
 
+from antiphon.errors import ClientError
 from antiphon.wire.codec.stream_encoder import StreamEncoder
 from antiphon.wire.codec.types import ENCODER, MARKER_BYTE, Extra, JsonDict, Tagged, Unknown, encode, strip_markers
 from antiphon.wire.responses import items
@@ -24,12 +25,11 @@ from antiphon.wire.responses.events import (
     OutputItemAdded,
     OutputItemDone,
     ResponseEvent,
-    RoutingCompleted,
     StreamEvent,
     decode_event,
 )
-from antiphon.wire.responses.response import Response, decode_response
-from antiphon.wire.responses.summary import SUMMARY_EVENT_TYPES, SummaryRouting
+from antiphon.wire.responses.response import Response, read_item, read_response
+from antiphon.wire.responses.summary import SUMMARY_EVENT_TYPES, ResponseNotes, decode_notes
 from antiphon.wire.responses.summary_stream import Summarizer, SummaryStream
 
 ErrorShape = Literal["both", "flat", "nested"]
@@ -233,8 +233,7 @@ class EventEncoder:
         for event in events:
             head = self._sse_heads.get(type(event))
             if head is None:
-                if not isinstance(event, UNNUMBERED_EVENTS):
-                    self._encode_unusual_into(event, buffer)
+                self._encode_unusual_into(event, buffer)
                 continue
             start = len(buffer)
             buffer += head
@@ -255,15 +254,17 @@ class EventEncoder:
 
     # Responses and errors
 
-    def encode_response(self, response: Response, route: RoutingCompleted | None = None) -> bytes:
-        """A response that is not streamed, as JSON; `route` where the server chose its model."""
+    def encode_response(self, response: Response, notes: ResponseNotes | None = None) -> bytes:
+        """A response that is not streamed, as JSON; `notes` are what only some profiles show."""
         if self._summarizer is not None:
-            return encode(self._summarizer.whole(response, _routing(route) if route else None))
+            return encode(self._summarizer.whole(response, notes or ResponseNotes()))
         return encode(self._response_with_prefixes(response) if self.profile.known_types else response)
 
-    def encode_body(self, body: bytes) -> bytes:
-        """The JSON of a stored response, as `encode_response` writes it."""
-        return body if self.is_neutral else self.encode_response(decode_response(body))
+    def encode_body(self, body: bytes, notes: bytes | None = None) -> bytes:
+        """The JSON of a stored response and its notes, as `encode_response` writes it."""
+        if self.is_neutral:
+            return body
+        return self.encode_response(read_response(body), None if notes is None else decode_notes(notes))
 
     def response_id(self, response_id: str) -> str:
         """The id of a response."""
@@ -331,7 +332,33 @@ def read_journal(body: bytes) -> Iterator[StreamEvent]:
     """The events that `JournalEncoder` wrote."""
     for line in body.splitlines():
         if line.startswith((b"data: {", b": {")):
-            yield decode_event(line[line.index(b"{") :])
+            yield _read_event(line[line.index(b"{") :])
+
+
+_ANY_ITEM = Raw(b'{"type":"any"}')
+"""Stands for an item while the rest of an event is read."""
+
+
+def _read_event(body: bytes) -> StreamEvent:
+    """A stored event; what of it can't be read is `Unknown`: see `read_response`."""
+    for read in (decode_event, _read_with_items):
+        try:
+            return read(body)
+        except ClientError:
+            pass
+    return Unknown(extra=Extra(json.decode(body, type=dict[str, Raw])))
+
+
+def _read_with_items(body: bytes) -> StreamEvent:
+    fields = json.decode(body, type=dict[str, Raw])
+    if "response" in fields:
+        response = read_response(bytes(fields["response"]))
+        without_items = Raw(encode(structs.replace(response, output=[])))
+        event = decode_event(json.encode(fields | {"response": without_items}))
+        return structs.replace(event, response=response) if isinstance(event, ResponseEvent) else event
+    item = fields.get("item", _ANY_ITEM)
+    event = decode_event(json.encode(fields | {"item": _ANY_ITEM}))
+    return structs.replace(event, item=read_item(bytes(item))) if isinstance(event, OutputItemAdded | OutputItemDone) else event
 
 
 class _SummaryEncoder:
@@ -357,10 +384,6 @@ def _tag(kind: type[Tagged]) -> str:
 def _plain_item(item: items.Item) -> JsonDict:
     fields: JsonDict = json.decode(encode(item))
     return fields
-
-
-def _routing(route: RoutingCompleted) -> SummaryRouting:
-    return SummaryRouting(model_id=route.model_id, category=route.category, source=route.source, reasoning=route.reasoning)
 
 
 _PREFIXED_TYPE = re.compile(rb'"type"(\s*):(\s*)"(?:' + "|".join(filter(None, {each.slug for each in PROFILES.values()})).encode() + rb"):")

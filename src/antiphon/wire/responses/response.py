@@ -2,11 +2,12 @@
 
 from typing import Literal
 
-from msgspec import UNSET
+from msgspec import UNSET, Raw, json, structs
 
+from antiphon.errors import ClientError
 from antiphon.wire.codec.reading import Reader
-from antiphon.wire.codec.types import Maybe, Tagged, Wire, encode
-from antiphon.wire.responses.items import FunctionCall, Item, Message
+from antiphon.wire.codec.types import Extra, Maybe, Tagged, Unknown, Wire, encode
+from antiphon.wire.responses.items import FunctionCall, Item, Message, decode_item
 from antiphon.wire.responses.request import AccessPrograms, ConversationReference, Prompt, ReasoningOptions, ServiceTier, TextOptions
 from antiphon.wire.responses.tools import Effort, Tool, ToolChoice
 
@@ -323,6 +324,30 @@ def decode_response(body: bytes) -> Response:
         ClientError: it is invalid.
     """
     return _reader.read(body)
+
+
+def read_response(body: bytes) -> Response:
+    """
+    As `decode_response`, one that this server, or an older one, has stored. What model servers send may lack what the
+    original's items have, and was passed on as it came: such items are `Unknown`.
+
+    Raises:
+        ClientError: more than an item of it can't be read.
+    """
+    try:
+        return decode_response(body)
+    except ClientError:
+        fields = json.decode(body, type=dict[str, Raw])
+    output = [read_item(bytes(item)) for item in json.decode(fields["output"], type=list[Raw])]
+    return structs.replace(decode_response(json.encode(fields | {"output": Raw(b"[]")})), output=output)
+
+
+def read_item(body: bytes) -> Item:
+    """An item of a stored response, which is `Unknown` where it lacks something."""
+    try:
+        return decode_item(body)
+    except ClientError:
+        return Unknown(extra=Extra(json.decode(body, type=dict[str, Raw])))
 
 
 def encode_response(response: Response) -> bytes:

@@ -8,6 +8,8 @@ from typing import Literal
 
 from msgspec import UNSET
 
+from antiphon.errors import ClientError
+from antiphon.wire.codec.reading import Reader
 from antiphon.wire.codec.types import JsonDict, Maybe, Opt, Tagged, Wire
 
 
@@ -70,6 +72,32 @@ class RewriteSummary(Wire, kw_only=True):
     status: Literal["failed"] = "failed"
 
 
+class ResponseNotes(Wire, kw_only=True):
+    """
+    What this dialect shows of a response and the original does not: kept beside the response.
+
+    Attributes:
+        routing: present where the server chose the model.
+        answered_by: another model than the response's, if it has answered.
+        rewrite: present where the text could not be rewritten.
+    """
+
+    routing: Opt[SummaryRouting] = UNSET
+    answered_by: Opt[str] = UNSET
+    rewrite: Opt[RewriteSummary] = UNSET
+
+
+_notes_reader: Reader[ResponseNotes] = Reader(ResponseNotes)
+
+
+def decode_notes(body: bytes) -> ResponseNotes:
+    """What is stored of them; none where only a newer server can read them."""
+    try:
+        return _notes_reader.read(body)
+    except ClientError:
+        return ResponseNotes()
+
+
 class EndOfResponse(Wire, kw_only=True):
     """
     A response that is complete.
@@ -101,6 +129,7 @@ class SummaryResponse(Wire, kw_only=True):
     tool_calls: Opt[list[CallSummary]] = UNSET
     routing: Opt[SummaryRouting] = UNSET
     incomplete_details: Opt[IncompleteReason] = UNSET
+    rewrite: Opt[RewriteSummary] = UNSET
     error: Opt[SummaryError] = UNSET
 
 

@@ -19,7 +19,7 @@ from antiphon.wire.responses.events import StreamEvent
 from antiphon.wire.responses.items import CustomToolCall, FunctionCall, Item, Message
 from antiphon.wire.responses.parts import OutputText, Refusal
 from antiphon.wire.responses.response import Response
-from antiphon.wire.responses.summary import AnySummaryEvent, CallSummary, FunctionCallSummary, MessageSummary, SummaryRouting
+from antiphon.wire.responses.summary import AnySummaryEvent, CallSummary, FunctionCallSummary, MessageSummary, ResponseNotes
 
 MAX_INLINE_CHARACTERS = 4096
 """A longer picture or file in a tool's output is replaced by a note: clients read outputs as text."""
@@ -224,7 +224,7 @@ class Summarizer:
         """A response that has begun."""
         return summary.StartOfResponse(id=self.id(response.id), created_at=self._created_at(response), model=model, status=status)
 
-    def whole(self, response: Response, routing: SummaryRouting | None) -> summary.SummaryResponse:
+    def whole(self, response: Response, notes: ResponseNotes) -> summary.SummaryResponse:
         """A response that is not streamed."""
         is_filtered = _is_filtered(response)
         reader = CallReader(self.rules)
@@ -238,12 +238,13 @@ class Summarizer:
         return summary.SummaryResponse(
             id=self.id(response.id),
             created_at=self._created_at(response),
-            model=routing.model_id if routing else response.model,
+            model=notes.answered_by or response.model,
             status="failed" if is_filtered else "completed" if status == "incomplete" else status,
             output_text="".join(_message_text(item) for item in response.output if isinstance(item, Message)),
             tool_calls=calls or UNSET,
-            routing=routing or UNSET,
+            routing=notes.routing,
             incomplete_details=UNSET if is_filtered else incomplete_reason(response),
+            rewrite=notes.rewrite,
             error=error,
         )
 
@@ -330,6 +331,9 @@ class SummaryStream:
             model = self._model or response.model
             out.append(summary.SummaryCreated(response=self._summarizer.start(response, model, "in_progress")))
 
+    def _on_fallback(self, event: events.AnsweredByFallback, _out: list[AnySummaryEvent]) -> None:
+        self._model = event.model_id
+
     def _on_rewrite(self, _event: events.RewriteInProgress, out: list[AnySummaryEvent]) -> None:
         out.append(summary.SummaryRewrite())
 
@@ -401,9 +405,10 @@ class SummaryStream:
 
     def _on_arguments(self, original_index: object, arguments: object, out: list[AnySummaryEvent]) -> None:
         """What the server calls is told before its output is there."""
-        if not isinstance(original_index, int) or not isinstance(arguments, str) or original_index not in self._open_items:
+        item = self._open_items.get(original_index) if isinstance(original_index, int) else None
+        if not isinstance(original_index, int) or not isinstance(arguments, str) or item is None or item.type != "mcp_call":
             return
-        if (call := self._calls.read(self._open_items[original_index])) is not None:
+        if (call := self._calls.read(item)) is not None:
             call.arguments = arguments or "{}"
             self._show_call(original_index, call, out)
 
@@ -461,6 +466,7 @@ _Handler = Callable[[SummaryStream, Any, list[AnySummaryEvent]], None]
 _HANDLERS: Mapping[type, _Handler] = {
     events.ResponseCreated: SummaryStream._on_created,
     events.RoutingCompleted: SummaryStream._on_routing,
+    events.AnsweredByFallback: SummaryStream._on_fallback,
     events.RewriteInProgress: SummaryStream._on_rewrite,
     events.RewriteFailed: SummaryStream._on_rewrite_failed,
     events.ResponseCompleted: SummaryStream._on_end,
