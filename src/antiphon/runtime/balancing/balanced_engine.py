@@ -152,14 +152,23 @@ class BalancedEngine:
                 on_output,
                 on_end,
                 patience_s,
-                # What it costs is taken at once: who can't afford the next try stays with this one.
-                lambda: len(asked_names) < self.pool.max_attempts and self.pool.has_room(asked_names) and self.pool.budget.take(),
+                lambda: len(asked_names) < self.pool.max_attempts and self._may_leave(upstream, asked_names),
             )
         finally:
             if not has_output and not has_ended:  # cancelled
                 upstream.record_abandonment()
             self.pool.release(upstream)
         return one.end if isinstance(one.end, events.ResponseFailed) and not one.is_delivered else None
+
+    def _may_leave(self, upstream: ModelUpstream, asked_names: Collection[str]) -> bool:
+        """
+        Whether a request leaves an upstream that says nothing. What that costs is taken at once, as who can't afford
+        the next try stays; from one that is known to be out to one that is well it costs nothing.
+        """
+        pool = self.pool
+        if upstream.is_open and pool.has_well_room(asked_names):
+            return True
+        return pool.has_room(asked_names) and pool.budget.take()
 
     def _is_streaming(self, command: commands.Respond | commands.Relay) -> bool:
         """Whether the first output comes before the last."""
