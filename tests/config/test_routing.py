@@ -83,7 +83,14 @@ def test_a_wrong_condition_is_named_with_its_key(tmp_path, when, key, what):
         ('[routing]\ndefault = "small"\nrules = 3\n', "routing[0].rules: expected an array of tables, got 3"),
         ('[routing]\ndefault = "small"\nname = "gpt-*"\n', None),
         ('[[routing]]\ndefault = "small"\n[[routing]]\ndefault = "small"\n', "routing: more than one routing is named 'auto'"),
-        ('[[routing]]\ndefault = "small"\n[[routing.rules]]\nmodel = "large"\ncategory = "a b"\n', None),
+        (
+            '[[routing]]\ndefault = "small"\n[[routing.rules]]\nmodel = "large"\ncategory = "a b"\n',
+            "routing[0].rules[0].category: expected up to 64 letters, digits, '.', '_' and '-', without spaces; got 'a b'",
+        ),
+        (
+            '[routing]\ndefault = "small"\n[[routing.examples]]\ncategory = "a"\ntexts = []\n',
+            "routing[0].examples[0].texts: must not be empty",
+        ),
     ],
 )
 def test_a_wrong_table_is_a_mistake(tmp_path, text, line):
