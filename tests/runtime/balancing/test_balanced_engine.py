@@ -274,6 +274,19 @@ def test_everybody_leaves_a_silent_upstream_that_is_known_to_be_out():
     run(scenario)
 
 
+def test_who_meets_an_upstream_that_is_known_to_be_out_is_answered_by_one_that_is_well():
+    async def scenario():
+        down = [Server(refusing(503)) for _ in range(2)]
+        async with before_all(*down, Server(HELLO), failures=1, rest_s=30) as engine:
+            engine.pool.budget = RetryBudget(0, lambda: 0.0)
+            # Two of three are out, so that they get their part of the requests though they fail.
+            answers = [await answer_to(engine, ask(text=f"Hi {number}")) for number in range(30)]
+        assert [text_of(words) for words in answers] == ["hello"] * 30
+        assert sum(len(server.asked) for server in down) > FREE_RETRIES
+
+    run(scenario)
+
+
 def test_a_client_that_leaves_counts_as_nothing_and_stops_the_upstream():
     async def scenario():
         slow, other = Server(silent), Server(silent)
