@@ -12,13 +12,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
+from antiphon.config.languages import LANGUAGES
 from antiphon.errors import quote_list
-
-LANGUAGES = (
-    *("ar", "bn", "cs", "da", "de", "el", "en", "es", "fa", "fi", "fr", "he", "hi", "hu", "hy", "id", "it", "ja", "ka", "ko"),
-    *("nl", "no", "pl", "pt", "ro", "ru", "sv", "ta", "te", "th", "tr", "uk", "ur", "vi", "zh"),
-)
-"""The languages that are told apart, as ISO 639-1 codes."""
 
 EMBEDDING_MODEL = "all-minilm-l6-v2"
 """The model of the catalogue that compares requests with examples."""
