@@ -75,6 +75,11 @@ def test_check_names_the_sources_and_the_models(antiphon, home):
     assert result == {"ok": True, "sources": [str(home / "antiphon.toml")], "models": ["parrot"], "warnings": []}
 
 
+def test_check_names_the_routes(antiphon, home):
+    (home / "antiphon.toml").write_text("[routing]\ndefault = 'parrot'\n[[models]]\nname = 'parrot'\nengine = 'scripted'\n")
+    assert antiphon("config", "check").out.splitlines()[1:] == ["Routes: auto.", "Models: parrot."]
+
+
 @pytest.mark.parametrize(
     ("table", "told"),
     [
