@@ -5,8 +5,9 @@ The settings of routing: names that clients use as a model's, behind which the s
 """
 
 import re
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import time
+from datetime import time as DayTime
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_validator
@@ -43,7 +44,7 @@ class HourRange(NamedTuple):
     start_min: int
     end_min: int
 
-    def contains(self, at: time) -> bool:
+    def contains(self, at: DayTime) -> bool:
         """Whether a time of the day is in it; its end is not."""
         minute = 60 * at.hour + at.minute
         if self.start_min < self.end_min:
@@ -71,18 +72,36 @@ def compile_pattern(pattern: str) -> SchemaValidator:
     """
     A search for a regular expression: `isinstance_python` tells whether a text has it.
 
-    Its time is linear in the text's length whatever the expression, as it can't look around or back. Source:
-    https://docs.rs/regex, "Untrusted input".
+    Its time is linear in the text's length whatever the expression, as it can't look around or back, but it grows with
+    the expression too. Source: https://docs.rs/regex, "Untrusted input".
 
     Raises:
-        ValueError: it is not valid.
+        ValueError: it is not valid, or takes so long that others would wait for it.
     """
     try:
-        return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
+        search = SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
     except SchemaError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[-1])
         raise ValueError(f"'{pattern}' is not a valid regular expression: {reason}") from None
+    own_words = " ".join(re.findall(r"\w+", pattern))  # without them, many an expression is done at a glance
+    if any(_search_s(search, text) > _MAX_PROBE_S for text in (*_PROBES, f"{own_words} " * (512 // (len(own_words) + 1)))):
+        raise ValueError(f"'{pattern}' takes too long to search; shorten its repetitions, or write `*` and `+` for those in braces")
+    return search
+
+
+_PROBES = ("x " * 256, "a" * 512, "Ab1-é. " * 73)
+_MAX_PROBE_S = 0.002  # which is an eighth of a second for the longest text; ordinary expressions take a hundredth of it
+
+
+def _search_s(search: SchemaValidator, text: str) -> float:
+    """How long a search takes, at best: the first one prepares it, and the machine may have other work."""
+    durations_s = []
+    for _ in range(4):
+        began_at = time.perf_counter()
+        search.isinstance_python(text)
+        durations_s.append(time.perf_counter() - began_at)
+    return min(durations_s)
 
 
 class RouteCondition(BaseModel, frozen=True, extra="forbid"):
