@@ -30,11 +30,11 @@ import structlog
 
 from antiphon.config.load import load
 from antiphon.runtime.core.metrics import Metrics
+from antiphon.runtime.language import detect_language
 from antiphon.runtime.registry import ModelRegistry
 from antiphon.runtime.resolve_request import KnownHistory
 from antiphon.runtime.routing.classifier import ExampleClassifier, TextVectors, new_embedder, stack
 from antiphon.runtime.routing.features import RouteCaller, classified_text
-from antiphon.runtime.routing.language import detect_language
 from antiphon.runtime.routing.router import EMBEDDING_MODEL
 from antiphon.runtime.service import build_router, route_capabilities
 from antiphon.server.responses.routing import request_features

@@ -62,6 +62,7 @@ def test_an_array_of_tables_is_several_routes_each_with_its_rules(tmp_path):
         ('pattern = "(a"', "when.pattern", "unclosed group"),
         ('pattern = "(?=a)b"', "when.pattern", "look-around"),
         (r'pattern = "(a)\\1"', "when.pattern", "backreferences are not supported"),
+        ("pattern = '(.{0,200} ){0,20}!'", "when.pattern", "takes too long to search"),
         ('hours = "25-3"', "when.hours", "expected hours such as '9-17' or '22:30-06:00'; got '25-3'"),
         ('hours = "9-9"', "when.hours", "got '9-9'"),
         ('language = "xx"', "when.language", "the language 'xx' is not recognized"),
@@ -83,7 +84,14 @@ def test_a_wrong_condition_is_named_with_its_key(tmp_path, when, key, what):
         ('[routing]\ndefault = "small"\nrules = 3\n', "routing[0].rules: expected an array of tables, got 3"),
         ('[routing]\ndefault = "small"\nname = "gpt-*"\n', None),
         ('[[routing]]\ndefault = "small"\n[[routing]]\ndefault = "small"\n', "routing: more than one routing is named 'auto'"),
-        ('[[routing]]\ndefault = "small"\n[[routing.rules]]\nmodel = "large"\ncategory = "a b"\n', None),
+        (
+            '[[routing]]\ndefault = "small"\n[[routing.rules]]\nmodel = "large"\ncategory = "a b"\n',
+            "routing[0].rules[0].category: expected up to 64 letters, digits, '.', '_' and '-', without spaces; got 'a b'",
+        ),
+        (
+            '[routing]\ndefault = "small"\n[[routing.examples]]\ncategory = "a"\ntexts = []\n',
+            "routing[0].examples[0].texts: must not be empty",
+        ),
     ],
 )
 def test_a_wrong_table_is_a_mistake(tmp_path, text, line):
@@ -152,4 +160,4 @@ def test_any_pattern_is_compiled_or_refused_with_a_reason(pattern):
     try:
         compile_pattern(pattern)
     except ValueError as error:
-        assert "is not a valid regular expression: " in str(error)
+        assert "is not a valid regular expression: " in str(error) or "takes too long" in str(error)

@@ -502,6 +502,10 @@ def _problem(error: ErrorDetails) -> str:
             return f"expected an array of {'tables' if error['loc'][-1] in _TABLE_ARRAYS else 'strings'}, got {value}"
         case "path_type":
             return f"expected a path, got {value}"
+        case "too_short":
+            return "must not be empty"
+        case "string_pattern_mismatch" if names[-1] == "category":
+            return f"expected up to 64 letters, digits, '.', '_' and '-', without spaces; got {value}"
         case "value_error":
             return mask_password(error["msg"].removeprefix("Value error, "))
         case _:

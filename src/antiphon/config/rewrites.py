@@ -1,51 +1,17 @@
 """The settings of rewrites: what is done to an answer's text once the model has written it."""
 
 import re
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
+from antiphon.config.languages import LANGUAGES
+from antiphon.config.routing import is_configured
+from antiphon.errors import did_you_mean, quote_list
+
 MAX_REWRITES = 32
 MAX_RULES = 200
-
-LANGUAGES = {
-    "ar": "Arabic",
-    "bg": "Bulgarian",
-    "cs": "Czech",
-    "da": "Danish",
-    "de": "German",
-    "el": "Greek",
-    "en": "English",
-    "es": "Spanish",
-    "et": "Estonian",
-    "fa": "Persian",
-    "fi": "Finnish",
-    "fr": "French",
-    "he": "Hebrew",
-    "hi": "Hindi",
-    "hr": "Croatian",
-    "hu": "Hungarian",
-    "it": "Italian",
-    "ja": "Japanese",
-    "ko": "Korean",
-    "lt": "Lithuanian",
-    "lv": "Latvian",
-    "nl": "Dutch",
-    "no": "Norwegian",
-    "pl": "Polish",
-    "pt": "Portuguese",
-    "ro": "Romanian",
-    "ru": "Russian",
-    "sk": "Slovak",
-    "sl": "Slovenian",
-    "sv": "Swedish",
-    "th": "Thai",
-    "tr": "Turkish",
-    "uk": "Ukrainian",
-    "vi": "Vietnamese",
-    "zh": "Chinese",
-}
-"""English names of the languages that are recognised, by their ISO 639-1 codes."""
 
 RewriteKind = Literal["language", "spelling", "rule", "model"]
 
@@ -127,3 +93,24 @@ class RewriteEntry(BaseModel, frozen=True, extra="forbid"):
         if self.kind == "rule" and self.model is not None:
             raise ValueError("a rewrite of kind 'rule' has no `model`")
         return self
+
+
+def rewrite_problems(rewrites: Sequence[RewriteEntry], models: Sequence[str], routes: Sequence[str]) -> Iterator[str]:
+    """Names in rewrites that no model has, and no route either where that may stand; one line for each, with its key."""
+    for index, entry in enumerate(rewrites):
+        if entry.model is not None and not is_configured(entry.model, models):
+            hint = did_you_mean(entry.model, models) or f" There are {quote_list(models)}."
+            yield f"rewrites[{index}].model: there is no model '{entry.model}'.{hint}"
+        names = (*models, *routes)
+        for place, pattern in enumerate(entry.models):
+            if not _fits_any(pattern, names):
+                hint = did_you_mean(pattern, names) or f" There are {quote_list(names)}."
+                yield f"rewrites[{index}].models[{place}]: no model or route has the name '{pattern}'.{hint}"
+
+
+def _fits_any(pattern: str, names: Sequence[str]) -> bool:
+    """Whether the pattern stands for any of the configured names, which may end in `*` too."""
+    if not pattern.endswith("*"):
+        return is_configured(pattern, names)
+    start = pattern[:-1]
+    return any(name.startswith(start) or (name.endswith("*") and start.startswith(name[:-1])) for name in names)

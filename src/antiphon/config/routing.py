@@ -5,20 +5,16 @@ The settings of routing: names that clients use as a model's, behind which the s
 """
 
 import re
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import time
+from datetime import time as DayTime
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
+from antiphon.config.languages import LANGUAGES
 from antiphon.errors import quote_list
-
-LANGUAGES = (
-    *("ar", "bn", "cs", "da", "de", "el", "en", "es", "fa", "fi", "fr", "he", "hi", "hu", "hy", "id", "it", "ja", "ka", "ko"),
-    *("nl", "no", "pl", "pt", "ro", "ru", "sv", "ta", "te", "th", "tr", "uk", "ur", "vi", "zh"),
-)
-"""The languages that are told apart, as ISO 639-1 codes."""
 
 EMBEDDING_MODEL = "all-minilm-l6-v2"
 """The model of the catalogue that compares requests with examples."""
@@ -48,7 +44,7 @@ class HourRange(NamedTuple):
     start_min: int
     end_min: int
 
-    def contains(self, at: time) -> bool:
+    def contains(self, at: DayTime) -> bool:
         """Whether a time of the day is in it; its end is not."""
         minute = 60 * at.hour + at.minute
         if self.start_min < self.end_min:
@@ -76,18 +72,36 @@ def compile_pattern(pattern: str) -> SchemaValidator:
     """
     A search for a regular expression: `isinstance_python` tells whether a text has it.
 
-    Its time is linear in the text's length whatever the expression, as it can't look around or back. Source:
-    https://docs.rs/regex, "Untrusted input".
+    Its time is linear in the text's length whatever the expression, as it can't look around or back, but it grows with
+    the expression too. Source: https://docs.rs/regex, "Untrusted input".
 
     Raises:
-        ValueError: it is not valid.
+        ValueError: it is not valid, or takes so long that others would wait for it.
     """
     try:
-        return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
+        search = SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
     except SchemaError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[-1])
         raise ValueError(f"'{pattern}' is not a valid regular expression: {reason}") from None
+    own_words = " ".join(re.findall(r"\w+", pattern))  # without them, many an expression is done at a glance
+    if any(_search_s(search, text) > _MAX_PROBE_S for text in (*_PROBES, f"{own_words} " * (512 // (len(own_words) + 1)))):
+        raise ValueError(f"'{pattern}' takes too long to search; shorten its repetitions, or write `*` and `+` for those in braces")
+    return search
+
+
+_PROBES = ("x " * 256, "a" * 512, "Ab1-é. " * 73)
+_MAX_PROBE_S = 0.002  # which is an eighth of a second for the longest text; ordinary expressions take a hundredth of it
+
+
+def _search_s(search: SchemaValidator, text: str) -> float:
+    """How long a search takes, at best: the first one prepares it, and the machine may have other work."""
+    durations_s = []
+    for _ in range(4):
+        began_at = time.perf_counter()
+        search.isinstance_python(text)
+        durations_s.append(time.perf_counter() - began_at)
+    return min(durations_s)
 
 
 class RouteCondition(BaseModel, frozen=True, extra="forbid"):
@@ -222,13 +236,14 @@ class RouteEntry(BaseModel, frozen=True, extra="forbid"):
         places = [("default", self.default)]
         places += [(f"rules[{index}].model", rule.model) for index, rule in enumerate(self.rules)]
         places += [(f"examples[{index}].model", entry.model) for index, entry in enumerate(self.examples) if entry.model is not None]
+        known = f"; there {'is' if len(names) == 1 else 'are'} {quote_list(names)}" if names else ""
         for key, model in places:
-            if not _is_configured(model, names):
-                yield key, f"there is no model '{model}'; there are {quote_list(names)}" if names else f"there is no model '{model}'"
+            if not is_configured(model, names):
+                yield key, f"there is no model '{model}'{known}"
         yield from self._example_problems()
 
 
-def _is_configured(model: str, names: Sequence[str]) -> bool:
+def is_configured(model: str, names: Sequence[str]) -> bool:
     """Whether a configured name, or one that ends in `*`, stands for the model."""
     return not model.endswith("*") and any(model == name or (name.endswith("*") and model.startswith(name[:-1])) for name in names)
 

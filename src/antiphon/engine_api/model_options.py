@@ -11,7 +11,10 @@ from antiphon.errors import ServerError, did_you_mean, quote_list
 
 _Options = TypeVar("_Options", bound=Struct)
 
-_TABLE_KEYS = ("name", "engine", "sessions", "upstreams", "fallback", "fallback_on")
+_TABLE_KEYS = (
+    *("name", "engine", "sessions", "upstreams", "fallback", "fallback_on"),
+    *("balance", "affinity_factor", "failover_after_s", "retry_budget", "slow_start_s"),
+)
 """What the table of a model has beside its engine's options."""
 
 
@@ -67,7 +70,7 @@ def describe_option_error(error: Exception, kind: type) -> str:
         return f"{text}."
     if match := re.search(r"unknown field `([^`]*)`", text):
         return f"{text}.{did_you_mean(match[1], option_names(kind))}"
-    if match := re.fullmatch(r"Invalid enum value '?(.*?)'? - at `\$\.(\w+)`", text):
+    if match := re.fullmatch(r"Invalid enum value '?(.*?)'? - at `\$\.(\w+)(?:\[\d+\])?`", text):
         value, name = match.groups()
         choices = _choices(kind, name)
         return f"`{name}`: expected {quote_list(choices, 'or')}, got '{value}'.{did_you_mean(value, choices)}"
@@ -95,6 +98,7 @@ def _choices(kind: type, name: str) -> tuple[str, ...]:
     """The values that an option may have."""
     info = inspect.type_info(kind)
     types = [field.type for field in info.fields if field.encode_name == name] if isinstance(info, inspect.StructType) else []
+    types = [each.item_type if isinstance(each, inspect.VarTupleType | inspect.ListType) else each for each in types]
     choices = [member for each in types for member in (each.types if isinstance(each, inspect.UnionType) else (each,))]
     return tuple(str(value) for member in choices if isinstance(member, inspect.LiteralType) for value in member.values)
 

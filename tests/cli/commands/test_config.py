@@ -75,6 +75,11 @@ def test_check_names_the_sources_and_the_models(antiphon, home):
     assert result == {"ok": True, "sources": [str(home / "antiphon.toml")], "models": ["parrot"], "warnings": []}
 
 
+def test_check_names_the_routes(antiphon, home):
+    (home / "antiphon.toml").write_text("[routing]\ndefault = 'parrot'\n[[models]]\nname = 'parrot'\nengine = 'scripted'\n")
+    assert antiphon("config", "check").out.splitlines()[1:] == ["Routes: auto.", "Models: parrot."]
+
+
 @pytest.mark.parametrize(
     ("table", "told"),
     [
@@ -128,11 +133,43 @@ def test_a_misspelt_name_gets_the_one_that_was_meant(antiphon, home, table, sugg
         ("fetch_urls = 'x'", "`fetch_urls`: expected 'here' or 'upstream', got 'x'."),
         ("timeout_idle_s = 'x'", "`timeout_idle_s`: expected a number, got a string."),
         ("headers = 3", "`headers`: expected a table, got a whole number."),
+        ("fallback_on = ['error']", "`fallback_on`: expected 'context', 'feature', or 'overload', got 'error'."),
+        ("failover_afer_s = 5", "Object contains unknown field `failover_afer_s`. Did you mean 'failover_after_s'?"),
     ],
 )
 def test_a_wrong_value_of_an_option_gets_what_was_expected(antiphon, home, option, told):
     (home / "antiphon.toml").write_text(f"[[models]]\nname = 'a'\nengine = 'chat'\nbase_url = 'http://127.0.0.1:1/v1'\n{option}\n")
     assert antiphon("config", "check").err == f"antiphon: The options of model 'a' are wrong: {told}\n"
+
+
+@pytest.mark.parametrize(
+    ("upstream", "told"),
+    [
+        ("wieght = 2", "in `upstreams[0]`: Object contains unknown field `wieght`. Did you mean 'weight'?"),
+        ("concurrency = 'x'", "in `upstreams[0]`, `concurrency`: expected a whole number, got a string."),
+    ],
+)
+def test_a_mistake_in_an_upstream_is_named_with_its_place(antiphon, home, upstream, told):
+    table = f"upstreams = [{{ base_url = 'http://127.0.0.1:1/v1', {upstream} }}]"
+    (home / "antiphon.toml").write_text(f"[[models]]\nname = 'a'\nengine = 'chat'\n{table}\n")
+    assert antiphon("config", "check").err == f"antiphon: The options of model 'a' are wrong: {told}\n"
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ("model = 'smal'", "rewrites[0].model: there is no model 'smal'. Did you mean 'small'?"),
+        (
+            "models = ['small', 'x*']",
+            "rewrites[0].models[1]: no model or route has the name 'x*'. There are 'small', 'qwen-*', and 'auto'.",
+        ),
+        ("models = ['auto', 'sm*', 'qwen-7b', 'qwen-7*', '*']\nmodel = 'qwen-8b'", ""),
+    ],
+)
+def test_a_rewrite_of_no_model_is_a_mistake(antiphon, home, keys, told):
+    models = "".join(f"[[models]]\nname = '{name}'\nengine = 'scripted'\n" for name in ("small", "qwen-*"))
+    (home / "antiphon.toml").write_text(f"[routing]\ndefault = 'small'\n{models}[[rewrites]]\nname = 'r'\nkind = 'spelling'\n{keys}\n")
+    assert antiphon("config", "check").err == (f"antiphon: {told}\n" if told else "")
 
 
 def test_a_misspelt_engine_key_is_recognized(antiphon, home):

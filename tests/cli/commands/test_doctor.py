@@ -70,6 +70,35 @@ def test_a_voice_that_was_chosen_is_fetched_by_its_name(antiphon, free_port):
     assert speech["remedy"] == "antiphon models pull silero-vad smart-turn-v3.2 moonshine-tiny-en kokoro-82m-int8"
 
 
+ROUTED = """
+[[models]]
+name = "small"
+engine = "scripted"
+
+[routing]
+default = "%s"
+
+[[routing.examples]]
+category = "code"
+model = "small"
+texts = ["Fix it."]
+"""
+
+
+def test_a_route_needs_the_model_that_compares_its_examples(antiphon, home, free_port):
+    (home / "antiphon.toml").write_text(ROUTED % "small")
+    lines = antiphon("doctor", "--json", ANTIPHON_PORT=str(free_port)).json
+    found = {line["subject"]: line for line in lines}
+    assert (found["routing"]["state"], found["routing"]["detail"]) == ("ok", "auto")
+    assert "all-minilm-l6-v2" in found["weights"]["detail"]
+
+
+def test_a_route_to_no_model_is_missing(antiphon, home, free_port):
+    (home / "antiphon.toml").write_text(ROUTED % "big")
+    (line,) = (line for line in antiphon("doctor", ANTIPHON_PORT=str(free_port)).out.splitlines() if " routing " in line)
+    assert "routing[0].default: there is no model 'big'; there is 'small'" in line
+
+
 def test_a_model_that_is_configured_wrongly_is_missing(antiphon, home, free_port):
     assert by_subject(antiphon("doctor", "--json", ANTIPHON_PORT=free_port))["models"]["state"] == "ok"
     (home / "antiphon.toml").write_text("[[models]]\nname = 'a'\nengine = 'local'\nmodl = 'x'\n")

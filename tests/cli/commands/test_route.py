@@ -68,7 +68,7 @@ def test_a_whole_request_may_be_read_from_a_file(configured_route, tmp_path):
     [
         ((), "needs either a text or --file"),
         (("Hi", "--file", "x.json"), "needs either a text or --file"),
-        (("Hi", "--name", "fast"), "There is no route 'fast'; there are 'auto'."),
+        (("Hi", "--name", "fast"), "There is no route 'fast'; there is 'auto'."),
     ],
 )
 def test_what_is_typed_wrongly_is_said(configured_route, arguments, problem):
@@ -81,7 +81,21 @@ def test_a_file_that_is_no_request_is_said(configured_route, tmp_path):
     (tmp_path / "request.json").write_text('{"input": 3}')
     said = configured_route("--file", str(tmp_path / "request.json"))
     assert (said.code, "request.json: " in said.err) == (2, True)
-    assert configured_route("--file", str(tmp_path / "none.json")).code == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "request.json can't be read: No such file or directory."),
+        ('{"input":', "request.json is not JSON: Expecting value: line 1 column 10 (char 9)."),
+        ('{"model": "small", "input": "Hi"}', "The request names the model 'small', which is no route, so none is chosen."),
+    ],
+)
+def test_a_file_that_no_route_can_decide_on_is_said(configured_route, tmp_path, content, problem):
+    if content is not None:
+        (tmp_path / "request.json").write_text(content)
+    said = configured_route("--file", str(tmp_path / "request.json"))
+    assert (said.code, said.out, problem in said.err) == (2, "", True)
 
 
 def test_without_a_route_there_is_nothing_to_explain(antiphon, tmp_path):

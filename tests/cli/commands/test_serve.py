@@ -14,6 +14,7 @@ import pytest
 from antiphon import __version__
 from antiphon.cli.commands.serve import greeting
 from antiphon.config.load import Config, ModelEntry
+from antiphon.config.routing import RouteEntry
 from antiphon.config.settings import SpeechSettings, StoreSettings
 from antiphon.runtime.access.keys import KeyAccess
 from antiphon.runtime.speech import service
@@ -52,6 +53,13 @@ def greeting_of(*models: ModelEntry) -> str:
     return greeting(
         config().model_copy(update={"models": models}), "http://127.0.0.1:8642", "antiphon", KeyAccess(is_open=True, has_live_key=False)
     )
+
+
+def test_the_greeting_names_the_routes():
+    routed = config().model_copy(update={"routing": (RouteEntry(default="parrot"), RouteEntry(name="cheap", default="parrot"))})
+    said = greeting(routed, "http://127.0.0.1:8642", "antiphon", OPEN)
+    assert "  routes     auto, cheap\n" in said
+    assert "routes" not in greeting_of(PARROT)
 
 
 def test_the_greeting_shows_a_name_that_works_where_a_model_stands_for_many():

@@ -9,6 +9,7 @@ import uvloop
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.runtime.balancing.affinity import affinity_key
+from antiphon.runtime.balancing.limits import FREE_RETRIES, RetryBudget
 from support.contracts.engines import Listener
 from support.engines.upstreams import CUT, DONE, HALF, STREAM_HEAD, Server, ask, chunk, closing, event, streamed, whole
 from support.runtime.upstream_pools import Observer, answer_to, before_all
@@ -253,6 +254,35 @@ def test_who_can_t_afford_another_try_stays_with_a_slow_upstream():
             words = await ask_first(engine, "upstream-1")
         assert outcomes(words) == [("upstream-1", "ok")]
         assert not other.asked
+
+    run(scenario)
+
+
+def test_everybody_leaves_a_silent_upstream_that_is_known_to_be_out():
+    async def scenario():
+        hung, other = Server(silent), Server(HELLO)
+        async with before_all(hung, other, failures=1, rest_s=30, failover_after_s=0.05, retry_budget=0) as engine:
+            engine.pool.budget = budget = RetryBudget(0, lambda: 0.0)
+            for _ in range(FREE_RETRIES - 1):  # one is left, and no more will be
+                budget.take()
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(ask_first(engine, "upstream-1")) for _ in range(4)]
+        answers = [task.result() for task in tasks]
+        assert [text_of(words) for words in answers] == ["hello"] * 4
+        assert all(outcomes(words) == [("upstream-1", "stalled"), ("upstream-2", "ok")] for words in answers)
+
+    run(scenario)
+
+
+def test_who_meets_an_upstream_that_is_known_to_be_out_is_answered_by_one_that_is_well():
+    async def scenario():
+        down = [Server(refusing(503)) for _ in range(2)]
+        async with before_all(*down, Server(HELLO), failures=1, rest_s=30) as engine:
+            engine.pool.budget = RetryBudget(0, lambda: 0.0)
+            # Two of three are out, so that they get their part of the requests though they fail.
+            answers = [await answer_to(engine, ask(text=f"Hi {number}")) for number in range(30)]
+        assert [text_of(words) for words in answers] == ["hello"] * 30
+        assert sum(len(server.asked) for server in down) > FREE_RETRIES
 
     run(scenario)
 

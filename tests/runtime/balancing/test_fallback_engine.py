@@ -5,6 +5,7 @@ import asyncio
 import msgspec
 import pytest
 import uvloop
+from structlog.testing import capture_logs
 
 from antiphon.engine_api import commands, events, history
 from antiphon.engine_api.capabilities import Capabilities
@@ -138,6 +139,19 @@ def test_a_chain_of_fallbacks_reports_every_try():
         report = report_of(words)
         assert report.attempts[-1].model == "last"
         assert [attempt.model for attempt in report.attempts][-2:] == ["middle", "last"]
+
+    run(scenario)
+
+
+def test_the_log_has_one_line_however_many_engines_were_asked():
+    async def scenario():
+        with capture_logs() as lines:
+            await heard_of(refusing(503))
+        (line,) = (line for line in lines if line["event"] == "answered_by")
+        assert [attempt.split("=")[0] for attempt in line["attempts"].split("; ")] in [
+            ["m/upstream-1", "m/upstream-2", "small"],
+            ["m/upstream-2", "m/upstream-1", "small"],
+        ]
 
     run(scenario)
 

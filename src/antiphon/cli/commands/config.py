@@ -62,6 +62,8 @@ def check(
     if as_json:
         return shell.say_json({"ok": True, "sources": sources, "models": names, "warnings": warnings})
     shell.say(f"The configuration is valid; {'set by ' + ', '.join(sources) if sources else 'nothing is set, so all is built-in'}.")
+    if routes := [route.name for route in loaded_config.config.routing]:
+        shell.say(f"Routes: {', '.join(routes)}.")
     return shell.say(f"Models: {', '.join(names) or 'none configured, so the default model is served'}.")
 
 

@@ -21,6 +21,7 @@ from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
 from antiphon.cli.common.shell import Shell, UsageError
 from antiphon.cli.common.weights import weights_name
 from antiphon.config.load import Config
+from antiphon.config.routing import EMBEDDING_MODEL
 from antiphon.errors import ServerError
 from antiphon.installation import install_hint
 from antiphon.masking import mask_password
@@ -84,6 +85,7 @@ def _run_checks(shell: Shell, file: Path | None) -> Iterator[Finding]:
         return
     yield Finding("configuration", "ok", "valid")
     yield from check_models(config)
+    yield from check_routing(config)
     yield from check_upstreams(config)
     yield check_local_runtime(config)
     yield check_weights(config)
@@ -118,6 +120,14 @@ def check_models(config: Config) -> Iterator[Finding]:
     else:
         names = ", ".join(model.name for model in config.models)
         yield Finding("models", "ok", names or "none configured, so the default one is served")
+
+
+def check_routing(config: Config) -> Iterator[Finding]:
+    """Whether the routes and rewrites fit the models."""
+    if problems := list(checks.route_problems(config)):
+        yield from (Finding("routing", "missing", problem.removesuffix("."), "correct it in the configuration") for problem in problems)
+    elif config.routing:
+        yield Finding("routing", "ok", ", ".join(route.name for route in config.routing))
 
 
 def check_upstreams(config: Config) -> Iterator[Finding]:
@@ -186,6 +196,8 @@ def _required_models(config: Config, installed_names: Set[str]) -> list[Catalogu
     """The models of the catalogue that the server would load."""
     if config.models:
         names = [weights_name(model) for model in config.models]
+        if any(route.examples for route in config.routing):
+            names.append(EMBEDDING_MODEL)
         return [model for name, model in catalogue.load().items() if name in names]
     free_bytes = _free_mb(config.models_dir) * 1_000_000
     defaults = catalogue.default_models()

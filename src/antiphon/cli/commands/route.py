@@ -1,6 +1,7 @@
 """`antiphon route`."""
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -70,9 +71,9 @@ def route(
         raise UsageError("No route is configured; `[routing]` makes one.")
     create_request = _read_request(shell, text, request)
     names = [entry.name for entry in config.routing]
-    route_name = name or (create_request.model if create_request.model in names else None) or names[0]
+    route_name = name or create_request.model or names[0]
     if route_name not in names:
-        raise UsageError(f"There is no route '{route_name}'; there are {quote_list(names)}.")
+        raise UsageError(_unknown_route(str(route_name), names, is_requested=name is None))
     weights.fetch_embedding_model(config, shell)
     explanation = asyncio.run(_explain(config, shell, str(route_name), create_request, key))
     if as_json:
@@ -84,14 +85,26 @@ def route(
     return shell.say(_sentence(explanation))
 
 
+def _unknown_route(name: str, names: Sequence[str], *, is_requested: bool) -> str:
+    there_are = f"there {'are' if len(names) > 1 else 'is'} {quote_list(names)}"
+    if is_requested:
+        return f"The request names the model '{name}', which is no route, so none is chosen. To try one, give its --name; {there_are}."
+    return f"There is no route '{name}'; {there_are}."
+
+
 def _read_request(shell: Shell, text: str | None, path: Path | None) -> "CreateRequest":
     if (text is None) == (path is None):
         raise UsageError("`antiphon route` needs either a text or --file.")
     if path is None:
         return lazy.request.CreateRequest(input=text or "")
-    content = (shell.cwd / path).read_bytes()
     try:
+        content = (shell.cwd / path).read_bytes()
+        json.loads(content)  # its reason has the line; the server's is for HTTP clients
         return lazy.request.decode_request(content)
+    except OSError as error:
+        raise UsageError(f"{path} can't be read: {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not JSON: {error}.") from None
     except ClientError as error:
         raise UsageError(f"{path}: {error.message}") from None
 
@@ -123,7 +136,8 @@ def _request_rows(explanation: "Explanation") -> list[tuple[str, ...]]:
         for what, is_there in (("tools", features.has_tools), ("images", features.has_images), ("audio", features.has_audio))
         if is_there
     ]
-    facts = f"about {features.input_tokens} tokens, language {explanation.language or 'unclear'}, {' and '.join(has) or 'text only'}"
+    tokens = f"about {features.input_tokens} token{'' if features.input_tokens == 1 else 's'}"
+    facts = f"{tokens}, language {explanation.language or 'unclear'}, {' and '.join(has) or 'text only'}"
     return [("ROUTE", "REQUEST"), (explanation.route.name, facts)]
 
 

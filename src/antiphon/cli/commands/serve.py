@@ -83,6 +83,7 @@ def greeting(config: Config, base_url: str, program: str, access: KeyAccess) -> 
     speech_problem = _speech_problem(config, program)
     facts = [
         ("models", ", ".join(map(_describe_model, config.models))),
+        *((("routes", ", ".join(route.name for route in config.routing)),) if config.routing else ()),
         ("responses", settings.store_location(config)),
         ("weights", str(config.models_dir)),
         ("speech", speech_problem or f"{config.speech.ears} hears, {config.speech.voice} speaks"),

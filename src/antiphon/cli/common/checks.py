@@ -7,6 +7,7 @@ from typing import TypeVar
 from antiphon.cli.common import lazy
 from antiphon.cli.common.shell import UsageError
 from antiphon.config.load import Config, ModelEntry
+from antiphon.config.rewrites import rewrite_problems
 from antiphon.config.routing import routing_problems
 from antiphon.engine_api.engine import BuildContext, Engine
 from antiphon.errors import ServerError
@@ -59,9 +60,10 @@ def prompt_problems(config: Config) -> Iterator[str]:
 
 
 def route_problems(config: Config) -> Iterator[str]:
-    """What of the configured routes does not fit the models; one line each."""
+    """What of the configured routes and rewrites does not fit the models; one line each."""
     names = [entry.name for entry in config.models] or [model.name for model in catalogue.default_models()]
-    return routing_problems(config.routing, names)
+    yield from routing_problems(config.routing, names)
+    yield from rewrite_problems(config.rewrites, names, [entry.name for entry in config.routing])
 
 
 def webhook_problems(config: Config) -> Iterator[str]:

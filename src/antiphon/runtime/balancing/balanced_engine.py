@@ -152,14 +152,24 @@ class BalancedEngine:
                 on_output,
                 on_end,
                 patience_s,
-                # What it costs is taken at once: who can't afford the next try stays with this one.
-                lambda: len(asked_names) < self.pool.max_attempts and self.pool.has_room(asked_names) and self.pool.budget.take(),
+                lambda: len(asked_names) < self.pool.max_attempts and self._may_leave(upstream, asked_names),
             )
         finally:
             if not has_output and not has_ended:  # cancelled
                 upstream.record_abandonment()
             self.pool.release(upstream)
         return one.end if isinstance(one.end, events.ResponseFailed) and not one.is_delivered else None
+
+    def _may_leave(self, upstream: ModelUpstream, asked_names: Collection[str]) -> bool:
+        """
+        Whether a request leaves an upstream that says nothing. What that costs is taken at once: who can't afford the
+        next try stays.
+        """
+        return self.pool.has_room(asked_names) and self._take_budget(upstream, asked_names)
+
+    def _take_budget(self, upstream: ModelUpstream, asked_names: Collection[str]) -> bool:
+        """Pay for the next try, if it can be; from an upstream that is known to be out to one that is well it is free."""
+        return (upstream.is_open and self.pool.has_well_room(asked_names)) or self.pool.budget.take()
 
     def _is_streaming(self, command: commands.Respond | commands.Relay) -> bool:
         """Whether the first output comes before the last."""
@@ -178,7 +188,7 @@ class BalancedEngine:
         if kind is FailureKind.FEATURE and failures.count(kind) > 1:
             return None
         if pool.may_come(asked_names):
-            return asked_names if failure.cause == STALL_CAUSE or pool.budget.take() else None
+            return asked_names if failure.cause == STALL_CAUSE or self._take_budget(upstream, asked_names) else None
         # Nobody else is there: the same one is asked again, as in front of a single upstream.
         if kind is FailureKind.BREAKDOWN and failure.cause in _PASSING_CAUSES and pool.has_room(()) and pool.budget.take():
             return ()

@@ -1,5 +1,6 @@
 """The engines of models as they are configured: with several upstreams, and with fallbacks."""
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -10,7 +11,15 @@ from antiphon.engine_api.engine import BuildContext, Engine, UpstreamObserver
 from antiphon.errors import ServerError, did_you_mean, quote_list
 from antiphon.runtime.balancing.balanced_engine import BalancedEngine
 from antiphon.runtime.balancing.fallback_engine import FallbackEngine, FindEngine
-from antiphon.runtime.balancing.options import BalanceOptions, UpstreamTable, engine_options, is_routed, parse_balance, parse_upstreams
+from antiphon.runtime.balancing.options import (
+    OWN_LIMIT_KEYS,
+    BalanceOptions,
+    UpstreamTable,
+    engine_options,
+    is_routed,
+    parse_balance,
+    parse_upstreams,
+)
 from antiphon.runtime.balancing.upstreams import ModelUpstream, RoutingObserver, UpstreamPool
 from antiphon.runtime.core.engine_types import load_builder
 
@@ -101,9 +110,13 @@ def _build_upstream(entry: ModelEntry, table: UpstreamTable, index: int, context
     try:
         return load_builder(entry.engine)(entry.name, table.options, own_context)
     except ServerError as error:
-        error.message = error.message.replace("are wrong: ", f"are wrong: in `upstreams[{index}]`: ", 1)
+        message = error.message.replace("are wrong: ", f"are wrong: in `upstreams[{index}]`: ", 1)
+        error.message = _UNKNOWN_FIELD.sub(lambda match: match[0] + did_you_mean(match[1], OWN_LIMIT_KEYS), message)
         error.operator_message = error.message
         raise
+
+
+_UNKNOWN_FIELD = re.compile(r"unknown field `([^`]*)`\.(?! Did you mean)")
 
 
 def fallback_problems(entries: Sequence[ModelEntry]) -> list[str]:

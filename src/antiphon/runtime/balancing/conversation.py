@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
 
 import structlog
 
@@ -213,6 +214,10 @@ def _choice_has_content(choice: dict[str, object]) -> bool:
     return any(value for name, value in delta.items() if name != "role")
 
 
+_is_within_another: ContextVar[bool] = ContextVar("_is_within_another", default=False)
+"""Whether a try of a request is under way here: what an engine that answers it has asked is part of that one's log."""
+
+
 class BalancedRequest:
     """
     One request, and the tries to answer it. Delivers exactly one last event.
@@ -233,6 +238,7 @@ class BalancedRequest:
         self._started_at = self._loop.time()
         self._try: Try | None = None
         self._has_begun = self._is_over = self._is_cancelled = False
+        self._is_logged = not _is_within_another.get()
 
     async def run(self) -> None:
         self._has_begun = True
@@ -277,10 +283,12 @@ class BalancedRequest:
 
         holds_all = isinstance(command, commands.Respond) and command.whole
         one = self._try = Try(command, self._deliver, report, on_end, holds_all=holds_all)
+        token = _is_within_another.set(True)
         try:
             end = await one.run(engine, settings, is_paused=self._conversation.is_paused, patience_s=patience_s, may_leave=may_leave)
         finally:
             self._try = None
+            _is_within_another.reset(token)
         if one.is_delivered:
             self._is_over = True
         elif isinstance(end, events.ResponseFailed):
@@ -326,7 +334,7 @@ class BalancedRequest:
         self.attempts.append(events.Attempt(model, upstream, outcome, started_ms, round((self._loop.time() - began_at) * 1000)))
 
     def _report(self) -> events.AttemptsReported:
-        if len(self.attempts) > 1:
+        if len(self.attempts) > 1 and self._is_logged:
             self._log()
         return events.AttemptsReported(id=self.command.id, attempts=tuple(self.attempts), fallback_reason=self.fallback_reason)
 

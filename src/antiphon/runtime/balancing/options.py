@@ -98,7 +98,8 @@ class UpstreamTable(Struct, frozen=True):
 
 _BALANCE_KEYS = frozenset(BalanceOptions.__struct_fields__)
 _LIMIT_KEYS = frozenset(UpstreamLimits.__struct_fields__)
-_OWN_LIMIT_KEYS = _LIMIT_KEYS - _ENGINE_DEFAULTS.keys()
+OWN_LIMIT_KEYS = _LIMIT_KEYS - _ENGINE_DEFAULTS.keys()
+"""The keys of an upstream's table that its engine does not have."""
 
 
 def is_routed(options: Mapping[str, Any]) -> bool:
@@ -158,12 +159,12 @@ def _parse_upstream(table: Mapping[str, Any], name: str, prefix: str) -> Upstrea
     if extra_keys := sorted(key for key in table if key in _BALANCE_KEYS or key == "upstreams"):
         raise ServerError(f"{prefix}{quote_list(extra_keys)} can't stand: it is for all upstreams of the model.")
     own = {key: value for key, value in table.items() if key in _LIMIT_KEYS} | {"name": name}
-    if "concurrency" in table:
+    if isinstance(table.get("concurrency"), int):
         own.setdefault("affinity_floor", table["concurrency"])  # so many it computes at once
     limits = convert_options(own, UpstreamLimits, prefix)
     if problems := [*limits.problems()]:
         raise ServerError(prefix + " ".join(problems))
-    return UpstreamTable(limits, {key: value for key, value in table.items() if key not in _OWN_LIMIT_KEYS})
+    return UpstreamTable(limits, {key: value for key, value in table.items() if key not in OWN_LIMIT_KEYS})
 
 
 def _names(tables: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -351,6 +351,10 @@ class UpstreamPool:
         """Whether one of the others would take a request at once."""
         return bool(self._ready(exclude))
 
+    def has_well_room(self, exclude: Collection[str]) -> bool:
+        """Whether one of the others that is well would take a request at once."""
+        return any(upstream.condition() == "ready" for upstream in self.upstreams if upstream.name not in exclude)
+
     def may_come(self, exclude: Collection[str]) -> bool:
         """Whether one of the others takes a request, or will in time."""
         return any(self._will_take(upstream) for upstream in self.upstreams if upstream.name not in exclude)

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from antiphon.config.rewrites import LANGUAGES, RewriteEntry
+from antiphon.config.languages import LANGUAGES
+from antiphon.config.rewrites import RewriteEntry
 from antiphon.engine_api import commands, events, history
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import Engine, EngineOverrun, overrun_event

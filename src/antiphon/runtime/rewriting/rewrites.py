@@ -9,11 +9,12 @@ from antiphon.config.rewrites import RewriteEntry
 from antiphon.engine_api import commands, events, history
 from antiphon.engine_api.engine import Engine
 from antiphon.engine_api.options import ConversationSettings
+from antiphon.runtime.language import MAX_CHARS, certain_language
 from antiphon.runtime.rewriting.annotations import move_by_edits, move_by_words
 from antiphon.runtime.rewriting.ask_model import Ask, Reply, ask_other, read_reply, rewrite_request
 from antiphon.runtime.rewriting.failure import RewriteFailed
-from antiphon.runtime.rewriting.language import MAX_CHARS, detect_language, names_language
 from antiphon.runtime.rewriting.rule_pool import RulePool, RuleTask
+from antiphon.runtime.rewriting.translation import names_language
 
 MAX_GROWTH, GROWTH_CHARS = 3, 1_000
 """A text may become so many times as long, and so many characters more: languages differ, and a heading may be added."""
@@ -68,12 +69,12 @@ class Rewrite:
         entry, when = self.entry, self.entry.when
         if not max(when.min_chars, 1) <= len(text) <= entry.max_chars:
             return False
-        if when.languages and detect_language(text) not in when.languages:
+        if when.languages and certain_language(text) not in when.languages:
             return False
         if entry.kind != "language":
             return True
         language = self._target_language(request)
-        return language is not None and detect_language(text) not in (None, language)
+        return language is not None and certain_language(text) not in (None, language)
 
     async def apply(self, text: Text, answer: Answer) -> Text:
         """
@@ -114,7 +115,7 @@ class Rewrite:
         finally:
             if reply.usage is not None:  # it counts though the rewrite may fail
                 answer.add_usage(reply.usage)
-        if language is not None and detect_language(content) not in (None, language):
+        if language is not None and certain_language(content) not in (None, language):
             raise RewriteFailed(f"the model did not write in the language '{language}'")
         return content
 
@@ -125,7 +126,7 @@ class Rewrite:
         if self.entry.language is not None:
             return self.entry.language
         question = last_question(request)
-        return None if names_language(question[:MAX_CHARS]) else detect_language(question)
+        return None if names_language(question[:MAX_CHARS]) else certain_language(question)
 
 
 def last_question(request: commands.Respond) -> str:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.runtime.access.keys import Caller
-from antiphon.runtime.routing.language import detect_language
+from antiphon.runtime.language import detect_language
 
 MAX_TEXT_CHARACTERS = 32_768
 """How much of the last user message rules read: its beginning and its end, half each."""

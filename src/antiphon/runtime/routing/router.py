@@ -22,8 +22,8 @@ from antiphon.errors import ApiError, ServerError
 from antiphon.installation import install_hint, missing_modules
 from antiphon.offload import offload
 from antiphon.runtime.core.metrics import Metrics
+from antiphon.runtime.language import detect_language
 from antiphon.runtime.routing.features import RouteCaller, RouteFacts, RouteFeatures, classified_text, missing_ability
-from antiphon.runtime.routing.language import detect_language
 from antiphon.runtime.routing.rules import CompiledRule, Observation
 
 if TYPE_CHECKING:
