@@ -315,3 +315,9 @@ def test_a_whole_answer_with_an_error_out_of_range_is_an_upstream_error():
 def test_another_model_in_the_middle_of_a_stream_is_renamed_as_well():
     other = {**chunk(part({"content": "a"})), "model": "org/other"}
     assert {each["model"] for each in Reading([chunk(START), other, chunk(END)]).chunks} == {"asked"}
+
+
+def test_null_in_the_place_of_choices_or_of_a_delta_is_mended():
+    reading = Reading([chunk(START), {**HEAD, "choices": None}, chunk(part(None)), chunk(END)])
+    assert [each["choices"] for each in reading.chunks] == [[START], [], [part({})], [END]]
+    assert reading.mends == ["choices", "delta"]

@@ -21,17 +21,17 @@ from antiphon.wire.codec.sse import DONE
 from antiphon.wire.codec.types import JsonDict, JsonValue
 from antiphon.wire.upstream.chat_completions import Usage
 
-Mend = Literal["role", "index", "choices", "done", "stream"]
+Mend = Literal["role", "index", "choices", "delta", "done", "stream"]
 """
 What was missing of an answer: the chunk with the role, without which openai-node's `stream` throws; the index of a
 choice or a call, without which openai-python's throws and openai-node loses the call; `choices`, which clients read
-from every chunk; `[DONE]`; the stream itself.
+from every chunk; `delta`, likewise; `[DONE]`; the stream itself.
 """
 
 CountMend = Callable[[Mend], None]
 
 _REMARKABLE = re.compile(
-    rb'"(?:error"|usage"\s*:\s*\{|finish_reason"\s*:\s*"|tool_calls"\s*:\s*\[\s*\{|(?:kv|ec)_transfer_params"|message")'
+    rb'"(?:error"|usage"\s*:\s*\{|finish_reason"\s*:\s*"|tool_calls"\s*:\s*\[\s*\{|(?:kv|ec)_transfer_params"|message"|(?:choices|delta)"\s*:\s*null)'
 )
 """What is in an event that has to be decoded. A quote within a text is escaped, so few texts look like one of these."""
 
@@ -208,9 +208,11 @@ class RelayStreamReader:
         self._lacks_index = self._lacks_index or any(choice.index is None for choice in choices)
         lacks_calls = any(call.index is None for choice in choices for call in _calls(choice))
         is_whole = any(choice.message is not None and choice.delta is None for choice in choices)
+        lacks_delta = self._is_chat and any(choice.delta is None and choice.message is None for choice in choices)
         new_choices = [choice for choice in choices if (choice.index or 0) not in self._open_choices]
         lacks_role = self._is_chat and any(choice.delta is None or not choice.delta.role for choice in new_choices)
-        if not self._last_chunk or lacks_choices or self._lacks_index or lacks_calls or is_whole or lacks_role or chunk.is_private:
+        has_lack = lacks_choices or self._lacks_index or lacks_calls or lacks_delta or is_whole or chunk.is_private
+        if not self._last_chunk or lacks_role or has_lack:
             content = _decode_all(event)
             for key in _PRIVATE_KEYS:
                 content.pop(key, None)
@@ -219,7 +221,7 @@ class RelayStreamReader:
             self._mend_content(content, is_whole=is_whole)
             if lacks_role and not is_whole:
                 self._add_roles(new_choices, out)
-            if lacks_choices or self._lacks_index or lacks_calls or is_whole or chunk.is_private:
+            if has_lack:
                 return content
         return None
 
@@ -235,6 +237,9 @@ class RelayStreamReader:
                 self._mend("stream")
                 content["object"] = self._last_chunk["object"] = "chat.completion.chunk"
                 choice["delta"] = {"role": "assistant"} | (choice.pop("message") or {})
+            if self._is_chat and choice.get("delta") is None:
+                self._mend("delta")
+                choice["delta"] = {}
             delta = choice.get("delta")
             for call in (delta.get("tool_calls") if isinstance(delta, dict) else None) or ():
                 if call.get("index") is None:
