@@ -321,3 +321,10 @@ def test_null_in_the_place_of_choices_or_of_a_delta_is_mended():
     reading = Reading([chunk(START), {**HEAD, "choices": None}, chunk(part(None)), chunk(END)])
     assert [each["choices"] for each in reading.chunks] == [[START], [], [part({})], [END]]
     assert reading.mends == ["choices", "delta"]
+
+
+@pytest.mark.parametrize("message", [None, "hi", ["hi"]])
+def test_a_whole_answer_whose_message_is_none_is_an_upstream_error(message):
+    with pytest.raises(UpstreamError) as raised:
+        whole({**HEAD, "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+    assert raised.value.code == "upstream_malformed"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from antiphon.engine_api import events as engine_events
 from antiphon.engines.chat.response import END_REASONS, FAILURE_REASONS, usage_event
@@ -276,6 +276,7 @@ def _calls(choice: _Choice) -> list[_Call]:
 
 class _WholeChoice(Struct):
     index: int | None = None
+    message: _AnyObject | UnsetType = UNSET
     finish_reason: str | None = None
 
 
