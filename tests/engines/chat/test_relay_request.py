@@ -206,3 +206,55 @@ def test_what_is_wrong_otherwise_is_for_the_server_to_say(messages):
         json.loads(sent({"messages": messages, "tools": 3, "tool_choice": {"type": 4}, "stream_options": 5, "n": "x"}, "vllm"))["messages"]
         == messages
     )
+
+
+PRIVATE = b'{"url":"http://10.0.0.1"}'
+INLINE = b'{"url":"data:image/png;base64,AAAA"}'
+HIDDEN = {
+    "beside a number out of range": b'{"messages":[{"content":[{"image_url":%b,"x":1e999}]}]}' % PRIVATE,
+    "beside a number of many digits": b'{"messages":[{"content":[{"image_url":%b,"x":%b}]}]}' % (PRIVATE, b"9" * 5000),
+    "behind a second part": b'{"messages":[{"content":[{"image_url":%b,"image_url":%b}]}]}' % (PRIVATE, INLINE),
+    "behind a second URL": b'{"messages":[{"content":[{"image_url":{"url":"http://10.0.0.1","url":"data:image/png;base64,AAAA"}}]}]}',
+    "behind a second content": b'{"messages":[{"content":[{"image_url":%b}],"content":"hi"}]}' % PRIVATE,
+    "in a list": b'{"messages":[{"content":[{"type":"video","video":["http://10.0.0.1"]}]}]}',
+    "in an input": b'{"input":[{"image":"http://10.0.0.1"}]}',
+}
+
+
+@pytest.mark.parametrize("body", HIDDEN.values(), ids=HIDDEN)
+def test_a_url_is_found_wherever_a_server_may_read_one(body):
+    assert b"10.0.0.1" not in sent(body, path="embeddings" if b"input" in body else "chat/completions")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image", "image": "/srv/pictures/a.png"},
+        {"type": "input_audio", "input_audio": {"data": "http://10.0.0.1", "format": "wav"}},
+        {"type": "file", "file": {"file_data": "http://10.0.0.1"}},
+    ],
+)
+def test_a_location_in_the_place_of_data_is_refused(part):
+    with pytest.raises(ClientError) as raised:
+        sent(content(part))
+    assert raised.value.code == "invalid_url" and raised.value.param.startswith("messages[0].content[0].")
+
+
+def test_content_that_is_an_object_is_refused():
+    with pytest.raises(ClientError) as raised:
+        sent({"messages": [{"role": "user", "content": {"image_url": {"url": "http://10.0.0.1"}}}]})
+    assert raised.value.param == "messages[0].content"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"messages":[{"role":"user","content":[{"type":"text","text":"\xff"}]}]}',
+        b'{"messages":[{"role":"\xff"}]}',
+        b'{"messages":[{"\xff":1}]}',
+        b'{"messages":[],"tools":[{"type":"\xff"}],"tool_choice":{"type":"\xff"}}',
+    ],
+)
+def test_a_request_that_is_not_utf8_is_refused(body):
+    with pytest.raises(ClientError, match="could not parse"):
+        sent(body, kind="vllm")

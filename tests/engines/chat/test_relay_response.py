@@ -275,3 +275,56 @@ def test_vectors_are_passed_on_with_their_usage():
 def test_what_is_no_answer_is_an_error(body):
     with pytest.raises(UpstreamError):
         whole(body)
+
+
+BROKEN = {
+    "a message that is a text": chunk({"index": 0, "message": "hi"}),
+    "a message that is a list": chunk({"index": 0, "message": ["hi"]}),
+    "a number out of range": b'{"choices":[{"message":{"content":"a"}}],"x":1e999}',
+    "no number": b'{"choices":[{"index":0,"delta":{"content":"a"},"logprob":NaN}]}',
+    "half an event": b'{"choices":[{"index":0,"delta":{"content":"a',
+    "a control character": b'{"choices":[{"index":0,"delta":{"content":"a\x00"}}]}',
+}
+
+
+@pytest.mark.parametrize("event", BROKEN.values(), ids=BROKEN)
+def test_an_event_that_would_break_clients_is_an_error_instead(event):
+    with pytest.raises(UpstreamError) as raised:
+        Reading([chunk(START), event])
+    assert raised.value.code == "upstream_malformed"
+
+
+@pytest.mark.parametrize("text", [b"a\xffb", b"a\\ud800b"])
+def test_broken_characters_of_a_stream_are_replaced(text):
+    event = b'{"choices":[{"index":0,"delta":{"content":"%b"}}]}' % text
+    first, second = Reading([event, event], done=False).data[-2:]
+    assert [json.loads(data)["choices"][0]["delta"]["content"] for data in (first, second)] == ["a\ufffdb"] * 2
+
+
+@pytest.mark.parametrize("text", [b"a\xffb", b"a\\ud800b"])
+def test_broken_characters_of_a_whole_answer_are_replaced(text):
+    body = b'{"choices":[{"index":0,"message":{"content":"%b"},"finish_reason":"%b"}]}' % (text, text)
+    assert json.loads(whole(body)[0][0].data)["choices"][0]["message"]["content"] == "a\ufffdb"
+
+
+def test_a_whole_answer_with_an_error_out_of_range_is_an_upstream_error():
+    with pytest.raises(UpstreamError):
+        whole(b'{"error":{"code":1e999}}')
+
+
+def test_another_model_in_the_middle_of_a_stream_is_renamed_as_well():
+    other = {**chunk(part({"content": "a"})), "model": "org/other"}
+    assert {each["model"] for each in Reading([chunk(START), other, chunk(END)]).chunks} == {"asked"}
+
+
+def test_null_in_the_place_of_choices_or_of_a_delta_is_mended():
+    reading = Reading([chunk(START), {**HEAD, "choices": None}, chunk(part(None)), chunk(END)])
+    assert [each["choices"] for each in reading.chunks] == [[START], [], [part({})], [END]]
+    assert reading.mends == ["choices", "delta"]
+
+
+@pytest.mark.parametrize("message", [None, "hi", ["hi"]])
+def test_a_whole_answer_whose_message_is_none_is_an_upstream_error(message):
+    with pytest.raises(UpstreamError) as raised:
+        whole({**HEAD, "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+    assert raised.value.code == "upstream_malformed"

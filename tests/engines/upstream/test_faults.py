@@ -110,3 +110,17 @@ def test_any_word_of_when_to_come_back_is_seconds_or_nothing(given_):
 def test_a_date_to_come_back_at_is_that_long_from_now():
     at = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 3600))
     assert 3000 < retry_after_s({"retry-after": at}) <= 3600
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        'Traceback (most recent call last):\n  File "/srv/engine.py", line 3, in x\nKeyError: 1',
+        'failed\n  File "/srv/engine.py", line 3',
+        "panic\ngoroutine 7 [running]:\nmain.go",
+    ],
+)
+def test_a_stack_trace_of_an_upstream_is_not_told(message):
+    body = msgspec.json.encode({"error": {"message": message, "code": 500}})
+    faults = [error_from_response(500, {}, body), error_from_response(503, {}, body), error_from_stream(msgspec.json.decode(body)["error"])]
+    assert not any("engine" in fault.message or "main" in fault.message for fault in faults)

@@ -171,6 +171,12 @@ def test_what_a_model_does_not_take_is_refused_by_its_place(part):
     assert (error.code, error.param) == ("unsupported_parameter", "messages[0].content[1]")
 
 
+def test_a_url_in_the_place_of_a_recording_is_refused():
+    part = {"type": "input_audio", "input_audio": {"data": "http://10.0.0.1/a.wav", "format": "wav"}}
+    error = refusal(messages=[user(part)])
+    assert (error.code, error.param) == ("invalid_value", "messages[0].content[0].input_audio.data")
+
+
 # Tools
 
 

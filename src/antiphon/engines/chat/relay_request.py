@@ -17,9 +17,8 @@ from antiphon.engine_api.engine import Fetch
 from antiphon.engines.chat.media import inline_urls
 from antiphon.engines.chat.quirks import Quirks
 from antiphon.engines.chat.request import BLOCKED_KEYS, BLOCKED_TEMPLATE_ARGUMENTS
-from antiphon.errors import ClientError, unparsable_json
+from antiphon.errors import ClientError, invalid_type, unparsable_json
 from antiphon.offload import offload
-from antiphon.wire.codec.types import JsonDict, JsonValue
 
 RELAYS = ("chat/completions", "completions", "embeddings")
 """The paths of a server with chat completions that requests are passed on to."""
@@ -55,9 +54,11 @@ RELAY_BLOCKED_KEYS = BLOCKED_KEYS - OWN_KEYS
 
 _TEMPLATE_KEY = "chat_template_kwargs"
 _NULL = b"null"
-_MEDIA_KEYS = ("image", "audio", "video", "url")
-"""Fields of a part that some servers take base64 or a URL in."""
+_MEDIA_KEY = re.compile(r"(?:image|audio|video|document|file|media|ur[li]|path|(?<!meta)data)s?$")
+"""Fields of a part that servers take media in: a URL, base64, or several of these, in an object or a list as well."""
 
+_LOCATION_KEY = re.compile(r"(?:ur[li]|path)s?$")
+_PICTURE_KEY = re.compile(r"(?:input_)?(?:image|audio|video)s?$")
 _REMOTE_URL = re.compile(r"https?://", re.IGNORECASE)
 _INLINE_URL = re.compile(r"data:", re.IGNORECASE)
 
@@ -72,6 +73,8 @@ def decode_fields(body: bytes) -> Fields:
         ClientError: it is not JSON, or no object.
     """
     try:
+        if not body.isascii():
+            body.decode()  # what stays undecoded is not checked
         return msgspec.json.decode(body, type=Fields)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise unparsable_json(str(error)) from None
@@ -91,7 +94,7 @@ async def relay_body(
     """
     size_bytes = len(relay.body)
     fields = await offload(size_bytes, decode_fields, relay.body)
-    urls = await offload(size_bytes, _media_urls, fields.get("messages"))
+    urls = await offload(size_bytes, _media_urls, fields)
     to_fetch = {url: key for url, key in urls.items() if not pass_image_urls or not _is_image(key)}
     try:
         data_urls = await inline_urls(to_fetch, fetch)
@@ -112,6 +115,8 @@ def _encode(fields: Fields, relay: commands.Relay, model: str, quirks: Quirks, d
         upstream_fields[_TEMPLATE_KEY] = _raw({key: value for key, value in arguments.items() if key not in BLOCKED_TEMPLATE_ARGUMENTS})
     if (messages := _decode(upstream_fields.get("messages"), list[Raw])) is not None:
         upstream_fields["messages"] = _raw([_message(message, quirks, data_urls) for message in messages])
+    if data_urls and (inputs := _decode(upstream_fields.get("input"), list[Raw])) is not None:
+        upstream_fields["input"] = _raw([_part(part, data_urls) for part in inputs])
     if relay.path != "embeddings":
         upstream_fields = _fit(upstream_fields, quirks) if relay.path == "chat/completions" else upstream_fields
         if relay.stream:
@@ -205,73 +210,107 @@ def _message(raw: Raw, quirks: Quirks, data_urls: Mapping[str, str]) -> Raw:
     name = quirks.reasoning_field
     if name is not None and role == "assistant" and name not in message:
         result = {name if key in _REASONING_FIELDS else key: value for key, value in result.items()}
-    if data_urls and (parts := _decode(message.get("content"), list[Raw])) is not None:
+    if (parts := _decode(message.get("content"), list[Raw])) is not None:
         result["content"] = _raw([_part(part, data_urls) for part in parts])
-    return raw if result == message and list(result) == list(message) else _raw(result)
+    # Encoded anew even if it has not changed: a key that came twice was checked once, and servers differ in which one counts.
+    return _raw(result)
 
 
 # Media
 
 
-def _media_urls(messages: Raw | None) -> dict[str, str]:
-    """The URLs of media in all messages, with the name of the field that each came in."""
+def _media_urls(fields: Fields) -> dict[str, str]:
+    """The URLs of media in all messages and inputs, with the name of the field that each came in."""
     urls: dict[str, str] = {}
-    for index, raw in enumerate(_decode(messages, list[Raw]) or ()):
-        message = _decode(raw, Fields)
-        parts = _decode(message.get("content"), list[Raw]) if message is not None else None
-        for number, part in enumerate(parts or ()):
-            if (fields := _decode(part, JsonDict)) is not None:
-                _check_file(fields, f"messages[{index}].content[{number}]")
-                urls |= _remote_urls(fields, f"messages[{index}].content[{number}]")
+    for index, raw in enumerate(_decode(fields.get("messages"), list[Raw]) or ()):
+        place = f"messages[{index}].content"
+        content = (_decode(raw, Fields) or {}).get("content")
+        if content is not None and _kind(content) == b"{":
+            raise invalid_type(place, "one of a string or array of objects", "an object")
+        for number, part in enumerate(_decode(content, list[Raw]) or ()):
+            urls |= _part_urls(part, f"{place}[{number}]")
+    inputs = fields.get("input")
+    if inputs is not None and b"{" in bytes(inputs):
+        for index, part in enumerate(_decode(inputs, list[Raw]) or (inputs,)):
+            urls |= _part_urls(part, f"input[{index}]")
     return urls
 
 
-def _check_file(part: JsonDict, place: str) -> None:
-    file = part.get("file")
-    if isinstance(file, dict) and file.get("file_id") is not None:
+def _kind(raw: Raw) -> bytes:
+    """The first byte of a value, which tells its type."""
+    return bytes(memoryview(raw)[:1])
+
+
+def _part_urls(raw: Raw, place: str) -> dict[str, str]:
+    # Only as far as needed: a number that can't be decoded must not hide a URL beside it.
+    part = _decode(raw, Fields) if _kind(raw) == b"{" else None
+    if part is None:
+        return {}
+    file = _decode(part.get("file"), Fields) or {}
+    if bytes(file.get("file_id", Raw(_NULL))) != _NULL:
         # It would name a file of this server's account there, whoever has uploaded it.
         raise ClientError(
             f"Invalid '{place}.file.file_id': the model's server doesn't know this server's files. Send the file as 'file_data'.",
             code="invalid_value",
             param=f"{place}.file.file_id",
         )
-
-
-def _remote_urls(part: JsonDict, place: str) -> dict[str, str]:
     urls: dict[str, str] = {}
-    for key, url in _urls(part):
-        if _REMOTE_URL.match(url):
-            urls[url] = key
-        elif not _INLINE_URL.match(url):
+    for key, name, text in _media(part):
+        if _REMOTE_URL.match(text) and not name.endswith("data"):
+            urls[text] = next((f"{kind}_url" for kind in ("audio", "video", "file") if kind in key), key)
+        elif _is_location(name, text) and not _INLINE_URL.match(text):
             # Some servers open what is neither as a file of theirs.
-            raise ClientError(
-                f"Invalid '{place}.{key}': a URL must begin with 'https://', 'http://' or 'data:'.",
-                code="invalid_url",
-                param=f"{place}.{key}",
-            )
+            begin = "'data:'" if name.endswith("data") else "'https://', 'http://' or 'data:'"
+            raise ClientError(f"Invalid '{place}.{key}': a URL must begin with {begin}.", code="invalid_url", param=f"{place}.{key}")
     return urls
 
 
-def _urls(part: JsonDict) -> Iterator[tuple[str, str]]:
-    """The URLs of a part, each with its field: `image_url`, `video_url` and the like, as a text or in an object."""
+def _is_location(name: str, text: str) -> bool:
+    """Whether a server may take a text for a URL or a path; base64 has neither colons nor dots."""
+    return _LOCATION_KEY.search(name) is not None or "://" in text[:64] or (_PICTURE_KEY.match(name) is not None and "." in text)
+
+
+def _media(part: Fields) -> Iterator[tuple[str, str, str]]:
+    """The texts of a part in which media can be, each with the part's field and its own."""
     for key, value in part.items():
-        url = value.get("url") if isinstance(value, dict) else value
-        if isinstance(url, str) and (key.endswith("_url") or (key in _MEDIA_KEYS and "://" in url)):
-            yield key, url
+        if _MEDIA_KEY.search(key):
+            for name, text in _texts(key, value):
+                yield key, name, text
+
+
+def _texts(name: str, value: Raw) -> Iterator[tuple[str, str]]:
+    if _kind(value) == b'"':
+        yield name, msgspec.json.decode(value, type=str)
+    for key, element in _inner_media(name, value):
+        yield from _texts(key, element)
+
+
+def _inner_media(name: str, value: Raw) -> Iterator[tuple[str, Raw]]:
+    """The elements of a list, with its name, or the fields of an object that may have media."""
+    if _kind(value) == b"[":
+        yield from ((name, element) for element in msgspec.json.decode(value, type=list[Raw]))
+    elif _kind(value) == b"{":
+        yield from (item for item in msgspec.json.decode(value, type=Fields).items() if _MEDIA_KEY.search(item[0]))
 
 
 def _part(raw: Raw, data_urls: Mapping[str, str]) -> Raw:
-    part = _decode(raw, JsonDict)
-    if part is None or not any(url in data_urls for _key, url in _urls(part)):
+    """A part with data URLs, and with each key once if it has media."""
+    part = _decode(raw, Fields) if _kind(raw) == b"{" else None
+    if part is None or not any(_MEDIA_KEY.search(key) for key in part):
         return raw
-    fields = {key for key, url in _urls(part) if url in data_urls}
-    return _raw({key: _inline(value, data_urls) if key in fields else value for key, value in part.items()})
+    return _raw({key: _inline(value, data_urls) if _MEDIA_KEY.search(key) else value for key, value in part.items()})
 
 
-def _inline(value: JsonValue, data_urls: Mapping[str, str]) -> JsonValue:
-    if isinstance(value, dict):
-        return {key: _inline(inner, data_urls) if key == "url" else inner for key, inner in value.items()}
-    return data_urls.get(value, value) if isinstance(value, str) else value
+def _inline(value: Raw, data_urls: Mapping[str, str]) -> Raw:
+    if _kind(value) == b'"':
+        data_url = data_urls.get(msgspec.json.decode(value, type=str)) if data_urls else None
+        return value if data_url is None else _raw(data_url)
+    if _kind(value) == b"[":
+        return _raw([_inline(element, data_urls) for element in msgspec.json.decode(value, type=list[Raw])])
+    if _kind(value) == b"{":
+        inner = {key: _inline(element, data_urls) for key, element in _inner_media("", value)}
+        return _raw(msgspec.json.decode(value, type=Fields) | inner)
+    return value
 
 
 def wants_usage(fields: Mapping[str, Raw]) -> bool:

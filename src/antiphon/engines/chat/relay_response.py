@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from antiphon.engine_api import events as engine_events
 from antiphon.engines.chat.response import END_REASONS, FAILURE_REASONS, usage_event
@@ -21,17 +21,17 @@ from antiphon.wire.codec.sse import DONE
 from antiphon.wire.codec.types import JsonDict, JsonValue
 from antiphon.wire.upstream.chat_completions import Usage
 
-Mend = Literal["role", "index", "choices", "done", "stream"]
+Mend = Literal["role", "index", "choices", "delta", "done", "stream"]
 """
 What was missing of an answer: the chunk with the role, without which openai-node's `stream` throws; the index of a
 choice or a call, without which openai-python's throws and openai-node loses the call; `choices`, which clients read
-from every chunk; `[DONE]`; the stream itself.
+from every chunk; `delta`, likewise; `[DONE]`; the stream itself.
 """
 
 CountMend = Callable[[Mend], None]
 
 _REMARKABLE = re.compile(
-    rb'"(?:error"|usage"\s*:\s*\{|finish_reason"\s*:\s*"|tool_calls"\s*:\s*\[\s*\{|(?:kv|ec)_transfer_params"|message")'
+    rb'"(?:error"|usage"\s*:\s*\{|finish_reason"\s*:\s*"|tool_calls"\s*:\s*\[\s*\{|(?:kv|ec)_transfer_params"|message"|(?:choices|delta)"\s*:\s*null)'
 )
 """What is in an event that has to be decoded. A quote within a text is escaped, so few texts look like one of these."""
 
@@ -52,7 +52,7 @@ class _Delta(Struct):
 class _Choice(Struct):
     index: int | None = None
     delta: _Delta | None = None
-    message: JsonValue = None
+    message: JsonDict | None = None
     finish_reason: str | None = None
 
 
@@ -72,6 +72,27 @@ class _Chunk(Struct):
 
 
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
+
+
+class _AnyObject(Struct):
+    """Any JSON object."""
+
+
+_check_object = msgspec.json.Decoder(_AnyObject).decode
+
+
+def _is_valid(event: bytes) -> bool:
+    """Whether clients can decode an event: it is an object, in UTF-8 throughout."""
+    try:
+        _check_object(event)
+        return event.isascii() or bool(event.decode())
+    except (ValueError, RecursionError):
+        return False
+
+
+def _repair_text(body: bytes) -> bytes:
+    """The body with U+FFFD in the place of broken UTF-8."""
+    return body if body.isascii() else body.decode("utf-8", "replace").encode()
 
 
 class RelayStreamReader:
@@ -105,7 +126,8 @@ class RelayStreamReader:
 
     def read(self, events: list[bytes], out: list[engine_events.EngineEvent]) -> bool:
         for event in events:
-            if not self._unseen_choices and not self._lacks_index and b'"choices"' in event and _REMARKABLE.search(event) is None:
+            is_plain = not self._unseen_choices and not self._lacks_index and b'"choices"' in event and _REMARKABLE.search(event) is None
+            if is_plain and _is_valid(event):
                 out.append(engine_events.RelayData(self._id, self._rename(event)))
             elif event.strip() == DONE:
                 return self._end(out)
@@ -141,7 +163,7 @@ class RelayStreamReader:
 
     def _rename(self, event: bytes) -> bytes:
         """The event with the name of the model that the client asked for."""
-        if self._upstream_model is None:
+        if self._upstream_model is None or self._upstream_model not in event:
             match = _MODEL.search(event)
             if match is None:
                 return event
@@ -149,12 +171,13 @@ class RelayStreamReader:
         return event if self._upstream_model == self._model else event.replace(self._upstream_model, self._model, 1)
 
     def _read_chunk(self, event: bytes, out: list[engine_events.EngineEvent]) -> None:
+        event = _repair_text(event)
         try:
             chunk = _decode_chunk(event)
         except (ValueError, RecursionError) as error:
             event, chunk = repair_json(event, _decode_chunk, error, "chat completion")
         if chunk.error or chunk.object == "error":
-            raise error_from_stream(chunk.error or msgspec.json.decode(event))
+            raise error_from_stream(chunk.error or _decode_all(event))
         if chunk.usage is not None:
             self._usage = chunk.usage
             if not chunk.choices and not self._wants_usage:
@@ -185,10 +208,12 @@ class RelayStreamReader:
         self._lacks_index = self._lacks_index or any(choice.index is None for choice in choices)
         lacks_calls = any(call.index is None for choice in choices for call in _calls(choice))
         is_whole = any(choice.message is not None and choice.delta is None for choice in choices)
+        lacks_delta = self._is_chat and any(choice.delta is None and choice.message is None for choice in choices)
         new_choices = [choice for choice in choices if (choice.index or 0) not in self._open_choices]
         lacks_role = self._is_chat and any(choice.delta is None or not choice.delta.role for choice in new_choices)
-        if not self._last_chunk or lacks_choices or self._lacks_index or lacks_calls or is_whole or lacks_role or chunk.is_private:
-            content: JsonDict = msgspec.json.decode(event)
+        has_lack = lacks_choices or self._lacks_index or lacks_calls or lacks_delta or is_whole or chunk.is_private
+        if not self._last_chunk or lacks_role or has_lack:
+            content = _decode_all(event)
             for key in _PRIVATE_KEYS:
                 content.pop(key, None)
             head_keys = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
@@ -196,7 +221,7 @@ class RelayStreamReader:
             self._mend_content(content, is_whole=is_whole)
             if lacks_role and not is_whole:
                 self._add_roles(new_choices, out)
-            if lacks_choices or self._lacks_index or lacks_calls or is_whole or chunk.is_private:
+            if has_lack:
                 return content
         return None
 
@@ -212,6 +237,9 @@ class RelayStreamReader:
                 self._mend("stream")
                 content["object"] = self._last_chunk["object"] = "chat.completion.chunk"
                 choice["delta"] = {"role": "assistant"} | (choice.pop("message") or {})
+            if self._is_chat and choice.get("delta") is None:
+                self._mend("delta")
+                choice["delta"] = {}
             delta = choice.get("delta")
             for call in (delta.get("tool_calls") if isinstance(delta, dict) else None) or ():
                 if call.get("index") is None:
@@ -248,6 +276,7 @@ def _calls(choice: _Choice) -> list[_Call]:
 
 class _WholeChoice(Struct):
     index: int | None = None
+    message: _AnyObject | UnsetType = UNSET
     finish_reason: str | None = None
 
 
@@ -290,12 +319,13 @@ class WholeRelayReader:
         return await offload(len(body), self._conclude, body)
 
     def _conclude(self, body: bytes) -> list[engine_events.EngineEvent]:
+        body = _repair_text(body)
         try:
-            fields = msgspec.json.decode(body, type=dict[str, Raw])
+            fields = _decode_fields(body)
         except (ValueError, RecursionError) as error:
-            raise UpstreamError(f"The model server sent what is no answer: {error}.", code="upstream_malformed") from None
+            body, fields = repair_json(body, _decode_fields, error, "answer")
         if (problem := _value(fields.get("error"))) or _value(fields.get("object")) == "error":
-            raise error_from_stream(problem or msgspec.json.decode(body))
+            raise error_from_stream(problem or _decode_all(body))
         reason: engine_events.EndReason = "stop"
         if self._has_choices:
             reason = END_REASONS.get(self._mend_choices(fields) or "", "stop")
@@ -325,8 +355,24 @@ class WholeRelayReader:
         return choices[0].finish_reason if choices else None
 
 
+_decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+def _decode_all(event: bytes) -> JsonDict:
+    """
+    An object that has been decoded in part.
+
+    Raises:
+        UpstreamError: it has a number that is out of range.
+    """
+    try:
+        return msgspec.json.decode(event, type=JsonDict)
+    except ValueError as error:
+        raise UpstreamError(f"The model server sent what is no answer: {error}.", code="upstream_malformed") from None
+
+
 def _value(raw: Raw | None) -> JsonValue:
-    return None if raw is None else msgspec.json.decode(raw)
+    return None if raw is None else _decode_all(b'{"value":%b}' % bytes(raw))["value"]
 
 
 def _usage(raw: Raw | None) -> Usage | None:

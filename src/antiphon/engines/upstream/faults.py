@@ -138,8 +138,12 @@ def _status_code(error: object) -> int | None:
     return code if isinstance(code, int) and 100 <= code < 600 else None
 
 
+_STACK_TRACE = re.compile(r"Traceback \(most recent call last\)|^\s*File \"[^\"]+\", line [0-9]+|^goroutine [0-9]+ \[", re.MULTILINE)
+"""How a stack trace begins in Python and Go: it shows the paths and addresses of the upstream's machine."""
+
+
 def _append_message(what: str, message: str) -> str:
-    return f"{what}: {message}" if message else f"{what}."
+    return f"{what}: {message}" if message and not _STACK_TRACE.search(message) else f"{what}."
 
 
 MAX_RETRY_AFTER_S = 86_400.0

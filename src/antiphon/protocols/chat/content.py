@@ -99,6 +99,10 @@ def _audio(part: ChatAudio, path: str, context: ContentContext) -> history.Histo
         if path in context.transcripts:
             return history.TextPart(context.transcripts[path] or SILENCE_TEXT)
         raise _unsupported_part(path, context.model, "takes no audio")
+    if "://" in part.input_audio.data[:64]:
+        # No base64, but what a model's server might fetch.
+        param = f"{path}.input_audio.data"
+        raise ClientError(f"Invalid '{param}': it is a URL, not base64.", code="invalid_value", param=param)
     return history.AudioPart(part.input_audio.data, part.input_audio.format)
 
 
