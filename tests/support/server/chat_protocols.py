@@ -81,7 +81,7 @@ def question(protocol, model, text="Hi", *, stream=False, image=False, tools=Fal
     body = {"model": model, "stream": stream, "input" if protocol == "responses" else "messages": messages}
     if tools:
         body["tools"] = [_TOOLS[protocol]]
-    return body | ({"max_tokens": 50} if protocol == "messages" else {}) | fields
+    return body | ({"max_tokens": 500} if protocol == "messages" else {}) | fields
 
 
 def send(url, protocol, body, headers=None, path=None):
