@@ -47,7 +47,7 @@ def session_id_in(scope: Scope, request: CountTokensRequest) -> str:
 def message_features(request: CountTokensRequest, session_id: str = "", *, takes_less: bool = True) -> RouteFeatures:
     """What decides where a request goes; one that only counts tokens is not remembered."""
     tools = request.tools or ()
-    hosted = [tool for tool in tools if not _is_function(tool)]
+    hosted_tools = [tool for tool in tools if not _is_function(tool)]
     content = [block for message in request.messages for block in _blocks(message)]
     config = request.output_config
     continues, begins = _names(request, session_id)
@@ -56,8 +56,8 @@ def message_features(request: CountTokensRequest, session_id: str = "", *, takes
         input_tokens=_count_tokens(request, content),
         output_tokens=request.max_tokens if isinstance(request, MessagesRequest) else 0,
         has_tools=bool(tools),
-        has_function_tools=len(tools) > len(hosted),
-        hosted_tools=tuple(dict.fromkeys(str(tool.type) for tool in hosted)),
+        has_function_tools=len(tools) > len(hosted_tools),
+        hosted_tools=tuple(dict.fromkeys(str(tool.type) for tool in hosted_tools)),
         takes_less=takes_less,
         has_images=any(isinstance(block, blocks.ImageBlockParam) for block in content),
         has_files=any(isinstance(block, blocks.DocumentBlockParam) and isinstance(block.source, _FILE_SOURCES) for block in content),
