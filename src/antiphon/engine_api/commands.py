@@ -106,12 +106,14 @@ class Relay(_Command, frozen=True, kw_only=True, tag=True):
         path: of the server's API, such as `chat/completions`.
         body: the JSON of the request; the engine sets its `model`.
         stream: whether the answer is a stream of server-sent events.
+        model: what the answer calls the model; empty for what the request calls it.
     """
 
     id: str
     path: str
     body: bytes
     stream: bool = False
+    model: str = ""
 
 
 class Prepare(_Command, frozen=True, tag=True):

@@ -151,3 +151,14 @@ class Session(Protocol[ClientEventT, ServerEventT]):
 
     def handle(self, event: Event[ClientEventT]) -> list[Effect[ServerEventT]]:
         """The effects of `event`, in the order in which to perform them."""
+
+
+def report_effect(event: engine_events.EngineEvent) -> ReportRetry | ReportAttempts | None:
+    """What the transport is told of an engine's event; None for an event that says nothing of who answers."""
+    match event:
+        case engine_events.RetryScheduled():
+            return ReportRetry()
+        case engine_events.AttemptsReported():
+            return ReportAttempts(event)
+        case _:
+            return None

@@ -124,7 +124,7 @@ def check_relay(relay: commands.Relay, paths: Collection[str], model: str) -> No
 
 def relay_reader(relay: commands.Relay, fields: Mapping[str, msgspec.Raw], model: str, count_mend: CountMend) -> UpstreamResponseReader:
     """The reader of the answer to a request that was passed on."""
-    name = asked_model(fields, model)
+    name = relay.model or asked_model(fields, model)
     if not relay.stream:
         return WholeRelayReader(relay.id, name, has_choices=relay.path != "embeddings", count_mend=count_mend)
     return RelayStreamReader(

@@ -164,7 +164,7 @@ class _EmbeddingConversation:
             _check_dimensions(request, await self._embedder.dimensions())
             result = await self._embedder.embed_counted(texts)
             size_bytes = result.vectors.size * NUMBER_BYTES
-            body = await offload(size_bytes, _encode, request, result, request.model or self._asked_name)
+            body = await offload(size_bytes, _encode, request, result, relay.model or request.model or self._asked_name)
         except ApiError as error:
             self._fail(relay.id, error)
             return

@@ -21,6 +21,7 @@ from antiphon.protocols.session import (
     FromEngine,
     Hangup,
     PersistFailed,
+    ReportAttempts,
     ReportRetry,
     Send,
     SendToEngine,
@@ -65,6 +66,11 @@ class RelaySession:
     def tokens(self) -> int:
         """Input and output tokens; estimated where the server did not report them."""
         return self._input_tokens + self._output_tokens if self.usage is None else self.usage.total_tokens
+
+    @property
+    def rewrite_status(self) -> None:
+        """What is passed on is not rewritten."""
+        return None
 
     def content(self) -> str:
         """The answer, an event of a stream a line, if it was to be kept."""
@@ -117,6 +123,8 @@ class RelaySession:
                 self.usage = chat_usage([event])
             case engine_events.RetryScheduled():
                 return [ReportRetry()]
+            case engine_events.AttemptsReported():
+                return [ReportAttempts(event)]
             case engine_events.ResponseEnded(reason="cancelled"):  # by the engine on its own, as the client still waits
                 return self._fail(ServerError("The model was stopped before it had finished.", code="server_error"))
             case engine_events.ResponseEnded(reason=reason):

@@ -25,11 +25,11 @@ from antiphon.protocols.session import (
     Hangup,
     NewId,
     PersistFailed,
-    ReportRetry,
     Send,
     SendToEngine,
     Shutdown,
     Tick,
+    report_effect,
 )
 from antiphon.wire.chat.response import ChatCompletion, ChatUsage, CompletionTokenDetails, PromptTokenDetails
 from antiphon.wire.chat.stream import ChatEvent, ContentDelta, RoleChunk, StreamError, UsageChunk
@@ -73,6 +73,12 @@ class ChatSession:
         return chat_usage(usages) if len(usages) == len(self._choices) else None
 
     @property
+    def rewrite_status(self) -> engine_events.RewriteStatus | None:
+        """What became of rewriting its texts; None where that was not tried."""
+        statuses = {choice.output.rewrite_status for choice in self._choices.values()}
+        return "failed" if "failed" in statuses else "completed" if "completed" in statuses else None
+
+    @property
     def is_over(self) -> bool:
         """Whether the completion has ended; no more effects follow."""
         return self.outcome is not None
@@ -96,8 +102,9 @@ class ChatSession:
                 if self._is_streaming:
                     effects.append(Send(ContentDelta(choice.index, text)))
                 continue
-            if type(engine_event) is engine_events.RetryScheduled:
-                effects.append(ReportRetry())
+            if (report := report_effect(engine_event)) is not None:
+                if choice.index == 0:  # one answer has one header, and the others may have come from elsewhere
+                    effects.append(report)
                 continue
             if self._apply(choice, engine_event, effects):
                 break

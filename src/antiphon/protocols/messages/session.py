@@ -28,11 +28,11 @@ from antiphon.protocols.session import (
     Hangup,
     NewId,
     PersistFailed,
-    ReportRetry,
     Send,
     SendToEngine,
     Shutdown,
     Tick,
+    report_effect,
 )
 from antiphon.protocols.token_estimate import response_tokens
 from antiphon.wire.codec.types import JsonDict
@@ -100,6 +100,11 @@ class MessagesSession:
         """Input and output tokens; estimated if the engine did not report them."""
         return response_tokens(self._output, self._respond, _AUDIO_RATE_HZ)
 
+    @property
+    def rewrite_status(self) -> engine_events.RewriteStatus | None:
+        """What became of rewriting its text; None where that was not tried."""
+        return self._output.rewrite_status
+
     def handle(self, event: Event[ResolvedMessagesRequest]) -> list[Effect[MessageEvent]]:
         if not isinstance(event, FromEngine):
             return self._handle_control_event(event)
@@ -118,8 +123,8 @@ class MessagesSession:
                     piece = events.TextPiece(text=text)
                     effects.append(Send(events.ContentBlockDelta(index=self._block_count - 1, delta=piece)))
                 continue
-            if type(engine_event) is engine_events.RetryScheduled:
-                effects.append(ReportRetry())
+            if (report := report_effect(engine_event)) is not None:
+                effects.append(report)
                 continue
             if type(engine_event) is engine_events.ResponseEnded:
                 self._stop_sequence = engine_event.stop_sequence

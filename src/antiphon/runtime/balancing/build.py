@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import structs
 
 from antiphon.config.load import ModelEntry
-from antiphon.engine_api.engine import BuildContext, Engine, UpstreamObserver
+from antiphon.engine_api.engine import BuildContext, Engine, NullObserver, UpstreamObserver
 from antiphon.errors import ServerError, did_you_mean, quote_list
 from antiphon.runtime.balancing.balanced_engine import BalancedEngine
 from antiphon.runtime.balancing.fallback_engine import FallbackEngine, FindEngine
@@ -49,18 +49,18 @@ class NullRoutingObserver:
 NULL_ROUTING_OBSERVER = NullRoutingObserver()
 
 
-class _UpstreamErrors:
-    """Takes the errors of one upstream; its state is that of its breaker in the pool."""
+class _UpstreamErrors(NullObserver):
+    """Takes the errors and mends of one upstream; its state is that of its breaker in the pool."""
 
     def __init__(self, name: str, observer: UpstreamObserver) -> None:
         self._name = name
         self._observer = observer
 
-    def on_upstream_state(self, name: str, state: str) -> None:
-        pass
-
     def on_upstream_error(self, name: str, reason: str) -> None:
         self._observer.on_upstream_error(self._name, reason)
+
+    def on_upstream_mend(self, name: str, kind: str) -> None:
+        self._observer.on_upstream_mend(self._name, kind)
 
 
 def build_engine(entry: ModelEntry, context: BuildContext, find: FindEngine, observer: RoutingObserver = NULL_ROUTING_OBSERVER) -> Engine:

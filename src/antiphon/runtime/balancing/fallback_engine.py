@@ -17,7 +17,7 @@ from antiphon.offload import offload
 from antiphon.runtime.balancing.conversation import BalancedRequest, Request, RoutedConversation
 from antiphon.runtime.balancing.failures import CONSEQUENCES, FallbackReason, classify
 from antiphon.runtime.balancing.options import BalanceOptions
-from antiphon.runtime.balancing.suitability import adapt, fits, missing_ability
+from antiphon.runtime.balancing.suitability import adapt, fits, missing_ability, missing_relay_ability
 from antiphon.runtime.balancing.upstreams import RoutingObserver
 
 FindEngine = Callable[[str], Engine]
@@ -103,7 +103,10 @@ class FallbackEngine:
     async def _suitable_command(self, command: Request, capabilities: Capabilities, reason: FallbackReason) -> Request | None:
         """The request as the other model can take it; None if it can't."""
         if isinstance(command, commands.Relay):
-            return command if command.path in capabilities.relays else None
+            if command.path not in capabilities.relays:
+                return None
+            is_able = await offload(len(command.body), missing_relay_ability, command.body, capabilities) is None
+            return command if is_able else None
         if missing_ability(command, capabilities) is not None:
             return None
         own_window, window = self.capabilities.context_window, capabilities.context_window

@@ -1,6 +1,9 @@
 """Whether another model can answer a request that was made for one, and the request as it can take it."""
 
-from msgspec import structs
+import re
+
+import msgspec
+from msgspec import Raw, Struct, structs
 
 from antiphon.engine_api import commands, history
 from antiphon.engine_api.capabilities import Capabilities
@@ -36,6 +39,38 @@ def _history_needs(request: commands.Respond, capabilities: Capabilities) -> lis
         ("encrypted_reasoning", any(isinstance(item, history.ReasoningItem) and item.encrypted_content for item in items), False),
         ("hosted_items", any(isinstance(item, history.HostedToolItem) for item in items), False),
     ]
+
+
+class _RelayedFields(Struct):
+    """What of a request that is passed on needs an ability; of the rest, the model's server says whether it can do it."""
+
+    tools: list[Raw] | None = None
+    functions: list[Raw] | None = None
+    response_format: dict[str, Raw] | None = None
+
+
+# A text that speaks of such a part has its quotes escaped.
+_PART = re.compile(rb'"type"\s*:\s*"(image_url|input_audio|file)"')
+_PART_ABILITIES = {b"image_url": "images", b"input_audio": "audio_in", b"file": "files"}
+_FORMATS = {b'"json_object"': "json_object", b'"json_schema"': "json_schema"}
+
+
+def missing_relay_ability(body: bytes, capabilities: Capabilities) -> str | None:
+    """
+    What a request that is passed on needs that a model can't do, as far as its JSON shows without being read in full;
+    None if nothing is missing.
+    """
+    needs = {_PART_ABILITIES[kind] for kind in _PART.findall(body)}
+    try:
+        fields = msgspec.json.decode(body, type=_RelayedFields)
+    except (ValueError, RecursionError):  # its server will say what is wrong with it
+        fields = _RelayedFields()
+    if fields.tools or fields.functions:
+        needs.add("tools")
+    format = bytes((fields.response_format or {}).get("type", Raw(b"")))
+    if format in _FORMATS:
+        needs.add(_FORMATS[format])
+    return next((name for name in sorted(needs) if not getattr(capabilities, name)), None)
 
 
 def adapt(request: commands.Respond, capabilities: Capabilities) -> commands.Respond:

@@ -37,6 +37,10 @@ class Rewriter:
         self._rewrites = [Rewrite(entry, self._rule_pool, find_engine) for entry in entries]
         self._count = count
 
+    def is_for(self, models: Sequence[str], key_id: str = "") -> bool:
+        """Whether any rewrite is for the answers of a model, under any of its names, to the client with that key."""
+        return any(rewrite.is_for(models, key_id) for rewrite in self._rewrites)
+
     def around(self, engine: Engine, models: Sequence[str], key_id: str = "", *, replaces: bool = False, only: str | None = None) -> Engine:
         """
         The engine, with the rewrites around it that are for the answers of its model.

@@ -62,6 +62,7 @@ class RouteFeatures(Struct, frozen=True, kw_only=True):
         output_tokens: the most that the response may have; 0 where that is not said.
         is_spoken: whether the response is to have audio.
         is_live: whether it is a live conversation, with audio that is yet to come.
+        relay_path: of the API whose requests can only be passed on as they come; empty for one that every model answers.
         takes_less: whether custom and hosted tools may be left out for a model that lacks them.
         hosted_tools: their types.
         top_logprobs: alternatives for each token; None where none were requested.
@@ -83,6 +84,7 @@ class RouteFeatures(Struct, frozen=True, kw_only=True):
     has_files: bool = False
     is_spoken: bool = False
     is_live: bool = False
+    relay_path: str = ""
     json_object: bool = False
     json_schema: bool = False
     top_logprobs: int | None = None
@@ -150,6 +152,24 @@ def stable_instructions(instructions: str) -> str:
     return _BILLING.sub("", instructions[:FINGERPRINT_CHARACTERS])
 
 
+def lasting_names(instructions: str, first_text: str, tool_names: Iterable[str], *, cache_key: str = "", session_id: str = "") -> list[str]:
+    """
+    What a conversation without an id is known by in all its turns, the surest first.
+
+    Args:
+        first_text: what the user said first; empty where the conversation is to be known by its session alone.
+        cache_key: alone it does not do: applications share one among all their conversations, for their common
+            instructions.
+        session_id: what the client calls the conversation; also those beside it, which have other instructions.
+    """
+    instructions, names = stable_instructions(instructions), []
+    if session_id:
+        names.append(f"session {fingerprint(session_id, instructions)}")
+    if first_text:
+        names.append(f"beginning {fingerprint(cache_key, instructions, first_text[:FINGERPRINT_CHARACTERS], *tool_names)}")
+    return names
+
+
 def fingerprint(*parts: str) -> str:
     """A short name for a conversation that has no id, made of what stays the same in its turns."""
     digest = hashlib.sha256()
@@ -181,6 +201,8 @@ def missing_ability(features: RouteFeatures, capabilities: Capabilities | None) 
     ):
         if is_needed and not is_there:
             return problem
+    if features.relay_path and features.relay_path not in capabilities.relays:
+        return f"takes no requests for /v1/{features.relay_path}"
     return _missing_count(features, capabilities)
 
 

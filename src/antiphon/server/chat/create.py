@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any
 
 from starlette.requests import Request
@@ -12,17 +12,17 @@ from starlette.types import Receive, Scope, Send
 
 from antiphon.errors import ApiError, ServerError
 from antiphon.offload import offload
-from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.service import Service
 from antiphon.server.chat.outcome import measure_chat
 from antiphon.server.chat.prepare import prepare_chat
 from antiphon.server.chat.prepared import PreparedChat
 from antiphon.server.chat.spoken import encode_audio
-from antiphon.server.http.auth import track_response
+from antiphon.server.http.answered_by import rewrite_headers
 from antiphon.server.http.body import read_json_body
+from antiphon.server.http.driving import driving_session
 from antiphon.server.http.errors import error_response, json_response
 from antiphon.server.responses.event_stream import EventStream, run_stream
-from antiphon.server.transport import connection, logs
+from antiphon.server.transport import logs
 from antiphon.wire.chat.response import ChatCompletion
 from antiphon.wire.codec.types import encode
 
@@ -50,46 +50,54 @@ async def send_answer(service: Service, chat: PreparedChat, scope: Scope, receiv
 
 
 async def _send_whole(service: Service, chat: PreparedChat, scope: Scope, receive: Receive, send: Send, started_at: float) -> None:
-    collector = CompletionCollector()
-    async with driving(service, scope, chat, collector, started_at) as run:
+    collector, headers = CompletionCollector(), dict(chat.headers)
+    async with driving(service, scope, chat, collector, started_at, headers) as run:
         await run()
         reply = await collector.response(service, chat.audio_format)
     # Only now, when its tokens are counted, do its headers show the remaining limits.
-    reply.headers.update(chat.headers)
+    reply.headers.update(headers | rewrite_headers(chat.record.rewrite_status))
     await reply(scope, receive, send)
 
 
 async def _send_stream(service: Service, chat: PreparedChat, scope: Scope, receive: Receive, send: Send, started_at: float) -> None:
     assert chat.encoder is not None
-    heartbeat_s = service.config.server.heartbeat_s
-    client: EventStream[Any] = EventStream(chat.encoder, scope, send, heartbeat_s, chat.headers, chat.opening_events)
-    async with driving(service, scope, chat, client, started_at) as run:
+    heartbeat_s, headers = service.config.server.heartbeat_s, dict(chat.headers)
+    client: EventStream[Any] = EventStream(chat.encoder, scope, send, heartbeat_s, headers, chat.opening_events)
+    async with driving(service, scope, chat, client, started_at, headers) as run:
         is_sent = await run_stream(client, run)
     if not is_sent:
-        await error_response(client.error or ServerError("The stream ended before it began."))(scope, receive, send)
+        reply = error_response(client.error or ServerError("The stream ended before it began."))
+        reply.headers.update(headers)
+        await reply(scope, receive, send)
     service.metrics.stream_events += client.event_count
 
 
 @contextlib.asynccontextmanager
 async def driving(
-    service: Service, scope: Scope, chat: PreparedChat, client: "EventStream[Any] | CompletionCollector", started_at: float
+    service: Service,
+    scope: Scope,
+    chat: PreparedChat,
+    client: "EventStream[Any] | CompletionCollector",
+    started_at: float,
+    headers: MutableMapping[str, str],
 ) -> AsyncIterator[Callable[..., Awaitable[None]]]:
     """
     All that counts, limits and ends a completion which is made for the connection of an HTTP request.
+
+    Args:
+        headers: of the answer, which are to say who gives it.
 
     Yields:
         What makes it; see `Driver.run` for its argument.
     """
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(chat.lease.release)
-        await stack.enter_async_context(track_response(scope, lambda: chat.record.tokens))
-        for _ in range(1, chat.choice_count):  # each choice takes a place of those that the key may have at once
-            await stack.enter_async_context(track_response(scope, lambda: 0))
-        on_retry = client.hold_head if isinstance(client, EventStream) else lambda: None
-        driver = Driver(chat.session, client, service.store, metrics=service.metrics, on_retry=on_retry)
-        stack.enter_context(service.live_sessions.track(driver))
-        stack.enter_context(measure_chat(service, chat.model, chat.record, client, started_at))
-        stack.enter_context(connection.from_scope(scope).notify(driver))
+        tokens, count = lambda: chat.record.tokens, chat.choice_count
+        session, model = chat.session, chat.model
+        driver = await stack.enter_async_context(
+            driving_session(service, scope, session, client, model=model.name, headers=headers, tokens=tokens, choice_count=count)
+        )
+        stack.enter_context(measure_chat(service, model, chat.record, client, started_at))
         yield functools.partial(driver.run, chat.engine, chat.settings, chat.opening)
 
 

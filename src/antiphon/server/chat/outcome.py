@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from typing import Protocol
 
+from antiphon.engine_api.events import RewriteStatus
 from antiphon.errors import ApiError
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
@@ -20,6 +21,7 @@ class MeasuredChat(Protocol):
         outcome: how it ended; None before.
         usage: its tokens; None if unknown.
         tokens: input and output together, estimated where they are unknown.
+        rewrite_status: what became of rewriting it; None where that was not tried.
     """
 
     @property
@@ -30,6 +32,9 @@ class MeasuredChat(Protocol):
 
     @property
     def tokens(self) -> int: ...
+
+    @property
+    def rewrite_status(self) -> RewriteStatus | None: ...
 
     def content(self) -> str:
         """The whole completion, for the log."""

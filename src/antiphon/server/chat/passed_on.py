@@ -10,10 +10,14 @@ from starlette.types import Receive, Scope, Send
 from antiphon.errors import ClientError, invalid_type, quote_list, unparsable_json
 from antiphon.offload import offload
 from antiphon.runtime.registry import ServedModel
+from antiphon.runtime.routing.features import route_caller
+from antiphon.runtime.routing.router import Resolution
 from antiphon.runtime.service import Service
 from antiphon.server.chat.create import send_answer
 from antiphon.server.chat.relay import RelayHead, prepare_relay, read_head
-from antiphon.server.http.auth import GuardedRoute, guarded_routes
+from antiphon.server.chat.routing import chat_features
+from antiphon.server.http.answered_by import ANSWER_HEADERS, ROUTE_HEADERS
+from antiphon.server.http.auth import GuardedRoute, guarded_routes, request_caller
 from antiphon.server.http.body import read_json_body
 from antiphon.server.http.operation import BODY_ERRORS, INVALID_REQUEST, UNAVAILABLE, Operation
 from antiphon.server.transport import logs
@@ -37,6 +41,7 @@ _COMPLETE = Operation(
     _ERRORS,
     description="The request is passed on to the model's server as it is, and its answer to the client. Models that are not behind a "
     "server with chat completions don't take it: use `/v1/chat/completions`.",
+    headers=ROUTE_HEADERS | ANSWER_HEADERS,
     names_events=False,
 )
 _EMBED = Operation(
@@ -48,6 +53,7 @@ _EMBED = Operation(
     errors=_ERRORS,
     description="A model behind another server is passed the request as it is. The embedded model reads the first 256 tokens of each "
     "text, and its vectors have 384 numbers and unit length. Without a `model`, the first that makes vectors answers.",
+    headers=ROUTE_HEADERS | ANSWER_HEADERS,
 )
 
 
@@ -78,13 +84,21 @@ class RelayEndpoint:
         if service.config.logging.content:
             logs.get().info("asked", content=body.decode(errors="replace"))
         head = await offload(len(body), _read_head, body)
-        model = service.registry.find_relaying(head.model or None, self._path)
+        resolution = await self._resolve(scope, body, head)
+        model = resolution.model
         model.require_worker()
         if self._path not in model.engine.capabilities.relays:
             raise _refusal(self._path, model, service.registry.all())
-        answer = prepare_relay(service, scope, self._path, body, head, model)
+        answer = prepare_relay(service, scope, self._path, body, head, resolution)
         del body
         await send_answer(service, answer, scope, receive, send, started_at)
+
+    async def _resolve(self, scope: Scope, body: bytes, head: RelayHead) -> Resolution[ServedModel]:
+        service, path = self._service, self._path
+        if not service.router.has(head.model):
+            return Resolution(service.registry.find_relaying(head.model or None, path))
+        caller = route_caller(request_caller(scope))
+        return await service.router.resolve(head.model, lambda: chat_features(body, relay_path=path), caller, len(body))
 
 
 def _read_head(body: bytes) -> RelayHead:

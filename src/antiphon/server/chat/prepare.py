@@ -13,24 +13,32 @@ from antiphon.protocols.chat.session import ChatSession
 from antiphon.runtime.core.ids import new_id, padding
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.resolve_chat import resolve_chat
+from antiphon.runtime.routing.features import route_caller
+from antiphon.runtime.routing.router import Resolution
 from antiphon.runtime.service import Service
 from antiphon.server.chat.prepared import NOT_STORED, PreparedChat
-from antiphon.server.chat.relay import prepare_relayed_chat
+from antiphon.server.chat.relay import CHAT_PATH, can_relay, prepare_relay, read_head
+from antiphon.server.chat.routing import chat_features
 from antiphon.server.chat.spoken import check_audio_format
 from antiphon.server.http.auth import caller_settings, request_caller
 from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY
+from antiphon.server.http.session_id import make_cache_key, session_id_of
 from antiphon.wire.chat.request import ChatRequest, decode_chat_request
 from antiphon.wire.chat.stream import ChunkEncoder
 
 
-async def prepare_mapped(service: Service, scope: Scope, request: ChatRequest, size_bytes: int, model: ServedModel) -> PreparedChat:
+async def prepare_mapped(
+    service: Service, scope: Scope, request: ChatRequest, size_bytes: int, resolution: Resolution[ServedModel]
+) -> PreparedChat:
     """
     Load what a chat refers to, and make the session that maps it for its engine.
 
     Raises:
         ApiError: as `resolve_chat`, or the engine can't do what the request asks.
     """
-    caller = request_caller(scope)
+    caller, model = request_caller(scope), resolution.model
+    cache_key = make_cache_key(session_id_of(scope), request.prompt_cache_key or None)
+    settings = caller_settings(caller, model.name, "responses", cache_key)
     check_audio_format(request)
     lease = service.body_budget.lease(scope[BODY_LEASE_SCOPE_KEY].holder)
     try:
@@ -52,29 +60,41 @@ async def prepare_mapped(service: Service, scope: Scope, request: ChatRequest, s
             service_tier="default" if request.service_tier else UNSET,
             paddings=padding() if hides_sizes else None,
         )
+    engine = model.live_engine if request.is_spoken else model.engine
     return PreparedChat(
         session=session,
         opening=chat,
         record=session,
-        engine=model.live_engine if request.is_spoken else model.engine,
-        settings=caller_settings(caller, model.name, "responses"),
+        engine=service.rewriter.around(engine, (request.model or "", model.name), settings.key_id),
+        settings=settings,
         model=model,
         lease=lease,
         encoder=encoder,
         choice_count=request.choice_count,
         audio_format=request.audio.format if request.is_spoken and request.audio else None,
-        headers=NOT_STORED if request.store is True else {},
+        headers={**resolution.headers, **(NOT_STORED if request.store is True else {})},
     )
 
 
 async def prepare_chat(service: Service, scope: Scope, body: bytes) -> PreparedChat:
     """
-    Make the session that answers a request.
+    Make the session that answers a request. It is passed on to the model's server, unless it has to be mapped: because its
+    model is not behind such a server, or has its answers rewritten, or because the request is wrong, or needs what this
+    server adds: a voice, or uploaded files.
 
     Raises:
         ApiError: the request is invalid, or there is no such model, or it can't do what the request asks.
     """
-    if (chat := await prepare_relayed_chat(service, scope, body)) is not None:
-        return chat
-    request = await offload(len(body), decode_chat_request, body)
-    return await prepare_mapped(service, scope, request, len(body), service.registry.find(request.model or None))
+    head, size_bytes = await offload(len(body), read_head, body), len(body)
+    request = await offload(size_bytes, decode_chat_request, body) if head is None else None
+    name = head.model if request is None and head is not None else request.model if request is not None else None
+    caller, session_id = request_caller(scope), session_id_of(scope)
+    resolution = await service.router.resolve(name or None, lambda: chat_features(body, session_id), route_caller(caller), size_bytes)
+    model = resolution.model
+    if head is not None and can_relay(model.engine.capabilities, head, body):
+        key_id = caller.key.id if caller.key else ""
+        if not service.rewriter.is_for((name or "", model.name), key_id):
+            return prepare_relay(service, scope, CHAT_PATH, body, head, resolution)
+    if request is None:
+        request = await offload(size_bytes, decode_chat_request, body)
+    return await prepare_mapped(service, scope, request, size_bytes, resolution)

@@ -6,14 +6,15 @@ from starlette.types import Scope
 
 from antiphon.engine_api import commands
 from antiphon.engine_api.capabilities import Capabilities
-from antiphon.offload import offload
 from antiphon.protocols.chat.relay import RelayEncoder, RelaySession
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.registry import ServedModel
+from antiphon.runtime.routing.router import Resolution
 from antiphon.runtime.service import Service
 from antiphon.server.chat.prepared import NOT_STORED, PreparedChat
 from antiphon.server.http.auth import caller_settings, request_caller
 from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY
+from antiphon.server.http.session_id import make_cache_key, session_id_of
 from antiphon.wire.codec.structure import check_structure
 
 CHAT_PATH = "chat/completions"
@@ -32,6 +33,7 @@ class RelayHead(Struct):
     stream: bool | None = None
     n: int | None = None
     modalities: list[str] | None = None
+    prompt_cache_key: str | None = None
     store: bool | None = None
 
     @property
@@ -54,42 +56,32 @@ def read_head(body: bytes) -> RelayHead | None:
         return None
 
 
-async def prepare_relayed_chat(service: Service, scope: Scope, body: bytes) -> PreparedChat | None:
-    """
-    The session that passes a chat on to the model's server; None if it has to be mapped: its model is not behind such a
-    server, or the request is wrong, or needs what this server adds: a voice, or uploaded files.
-
-    Raises:
-        ClientError: there is no such model, or the body has too many values.
-    """
-    head = await offload(len(body), read_head, body)
-    if head is None:
-        return None
-    model = service.registry.find(head.model or None)
-    return prepare_relay(service, scope, CHAT_PATH, body, head, model) if can_relay(model.engine.capabilities, head, body) else None
-
-
 def can_relay(capabilities: Capabilities, head: RelayHead, body: bytes) -> bool:
     """Whether a chat can be passed on as it came: its engine takes it so, and this server has nothing to add."""
     needs_voice = head.is_spoken and not capabilities.audio_out
     return CHAT_PATH in capabilities.relays and not needs_voice and _OWN_FILES not in body
 
 
-def prepare_relay(service: Service, scope: Scope, path: str, body: bytes, head: RelayHead, model: ServedModel) -> PreparedChat:
+def prepare_relay(
+    service: Service, scope: Scope, path: str, body: bytes, head: RelayHead, resolution: Resolution[ServedModel]
+) -> PreparedChat:
     """The session that passes a request on to the model's server, below `path` of its API."""
+    model = resolution.model
     is_stream = bool(head.stream) and path != "embeddings"
-    relay = commands.Relay(id=new_id("relay"), path=path, body=body, stream=is_stream)
+    told_name = model.name if resolution.decision is not None else ""
+    relay = commands.Relay(id=new_id("relay"), path=path, body=body, stream=is_stream, model=told_name)
+    cache_key = make_cache_key(session_id_of(scope), head.prompt_cache_key)
     session = RelaySession(relay, model.engine.capabilities.context_window, keeps_content=service.config.logging.content)
     return PreparedChat(
         session=session,
         opening=relay,
         record=session,
         engine=model.engine,
-        settings=caller_settings(request_caller(scope), model.name, "responses"),
+        settings=caller_settings(request_caller(scope), model.name, "responses", cache_key),
         model=model,
         lease=service.body_budget.lease(scope[BODY_LEASE_SCOPE_KEY].holder),
         encoder=RelayEncoder() if is_stream else None,
         opening_events=(),
         choice_count=min(max(head.n or 1, 1), 128),
-        headers=NOT_STORED if head.store is True else {},
+        headers={**resolution.headers, **(NOT_STORED if head.store is True else {})},
     )

@@ -6,6 +6,7 @@ from starlette.responses import Response
 from antiphon.errors import ClientError
 from antiphon.runtime.service import Service
 from antiphon.server.chat.create import ChatEndpoint
+from antiphon.server.http.answered_by import ANSWER_HEADERS, REWRITE_HEADERS, ROUTE_HEADERS
 from antiphon.server.http.auth import EndpointFunction, GuardedRoute, guarded_routes
 from antiphon.server.http.operation import BODY_ERRORS, INVALID_REQUEST, UNAVAILABLE, Header, Operation
 from antiphon.wire.chat.request import ChatRequest
@@ -33,7 +34,10 @@ _CREATE = Operation(
     description="With `stream`, the completion is sent as server-sent events while it is made, and ends with `data: [DONE]`. It is never "
     "stored. Without a `model`, the first of those configured answers. Fields that this server does not know are passed on to the model's "
     "engine.",
-    headers={"antiphon-not-stored": Header("The request had `store`, but chat completions are not stored.", {"const": "1"})},
+    headers={"antiphon-not-stored": Header("The request had `store`, but chat completions are not stored.", {"const": "1"})}
+    | ROUTE_HEADERS
+    | REWRITE_HEADERS
+    | ANSWER_HEADERS,
     names_events=False,
 )
 _CREATE_WITHOUT_VERSION = _CREATE._replace(

@@ -1,9 +1,10 @@
-"""Headers that say who answered: the model, how many were asked, and why another one was."""
+"""Headers that say who answered: the model, how many were asked, why another one was, and what became of the answer."""
 
 import re
 from collections.abc import Callable, MutableMapping
 
-from antiphon.engine_api.events import AttemptsReported
+from antiphon.engine_api.events import AttemptsReported, RewriteStatus
+from antiphon.runtime.routing.router import ROUTE_HEADER
 from antiphon.runtime.service import Service
 from antiphon.server.http.operation import Header
 
@@ -13,6 +14,7 @@ MODEL_HEADER = "antiphon-model"
 ATTEMPTS_HEADER = "antiphon-attempts"
 FALLBACK_HEADER = "antiphon-fallback"
 UPSTREAM_HEADER = "antiphon-upstream"
+REWRITE_HEADER = "antiphon-rewrite"
 
 ANSWER_HEADERS = {
     MODEL_HEADER: Header("The model that answered.", {"type": "string"}),
@@ -21,6 +23,15 @@ ANSWER_HEADERS = {
     ),
     FALLBACK_HEADER: Header("The model asked for, the one that answered instead, and why.", {"type": "string"}),
     UPSTREAM_HEADER: Header("The name of the upstream that answered, if `server.upstream_header` is set.", {"type": "string"}),
+}
+ROUTE_HEADERS = {
+    ROUTE_HEADER: Header(
+        "Why a request that named a route got its model.",
+        {"type": "string", "examples": ['category=reasoning; source=rule; rule=2; reason="Input length >= 500 tokens"']},
+    )
+}
+REWRITE_HEADERS = {
+    REWRITE_HEADER: Header("What became of rewriting the answer, if it is whole.", {"type": "string", "enum": ["completed", "failed"]})
 }
 
 
@@ -46,6 +57,11 @@ def report_attempts(service: Service, model: str, headers: MutableMapping[str, s
             headers[UPSTREAM_HEADER] = _header_text(last.upstream)
 
     return on_attempts
+
+
+def rewrite_headers(status: RewriteStatus | None) -> dict[str, str]:
+    """The header of a whole answer that was rewritten; nothing for one that was not."""
+    return {} if status is None else {REWRITE_HEADER: status}
 
 
 def _header_text(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What a client calls its conversation, where it does so in a header."""
+"""What a client calls its conversation, where it does so in a header, and what says that requests begin alike."""
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
@@ -13,3 +13,15 @@ def session_id_of(scope: Scope) -> str:
     """The name; empty if there is none."""
     headers = Headers(scope=scope)
     return next((value[:MAX_SESSION_ID_CHARACTERS] for name in SESSION_HEADERS if (value := headers.get(name))), "")
+
+
+def make_cache_key(session_id: str, prompt_cache_key: str | None = None, conversation_id: str | None = None) -> str:
+    """
+    The `cache_key` of an engine's settings; empty where nothing says what belongs together. Then the beginning of the
+    conversation does, of which the engine makes its own key.
+    """
+    if prompt_cache_key:
+        return f"prompt:{prompt_cache_key}"
+    if conversation_id is not None:
+        return f"conversation:{conversation_id}"
+    return f"session:{session_id}" if session_id else ""

@@ -1,8 +1,9 @@
 """`POST /v1/messages`: a message, whole or as a stream of events; and `POST /v1/messages/count_tokens`."""
 
 import contextlib
+import functools
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,18 +11,18 @@ from starlette.types import Receive, Scope, Send
 
 from antiphon.errors import ApiError, ServerError
 from antiphon.offload import offload
-from antiphon.protocols.messages.request import ResolvedMessagesRequest
 from antiphon.protocols.messages.session import MessagesSession
-from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import EndpointFunction, caller_settings, request_caller, track_response
+from antiphon.server.http.answered_by import rewrite_headers
+from antiphon.server.http.auth import EndpointFunction
 from antiphon.server.http.body import read_json_body
+from antiphon.server.http.driving import driving_session
 from antiphon.server.http.errors import error_response, json_response
 from antiphon.server.messages.prepare import PreparedMessage, count_input, prepare_message
 from antiphon.server.responses.event_stream import EventStream, run_stream
 from antiphon.server.responses.omitted import log_omissions, omission_headers
-from antiphon.server.transport import connection, logs
+from antiphon.server.transport import logs
 from antiphon.wire.codec.types import encode
 from antiphon.wire.messages.events import PING, MessageEncoder, MessageEvent, MessageStart
 from antiphon.wire.messages.request import decode_count_tokens_request, decode_messages_request
@@ -73,16 +74,17 @@ class MessagesEndpoint:
         headers = omission_headers(message.omissions)
         if headers:
             log_omissions(message.omissions, message.model.name)
+        headers |= message.route_headers
         session = message.session((await count_input(message)).tokens)
         if request.stream:
             heartbeat_s = service.config.server.heartbeat_s
             stream = EventStream[MessageEvent](_ENCODER, scope, send, heartbeat_s, headers, opening_events=(MessageStart,), heartbeat=PING)
-            if await self._stream(scope, message, session, stream, started_at):
+            if await self._stream(scope, message, session, stream, started_at, headers):
                 return
             reply = error_response(stream.error or ServerError("The stream ended before it began."), scope)
         else:
-            reply = await self._collect(scope, message, session, started_at)
-        reply.headers.update(headers)
+            reply = await self._collect(scope, message, session, started_at, headers)
+        reply.headers.update(headers | rewrite_headers(session.rewrite_status))
         await reply(scope, receive, send)
 
     async def _stream(
@@ -92,26 +94,20 @@ class MessagesEndpoint:
         session: MessagesSession,
         client: EventStream[MessageEvent],
         started_at: float,
+        headers: MutableMapping[str, str],
     ) -> bool:
         """Streams the message; False where nothing was sent yet and `client.error` is to be."""
-        driver = Driver(session, client, self._service.store, metrics=self._service.metrics, on_retry=client.hold_head)
-        settings = caller_settings(request_caller(scope), message.model.name, "responses")
-        async with track_response(scope, lambda: session.tokens):
-            with self._running(scope, driver, message.model, session, client, started_at):
-                is_sent = await run_stream(
-                    client,
-                    lambda meanwhile: driver.run(message.model.engine, settings, message.resolved_request, meanwhile),
-                )
+        async with self._driving(scope, message, session, client, started_at, headers) as run:
+            is_sent = await run_stream(client, run)
         self._service.metrics.stream_events += client.event_count
         return is_sent
 
-    async def _collect(self, scope: Scope, message: PreparedMessage, session: MessagesSession, started_at: float) -> Response:
+    async def _collect(
+        self, scope: Scope, message: PreparedMessage, session: MessagesSession, started_at: float, headers: MutableMapping[str, str]
+    ) -> Response:
         client = MessageCollector()
-        driver = Driver(session, client, self._service.store, metrics=self._service.metrics)
-        settings = caller_settings(request_caller(scope), message.model.name, "responses")
-        async with track_response(scope, lambda: session.tokens):
-            with self._running(scope, driver, message.model, session, client, started_at):
-                await driver.run(message.model.engine, settings, message.resolved_request)
+        async with self._driving(scope, message, session, client, started_at, headers) as run:
+            await run()
         if client.error is not None:
             return error_response(client.error, scope)
         if not isinstance(client.last_event, MessageResponse):
@@ -121,20 +117,26 @@ class MessagesEndpoint:
             logs.get().info("answered", content=content.decode())
         return json_response(content)
 
-    @contextlib.contextmanager
-    def _running(
+    @contextlib.asynccontextmanager
+    async def _driving(
         self,
         scope: Scope,
-        driver: Driver[ResolvedMessagesRequest, MessageEvent],
-        model: ServedModel,
+        message: PreparedMessage,
         session: MessagesSession,
         client: _MessageClient,
         started_at: float,
-    ) -> Iterator[None]:
-        """Ends the session with its connection, or the server; counts it when it is over, in whichever way."""
+        headers: MutableMapping[str, str],
+    ) -> AsyncIterator[Callable[..., Awaitable[None]]]:
+        model, tokens = message.model.name, lambda: session.tokens
+        async with driving_session(self._service, scope, session, client, model=model, headers=headers, tokens=tokens) as driver:
+            with self._measuring(message.model, session, client, started_at):
+                yield functools.partial(driver.run, message.engine, message.settings, message.resolved_request)
+
+    @contextlib.contextmanager
+    def _measuring(self, model: ServedModel, session: MessagesSession, client: _MessageClient, started_at: float) -> Iterator[None]:
+        """Counts the message when it is over, in whichever way."""
         try:
-            with self._service.live_sessions.track(driver), connection.from_scope(scope).notify(driver):
-                yield
+            yield
         finally:
             metrics = self._service.metrics
             name = metrics.label(model.name, model.family)
@@ -157,7 +159,7 @@ def count_message_tokens(service: Service) -> EndpointFunction:
         counted_request = await offload(len(body), decode_count_tokens_request, body)
         message = await prepare_message(service, request.scope, counted_request, len(body))
         count = await count_input(message)
-        headers = omission_headers(message.omissions)
+        headers = {**omission_headers(message.omissions), **message.route_headers}
         if count.is_estimated:
             headers[ESTIMATED_HEADER] = "1"
         return json_response(encode(MessageTokensCount(input_tokens=count.tokens)), headers=headers)

@@ -10,7 +10,8 @@ from starlette.types import Scope
 
 from antiphon.engine_api import commands
 from antiphon.engine_api.documents import FileContent
-from antiphon.engine_api.engine import CountingEngine
+from antiphon.engine_api.engine import CountingEngine, Engine
+from antiphon.engine_api.options import ConversationSettings
 from antiphon.engine_api.token_estimate import estimate_input_tokens
 from antiphon.errors import ApiError
 from antiphon.offload import offload
@@ -27,9 +28,12 @@ from antiphon.runtime.access.body_budget import BodyLease
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.files.references import FileReference, load_references
 from antiphon.runtime.registry import ServedModel
+from antiphon.runtime.routing.features import route_caller
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import request_caller
+from antiphon.server.http.auth import caller_settings, request_caller
 from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY
+from antiphon.server.http.session_id import make_cache_key
+from antiphon.server.messages.routing import message_features, session_id_in
 from antiphon.wire.messages.request import CountTokensRequest
 
 COUNT_TIMEOUT_S = 2.0
@@ -44,13 +48,22 @@ class InputCount(Struct, frozen=True):
 
 
 class PreparedMessage(Struct, frozen=True):
-    """A message that is ready to be made."""
+    """
+    A message that is ready to be made.
+
+    Attributes:
+        engine: the model's, with the rewrites around it.
+        route_headers: tell the client why it is this model.
+    """
 
     resolved_request: ResolvedMessagesRequest
     respond: commands.Respond
     omissions: Omissions
     model: ServedModel
+    engine: Engine
+    settings: ConversationSettings
     sign: Sign
+    route_headers: Mapping[str, str] = {}
 
     def session(self, input_tokens: int) -> MessagesSession:
         """
@@ -74,24 +87,33 @@ async def prepare_message(service: Service, scope: Scope, request: CountTokensRe
     Raises:
         ApiError: there is no such model or file, the model has no worker now, or can't do what the request asks.
     """
-    model = service.registry.find(request.model)
+    caller, session_id = request_caller(scope), session_id_in(scope, request)
+    takes_less = service.config.responses.unavailable_tools == "carry"
+    resolution = await service.router.resolve(
+        request.model, lambda: message_features(request, session_id, takes_less=takes_less), route_caller(caller), size_bytes
+    )
+    model = resolution.model
     model.require_worker()
-    capabilities, tenant = model.engine.capabilities, request_caller(scope).tenant
+    capabilities, tenant = model.engine.capabilities, caller.tenant
+    settings = caller_settings(caller, model.name, "responses", make_cache_key(session_id))
     lease: BodyLease = scope[BODY_LEASE_SCOPE_KEY]
     documents = await _load_documents(service, request, tenant, lease, fetches_itself=capabilities.files)
     resolved_request = ResolvedMessagesRequest(
         id=new_id("msg"),
-        model=request.model,
+        model=model.name,
         request=request,
         capabilities=capabilities,
         unsign=await _unsigning(service, tenant) if has_thinking(request) else _unsign_nothing,
         documents=documents,
         size_bytes=size_bytes + sum(len(document.url) for document in documents.values()),
-        omit_unsupported=service.config.responses.unavailable_tools == "carry",
+        omit_unsupported=takes_less,
     )
     engine_request = await offload(resolved_request.size_bytes, messages_engine_request, resolved_request)
     sign = await _signing(service, tenant) if resolved_request.wants_thinking else _sign_nothing
-    return PreparedMessage(resolved_request, engine_request.respond, engine_request.omissions, model, sign)
+    engine = service.rewriter.around(model.engine, (request.model, model.name), settings.key_id)
+    return PreparedMessage(
+        resolved_request, engine_request.respond, engine_request.omissions, model, engine, settings, sign, resolution.headers
+    )
 
 
 async def count_input(message: PreparedMessage) -> InputCount:

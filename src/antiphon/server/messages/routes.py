@@ -1,6 +1,7 @@
 """The routes under `/v1/messages`."""
 
 from antiphon.runtime.service import Service
+from antiphon.server.http.answered_by import ANSWER_HEADERS, REWRITE_HEADERS, ROUTE_HEADERS
 from antiphon.server.http.auth import GuardedRoute
 from antiphon.server.http.operation import BODY_ERRORS, INVALID_REQUEST, Header, Operation
 from antiphon.server.messages.create import ESTIMATED_HEADER, MessagesEndpoint, count_message_tokens
@@ -28,7 +29,7 @@ _CREATE = Operation(
     MessageStreamEvent,
     _ERRORS,
     description="Anthropic's Messages API. Nothing is stored. Fields that this server does not know are ignored.",
-    headers=_OMISSIONS,
+    headers=_OMISSIONS | ROUTE_HEADERS | REWRITE_HEADERS | ANSWER_HEADERS,
     error_type=MessageError,
 )
 _COUNT = Operation(
@@ -39,7 +40,7 @@ _COUNT = Operation(
     CountTokensRequest,
     errors=_ERRORS,
     description="The engine that would read them counts them; where it can't, they are estimated.",
-    headers=_OMISSIONS | {ESTIMATED_HEADER: Header("Set if the tokens were estimated.", {"const": "1"})},
+    headers=_OMISSIONS | ROUTE_HEADERS | {ESTIMATED_HEADER: Header("Set if the tokens were estimated.", {"const": "1"})},
     error_type=MessageError,
 )
 

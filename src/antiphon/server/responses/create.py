@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Literal, Self
 
 from msgspec import Struct
@@ -12,7 +12,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from antiphon.engine_api.engine import Engine
-from antiphon.engine_api.events import AttemptsReported
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engine_api.routing import RouteDecision
 from antiphon.errors import ApiError, ServerError
@@ -24,23 +23,23 @@ from antiphon.runtime.access.body_budget import BodyLease
 from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.compaction_engine import CompactingEngine
 from antiphon.runtime.conversation_lock import lock_conversation, unlock_conversation
-from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.core.ids import new_id, new_response_id, padding
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.resolve_request import KnownHistory, resolve_request
 from antiphon.runtime.rewriting.rewriter import Rewriter
 from antiphon.runtime.service import Service
-from antiphon.server.http.answered_by import report_attempts
-from antiphon.server.http.auth import caller_settings, request_caller, track_response
+from antiphon.server.http.answered_by import rewrite_headers
+from antiphon.server.http.auth import caller_settings, request_caller
 from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY, read_json_body
+from antiphon.server.http.driving import driving_session
 from antiphon.server.http.errors import error_response, json_response
 from antiphon.server.http.profile import request_encoder
-from antiphon.server.http.session_id import session_id_of
+from antiphon.server.http.session_id import make_cache_key, session_id_of
 from antiphon.server.responses.event_stream import EventStream, run_stream
 from antiphon.server.responses.metrics import measure_response
 from antiphon.server.responses.omitted import log_omissions, omission_headers
 from antiphon.server.responses.routing import RoutedRequest, route_request
-from antiphon.server.transport import connection, logs
+from antiphon.server.transport import logs
 from antiphon.stores.base import Store
 from antiphon.wire.responses.events import TERMINAL_EVENTS, StreamEvent
 from antiphon.wire.responses.profiles import without_prefixes
@@ -149,7 +148,8 @@ async def prepare_for_caller(
             routed_request = RoutedRequest(service.router.restore(route), history)
         else:
             routed_request = await route_request(service, caller, request, size_bytes, history, response_id, session_id)
-        settings = caller_settings(caller, routed_request.resolution.model.name, "responses", _cache_key(request, session_id))
+        cache_key = make_cache_key(session_id, request.prompt_cache_key or None, request.conversation_id)
+        settings = caller_settings(caller, routed_request.resolution.model.name, "responses", cache_key)
         return await _prepare(service, settings, request, size_bytes, routed_request, response_id, record, lease)
     except BaseException:
         lease.release()
@@ -194,18 +194,6 @@ async def _prepare(
     )
 
 
-def _cache_key(request: CreateRequest, session_id: str) -> str:
-    """
-    What says that requests begin alike. A conversation goes on from its first response on; with `previous_response_id`
-    it begins with the same message, of which the engine's own key is made.
-    """
-    if request.prompt_cache_key:
-        return f"prompt:{request.prompt_cache_key}"
-    if request.conversation_id is not None:
-        return f"conversation:{request.conversation_id}"
-    return f"session:{session_id}" if session_id else ""
-
-
 async def _encryption(service: Service, tenant: str, purpose: Literal["reasoning", "compaction"]) -> Encrypt:
     cipher = await service.content_cipher()
     return lambda text: cipher.encrypt(text.encode(), tenant, purpose)
@@ -244,16 +232,13 @@ class CreateEndpoint:
             await background_reply(scope, receive, send)
             return
         headers = dict(prepared_response.answer_headers)
-        on_attempts = report_attempts(self._service, prepared_response.model.name, headers)
         heartbeat_s = self._service.config.server.heartbeat_s
         encoder = request_encoder(scope).stream()
         client = EventStream(encoder, scope, send, heartbeat_s, headers) if request.stream else ResponseCollector()
-        async with driving(self._service, scope, prepared_response, client, started_at, on_attempts) as run:
+        async with driving(self._service, scope, prepared_response, client, started_at, headers) as run:
             reply = await _run_session(scope, client, run, prepared_response.session)
         if reply is not None:  # only now, when its tokens are counted, do its headers show the remaining limits
-            reply.headers.update(headers)
-            if (status := prepared_response.session.rewrite_status) is not None:
-                reply.headers["antiphon-rewrite"] = status
+            reply.headers.update(headers | rewrite_headers(prepared_response.session.rewrite_status))
             await reply(scope, receive, send)
         if isinstance(client, EventStream):
             self._service.metrics.stream_events += client.event_count
@@ -266,29 +251,23 @@ async def driving(
     prepared_response: PreparedResponse,
     client: "EventStream[StreamEvent] | ResponseCollector",
     started_at: float,
-    on_attempts: Callable[[AttemptsReported], None] = lambda _report: None,
+    headers: MutableMapping[str, str] | None = None,
 ) -> AsyncIterator[Callable[..., Awaitable[None]]]:
     """
     All that counts, limits and ends a response which is made for the connection of an HTTP request.
 
     Args:
-        on_attempts: takes the report of who answers.
+        headers: of the answer, which are to say who gives it.
 
     Yields:
         What makes it; see `Driver.run` for its argument.
     """
     session, response_id = prepared_response.session, prepared_response.resolved_request.id
-    async with prepared_response, track_response(scope, lambda: session.tokens):
-        on_retry = client.hold_head if isinstance(client, EventStream) else lambda: None
-        driver = Driver(session, client, service.store, metrics=service.metrics, on_retry=on_retry, on_attempts=on_attempts)
-        with service.live_sessions.track(driver), measure_response(service, prepared_response.model, client, started_at):
-            with (
-                connection.from_scope(scope).notify(driver),
-                service.background.streams.track(response_id, driver),
-            ):
-                yield functools.partial(
-                    driver.run, prepared_response.engine, prepared_response.settings, prepared_response.resolved_request
-                )
+    model, headers = prepared_response.model, {} if headers is None else headers
+    driving = driving_session(service, scope, session, client, model=model.name, headers=headers, tokens=lambda: session.tokens)
+    async with prepared_response, driving as driver:
+        with measure_response(service, model, client, started_at), service.background.streams.track(response_id, driver):
+            yield functools.partial(driver.run, prepared_response.engine, prepared_response.settings, prepared_response.resolved_request)
 
 
 async def _run_session(

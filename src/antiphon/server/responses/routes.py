@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from antiphon.errors import response_not_found, unknown_cursor
 from antiphon.runtime.service import Service
-from antiphon.server.http.answered_by import ANSWER_HEADERS
+from antiphon.server.http.answered_by import ANSWER_HEADERS, REWRITE_HEADERS, ROUTE_HEADERS
 from antiphon.server.http.auth import (
     EndpointFunction,
     GuardedRoute,
@@ -46,7 +46,6 @@ _REQUEST_ERRORS = BODY_ERRORS | {
 }
 _NOT_FOUND = {404: "There is no such response."}
 
-_ROUTE = {"type": "string", "examples": ['category=reasoning; source=rule; rule=2; reason="Input length > 500 tokens"']}
 _NAMES = {"type": "string", "examples": ["web_search, computer"]}
 
 _CREATE = Operation(
@@ -65,9 +64,9 @@ _CREATE = Operation(
         "antiphon-tools-not-offered": Header("Tools that the model was not offered.", _NAMES),
         "antiphon-grammars-not-enforced": Header("Tools whose grammar is not enforced.", _NAMES),
         "antiphon-items-not-told": Header("Types of items that were not passed on to the model.", _NAMES),
-        "antiphon-rewrite": Header("What became of rewriting the answer.", {"type": "string", "enum": ["completed", "failed"]}),
-        "antiphon-route": Header("Why a request that named a route got its model.", _ROUTE),
     }
+    | ROUTE_HEADERS
+    | REWRITE_HEADERS
     | ANSWER_HEADERS,
 )
 _COUNT_TOKENS = Operation(

@@ -11,14 +11,12 @@ from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.resolve_request import KnownHistory, load_history
 from antiphon.runtime.routing.features import (
-    FINGERPRINT_CHARACTERS,
     TOKENS_PER_IMAGE,
     RouteFeatures,
     estimate_tokens,
-    fingerprint,
     last_user_text,
+    lasting_names,
     route_caller,
-    stable_instructions,
 )
 from antiphon.runtime.routing.router import Resolution
 from antiphon.runtime.service import Service
@@ -118,22 +116,13 @@ _FUNCTION_TOOLS = (tools.FunctionTool, tools.NamespaceTool, tools.ToolSearchTool
 def _names(
     request: CreateRequest, conversation: Sequence[items.Item], response_id: str, session_id: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """
-    What identifies the conversation so far, and what its next turn may be identified by.
-
-    `prompt_cache_key` alone does not: applications share one among all their conversations, for their common instructions.
-    """
-    instructions = stable_instructions(_text(request.instructions))
-    lasting: list[str] = []
-    if request.conversation_id is not None:
-        lasting.append(f"conversation {request.conversation_id}")
-    if session_id:
-        lasting.append(f"session {fingerprint(session_id, instructions)}")
+    """What identifies the conversation so far, and what its next turn may be identified by."""
     first_text = next((text for item in conversation if _is_from_user(item) and (text := _text([item]))), "")
-    if first_text:
-        tool_names = [str(getattr(tool, "name", "")) for tool in request.tools or ()]
-        cache_key = request.prompt_cache_key or ""
-        lasting.append(f"beginning {fingerprint(cache_key, instructions, first_text[:FINGERPRINT_CHARACTERS], *tool_names)}")
+    tool_names = [str(getattr(tool, "name", "")) for tool in request.tools or ()]
+    cache_key, instructions = request.prompt_cache_key or "", _text(request.instructions)
+    lasting = lasting_names(instructions, first_text, tool_names, cache_key=cache_key, session_id=session_id)
+    if request.conversation_id is not None:
+        lasting.insert(0, f"conversation {request.conversation_id}")
     begins = (f"response {response_id}", *lasting) if response_id else ()
     if request.previous_response_id:  # nothing is surer
         return (f"response {request.previous_response_id}",), begins

@@ -112,6 +112,12 @@ class CountTokensRequest(Wire, kw_only=True):
     output_config: Maybe[OutputConfig] = UNSET
 
 
+class MessageMetadata(Wire, kw_only=True):
+    """Who asks; Claude Code has the id of its session in it."""
+
+    user_id: Maybe[str] = UNSET
+
+
 class MessagesRequest(CountTokensRequest, kw_only=True):
     """A request for a message."""
 
@@ -121,6 +127,7 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
     top_p: Maybe[Annotated[float, Meta(ge=0, le=1)]] = UNSET
     top_k: Maybe[Annotated[int, Meta(ge=0)]] = UNSET
     stop_sequences: Maybe[list[str]] = UNSET
+    metadata: Maybe[MessageMetadata] = UNSET
 
 
 RequestT = TypeVar("RequestT", bound=CountTokensRequest)
