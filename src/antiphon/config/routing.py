@@ -223,12 +223,12 @@ class RouteEntry(BaseModel, frozen=True, extra="forbid"):
         places += [(f"rules[{index}].model", rule.model) for index, rule in enumerate(self.rules)]
         places += [(f"examples[{index}].model", entry.model) for index, entry in enumerate(self.examples) if entry.model is not None]
         for key, model in places:
-            if not _is_configured(model, names):
+            if not is_configured(model, names):
                 yield key, f"there is no model '{model}'; there are {quote_list(names)}" if names else f"there is no model '{model}'"
         yield from self._example_problems()
 
 
-def _is_configured(model: str, names: Sequence[str]) -> bool:
+def is_configured(model: str, names: Sequence[str]) -> bool:
     """Whether a configured name, or one that ends in `*`, stands for the model."""
     return not model.endswith("*") and any(model == name or (name.endswith("*") and model.startswith(name[:-1])) for name in names)
 
