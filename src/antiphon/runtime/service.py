@@ -313,8 +313,9 @@ class Service:
         # There is no `await` after the exchange of the models: no request finds the new ones with the old routes.
         self.router.configure(routes)
         self.config = changes.config
-        former_rewriter, self.rewriter = self.rewriter, rewriter
-        await former_rewriter.stop()
+        if "rewrites" in changes.settings:
+            former_rewriter, self.rewriter = self.rewriter, rewriter
+            await former_rewriter.stop()
         report = ReloadReport(
             added=[*models.added],
             changed=[*models.changed],

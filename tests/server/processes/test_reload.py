@@ -1,7 +1,6 @@
 """A server that reads its configuration again: what it offers then, and what becomes of what is under way."""
 
 import contextlib
-import json
 import re
 import signal
 import subprocess
@@ -14,42 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 
-from antiphon.config.load import load
 from antiphon.server.processes.run import background_server
 from support.server import plain_http
+from support.server.config_file import Files, ask, model, names, reload
 
 PATIENCE_S = 20
-
-
-def model(name, text=None, **fields):
-    answers = [{"when": "sing", "lines": [{"text": "la ", "repeat": 60}]}, {"when": "", "say": text or f"I am {name}."}]
-    return {"name": name, "engine": "scripted", "pace_ms": fields.pop("pace_ms", 0), "answers": answers, **fields}
-
-
-class Files:
-    """A configuration file that the test writes."""
-
-    def __init__(self, folder):
-        self.path = folder / "antiphon.toml"
-        self.folder = folder
-
-    def write(self, *models, **sections):
-        tables = [f"[[models]]\n{toml(each)}" for each in models]
-        tables += [f"[{name}]\n{toml(section)}" for name, section in sections.items() if isinstance(section, dict)]
-        tables += [f"[[{name}]]\n{toml(each)}" for name, section in sections.items() if isinstance(section, list) for each in section]
-        self.path.write_text("\n".join(tables))
-
-    def load(self):
-        return load({}, None, {"HOME": str(self.folder)}, self.folder, system_file=self.folder / "none.toml").config
-
-
-def toml(table):
-    def value(each):
-        if isinstance(each, dict):
-            return "{" + ", ".join(f"{json.dumps(key)} = {value(inner)}" for key, inner in each.items()) + "}"
-        return f"[{', '.join(map(value, each))}]" if isinstance(each, list) else json.dumps(each)
-
-    return "".join(f"{key} = {value(each)}\n" for key, each in table.items())
 
 
 @pytest.fixture
@@ -66,22 +34,6 @@ def serve(files):
             return stack.enter_context(background_server(files.load(), load=files.load))
 
         yield start
-
-
-def reload(url):
-    status, _, body = plain_http.post(url, {}, "/reload")
-    return status, json.loads(body)
-
-
-def ask(url, name, input="Who?"):
-    status, _, body = plain_http.post(url, {"model": name, "input": input})
-    body = json.loads(body)
-    return body["output"][0]["content"][0]["text"] if status == 200 else body["error"]["code"]
-
-
-def names(url):
-    with urllib.request.urlopen(f"{url}/v1/models") as reply:
-        return [each["id"] for each in json.loads(reply.read())["data"]]
 
 
 def test_models_are_added_changed_and_removed(files, serve):
