@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -32,15 +32,24 @@ async def load_again(load: LoadConfig | None) -> Config:
 def invalid_configuration(error: ApiError) -> ClientError:
     """The error for who asked for a reload: a line for each mistake, which names files without their folders."""
     structlog.get_logger().error("reload_failed", message=error.operator_message)
-    message = re.sub(r"(?m)^/(?:[^:/\n]*/)*", "", error.message)
-    return ClientError(f"The configuration stays as it was. {message}", status=409, code="invalid_configuration")
+    return ClientError(f"The configuration stays as it was. {hide_folders(error.message)}", status=409, code="invalid_configuration")
 
 
-def log_report(report: ReloadReport) -> None:
-    """Log what changed."""
+def hide_folders(message: str) -> str:
+    """A message for who may be on another machine: it names files without their folders."""
+    return re.sub(r"(?m)^/(?:[^:/\n]*/)+|(?<![\w:/.])/(?:[^\s:/'\"`]+/)+", "", message)
+
+
+def log_report(report: ReloadReport, problems: Mapping[str, str]) -> None:
+    """
+    Log what changed.
+
+    Args:
+        problems: why models can't be served, by name.
+    """
     log = structlog.get_logger()
     log.info("reloaded", added=report.added, changed=report.changed, removed=report.removed, settings=report.settings)
-    for problem in report.problems:
-        log.error("model_failed", model=problem.name, message=problem.message)
+    for name, message in problems.items():
+        log.error("model_failed", model=name, message=message)
     if report.restart:
         log.warning("restart_needed", settings=report.restart, message="These settings are changed by a restart only.")

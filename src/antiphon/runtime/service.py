@@ -6,7 +6,7 @@ import ipaddress
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -38,10 +38,10 @@ from antiphon.runtime.recording.library import DAY_S, RecordingLibrary
 from antiphon.runtime.recording.recorder import Recorder
 from antiphon.runtime.recording.spool import SpoolLimits
 from antiphon.runtime.registry import ModelRegistry, ServedModel
-from antiphon.runtime.reload import LoadConfig, invalid_configuration, load_again, log_report
+from antiphon.runtime.reload import LoadConfig, hide_folders, invalid_configuration, load_again, log_report
 from antiphon.runtime.rewriting.rewriter import Rewriter
 from antiphon.runtime.routing.features import RouteFeatures
-from antiphon.runtime.routing.router import Abilities, Router
+from antiphon.runtime.routing.router import Abilities, Route, Router
 from antiphon.runtime.scheduling.engine import QueuedEngine
 from antiphon.runtime.scheduling.local import LocalCoordinator
 from antiphon.runtime.speech.service import SpeechService
@@ -303,7 +303,7 @@ class Service:
             check_fallbacks(new.models)
             check_routing(new)
             rewriter = self._build_rewriter(changes.config, lambda name: is_configured(name, names))
-            routes = await self.router.prepare(new.routing)
+            routes = await self._prepare_routes(new)
             self.prompts.configure(new.prompts)
         except ApiError as error:
             raise invalid_configuration(error) from None
@@ -320,12 +320,18 @@ class Service:
             added=[*models.added],
             changed=[*models.changed],
             removed=[*models.removed],
-            problems=[ModelProblem(name=name, message=message) for name, message in models.problems.items()],
+            problems=[ModelProblem(name=name, message=hide_folders(message)) for name, message in models.problems.items()],
             settings=[*changes.settings],
             restart=[*changes.restart],
         )
-        log_report(report)
+        log_report(report, models.problems)
         return report
+
+    async def _prepare_routes(self, config: Config) -> Mapping[str, Route]:
+        try:
+            return await self.router.prepare(config.routing)
+        except ApiError as error:
+            raise ServerError(f"routing: {error.message}") from None
 
     def _build_rewriter(self, config: Config, has_model: Callable[[str], bool]) -> Rewriter:
         return Rewriter(config.rewrites, self.registry.find, has_model, self.metrics.count_rewrite)

@@ -1,6 +1,7 @@
 """A server that reads its configuration again: what it offers then, and what becomes of what is under way."""
 
 import contextlib
+import json
 import re
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import openai
 import pytest
 
 from antiphon.server.processes.run import background_server
+from support.embeddings.tiny_model import write_tiny_model
 from support.server import plain_http
 from support.server.config_file import Files, ask, model, names, reload
 
@@ -48,6 +50,9 @@ def test_models_are_added_changed_and_removed(files, serve):
     assert reload(url)[1] == {"added": [], "changed": [], "removed": [], "problems": [], "settings": [], "restart": []}
 
 
+MODEL_A = '[[models]]\nname = "a"\nengine = "scripted"'
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -57,6 +62,18 @@ def test_models_are_added_changed_and_removed(files, serve):
         (
             '[[rewrites]]\nname = "r"\nkind = "spelling"\nmodel = "x"\n[[models]]\nname = "a"\nengine = "scripted"',
             "model 'x', which is not",
+        ),
+        (
+            '[[routing]]\ndefault = "x"\n[[models]]\nname = "a"\nengine = "scripted"',
+            "routing[0].default: there is no model 'x'; there are 'a'",
+        ),
+        (
+            f'[[routing]]\ndefault = "a"\nexamples = [{{category = "c", model = "a", texts = ["x"]}}]\n{MODEL_A}',
+            "routing: The embedding model in all-minilm-l6-v2 can't be loaded",
+        ),
+        (
+            '[[models]]\nname = "a"\nengine = "chat"\nbase_url = "http://127.0.0.1:9/v1"\nfallback = ["b"]',
+            "`fallback` names 'b', which is no model here.",
         ),
         ('[[prompts]]\nid = "pmpt_x"\ncontext = 1\n[[models]]\nname = "a"\nengine = "scripted"', "pmpt_x"),
     ],
@@ -77,7 +94,8 @@ def test_a_model_that_can_not_start_leaves_the_former_one(files, serve):
     files.write(model("a"), {"name": "b", "engine": "scripted", "script": "missing.toml"}, {"name": "c", "engine": "no-such-engine"})
     status, report = reload(url)
     assert status == 200 and [each["name"] for each in report["problems"]] == ["b", "c"]
-    assert "missing.toml" in report["problems"][0]["message"] and "no-such-engine" in report["problems"][1]["message"]
+    assert report["problems"][0]["message"] == "The script missing.toml can't be read: No such file or directory."
+    assert "no-such-engine" in report["problems"][1]["message"]
     assert (ask(url, "b"), ask(url, "c")) == ("I am b.", "model_not_found")
     files.write(model("a"), model("b"))
     assert reload(url)[1]["problems"] == []
@@ -102,6 +120,82 @@ def test_settings_that_can_be_changed_are_and_the_others_are_named(files, serve)
     files.write(model("a"))
     reload(url)
     assert ask(url, "a") == "I am a."
+
+
+def chosen(url, **fields):
+    """The model that answers `auto`, and how it was chosen."""
+    _, headers, body = plain_http.post(url, {"model": "auto", "input": "Who?", **fields})
+    body = json.loads(body)
+    return (body["model"], headers["antiphon-route"].split(";")[1].strip()) if not body.get("error") else body["error"]["code"]
+
+
+TOOL = {"type": "function", "name": "find", "parameters": {"type": "object", "properties": {}}}
+
+
+def test_routes_come_change_and_go_with_their_models(files, serve):
+    files.write(model("a"), model("b"))
+    url = serve()
+    assert chosen(url) == "model_not_found"
+    files.write(model("a"), model("b"), routing=[{"default": "a", "rules": [{"model": "b", "when": {"has_tools": True}}]}])
+    assert reload(url)[1]["settings"] == ["routing"]
+    assert names(url) == ["a", "b", "auto"]
+    assert (chosen(url), chosen(url, tools=[TOOL])) == (("a", "source=default"), ("b", "source=rule"))
+    _, _, first = plain_http.post(url, {"model": "auto", "input": "Who?", "tools": [TOOL]})
+    files.write(model("b"), model("c"), routing=[{"default": "c", "rules": [{"model": "b", "when": {"pattern": "hey"}}]}])
+    assert reload(url)[1]["problems"] == []
+    assert chosen(url, tools=[TOOL]) == ("c", "source=default")
+    assert chosen(url, previous_response_id=json.loads(first)["id"]) == ("b", "source=conversation")
+    files.write(model("b"), model("c"))
+    reload(url)
+    assert (names(url), chosen(url)) == (["b", "c"], "model_not_found")
+
+
+def test_a_route_whose_model_can_not_start_goes_to_another(files, serve):
+    files.write(model("a"))
+    url = serve()
+    broken = {"name": "b", "engine": "scripted", "script": "missing.toml"}
+    files.write(model("a"), broken, routing=[{"default": "b", "rules": [{"model": "a", "when": {"has_tools": True}}]}])
+    assert [each["name"] for each in reload(url)[1]["problems"]] == ["b"]
+    assert chosen(url) == ("a", "source=default")
+    files.write(model("a"), broken, routing=[{"default": "b"}])
+    reload(url)
+    assert chosen(url) == "model_not_found"
+
+
+def test_models_that_make_vectors_come_and_go(files, serve, tmp_path):
+    files.write(model("a"))
+    url = serve()
+    files.write(model("a"), {"name": "vectors", "engine": "embeddings", "path": str(write_tiny_model(tmp_path / "tiny"))})
+    assert reload(url)[1]["added"] == ["vectors"]
+    assert plain_http.post(url, {"model": "vectors", "input": "hello"}, "/v1/embeddings")[0] == 200
+    assert ask(url, "vectors") == "unsupported_model"
+    files.write(model("a"))
+    assert reload(url)[1]["removed"] == ["vectors"]
+    assert plain_http.post(url, {"model": "vectors", "input": "hello"}, "/v1/embeddings")[0] == 404
+
+
+def upstreams(url):
+    with urllib.request.urlopen(f"{url}/status") as reply:
+        return {each["name"]: each for each in json.loads(reply.read())["upstreams"]}
+
+
+def test_upstreams_of_an_unchanged_model_keep_their_state(files, serve):
+    def pool(name, *ports, **fields):
+        places = [{"base_url": f"http://127.0.0.1:{port}/v1", "name": f"{name}-{port}", "failures": 1, "rest_s": 600} for port in ports]
+        return {"name": name, "engine": "chat", "quirks": "generic", "upstreams": places, **fields}
+
+    files.write(model("a"), pool("b", 8, 9), pool("c", 8, 9))
+    url = serve()
+    assert (ask(url, "b"), ask(url, "c")) == ("upstream_unreachable", "upstream_unreachable")
+    assert {each["state"] for each in upstreams(url).values()} == {"open"}
+    files.write(pool("b", 8, 9), pool("c", 8, 9, fallback=["a"]), model("a"), pool("d", 7, 8))
+    assert reload(url)[1]["changed"] == ["c"]
+    states = {name: each["state"] for name, each in upstreams(url).items()}
+    assert states == {"b-8": "open", "b-9": "open", "c-8": "ready", "c-9": "ready", "d-7": "ready", "d-8": "ready"}
+    assert ask(url, "c") == "I am a."
+    files.write(pool("b", 8, 9), model("a", "I am another."), pool("c", 8, 9, fallback=["a"]))
+    assert reload(url)[1]["changed"] == ["a"]
+    assert ask(url, "c") == "I am another."
 
 
 def test_a_server_without_files_says_so(tmp_path):
@@ -200,19 +294,17 @@ def own_process(folder, processes):
 def test_a_hangup_without_a_terminal_and_the_route_reach_every_process(files, processes):
     files.write(model("a"), model("song", pace_ms=10))
     with own_process(files.folder, processes) as (process, url):
-        with ThreadPoolExecutor(2) as pool:
-            streams = [pool.submit(plain_http.post, url, {"model": "song", "input": "sing", "stream": True}) for _ in range(2)]
-            while metric(url, "http_server_active_requests") < 3:  # and the one that asks
-                time.sleep(0.01)
-            files.write(model("b"))
-            process.send_signal(signal.SIGHUP)
-            deadline = time.monotonic() + PATIENCE_S
-            while {ask(url, "b") for _ in range(12)} != {"I am b."}:  # connections go to any process
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-            assert {ask(url, "a") for _ in range(12)} == {"model_not_found"}
-            for stream in streams:
-                assert b"event: response.completed" in stream.result()[2]
+        streams = [begun_song(url) for _ in range(2)]
+        files.write(model("b"))
+        process.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + PATIENCE_S
+        while {ask(url, "b") for _ in range(12)} != {"I am b."}:  # connections go to any process
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert {ask(url, "a") for _ in range(12)} == {"model_not_found"}
+        for stream in streams:
+            with stream:
+                assert b"event: response.completed" in stream.read()
         files.write(model("b", "I am better."), server={"drain_s": 3})
         status, report = reload(url)
         assert (status, report["changed"], report["restart"]) == (200, ["b"], ["server.drain_s"])
@@ -224,6 +316,9 @@ def test_a_hangup_without_a_terminal_and_the_route_reach_every_process(files, pr
         assert process.wait(PATIENCE_S) == 0
 
 
-def metric(url, name):
-    with urllib.request.urlopen(f"{url}/metrics") as reply:
-        return float(re.search(rf"^{name} (\S+)", reply.read().decode(), re.MULTILINE)[1])
+def begun_song(url):
+    """A stream that has begun."""
+    body = json.dumps({"model": "song", "input": "sing", "stream": True}).encode()
+    stream = urllib.request.urlopen(urllib.request.Request(f"{url}/v1/responses", body, {"content-type": "application/json"}))
+    assert b"response.created" in stream.readline()
+    return stream
