@@ -313,6 +313,9 @@ class Service:
         # There is no `await` after the exchange of the models: no request finds the new ones with the old routes.
         self.router.configure(routes)
         self.config = changes.config
+        self.metrics.keep_upstreams(
+            {*(model.name for model in self.registry.all()), *(f"{view.model}/{view.name}" for view in self.registry.upstreams())}
+        )
         if "rewrites" in changes.settings:
             former_rewriter, self.rewriter = self.rewriter, rewriter
             await former_rewriter.stop()

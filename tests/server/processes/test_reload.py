@@ -179,6 +179,12 @@ def upstreams(url):
         return {each["name"]: each for each in json.loads(reply.read())["upstreams"]}
 
 
+def upstream_states(url):
+    """The upstreams whose state is in the metrics."""
+    with urllib.request.urlopen(f"{url}/metrics") as reply:
+        return set(re.findall(r'^antiphon_upstream_state\{.*?upstream="(.*?)"', reply.read().decode(), re.MULTILINE))
+
+
 def test_upstreams_of_an_unchanged_model_keep_their_state(files, serve):
     def pool(name, *ports, **fields):
         places = [{"base_url": f"http://127.0.0.1:{port}/v1", "name": f"{name}-{port}", "failures": 1, "rest_s": 600} for port in ports]
@@ -191,11 +197,13 @@ def test_upstreams_of_an_unchanged_model_keep_their_state(files, serve):
     files.write(pool("b", 8, 9), pool("c", 8, 9, fallback=["a"]), model("a"), pool("d", 7, 8))
     assert reload(url)[1]["changed"] == ["c"]
     states = {name: each["state"] for name, each in upstreams(url).items()}
+    assert upstream_states(url) == {"b/b-8", "b/b-9", "c/c-8", "c/c-9", "d/d-7", "d/d-8"}
     assert states == {"b-8": "open", "b-9": "open", "c-8": "ready", "c-9": "ready", "d-7": "ready", "d-8": "ready"}
     assert ask(url, "c") == "I am a."
     files.write(pool("b", 8, 9), model("a", "I am another."), pool("c", 8, 9, fallback=["a"]))
     assert reload(url)[1]["changed"] == ["a"]
     assert ask(url, "c") == "I am another."
+    assert upstream_states(url) == {"b/b-8", "b/b-9", "c/c-8", "c/c-9"}
 
 
 def test_a_server_without_files_says_so(tmp_path):

@@ -265,9 +265,9 @@ class Router(Generic[ModelT]):
         Raises:
             ServerError: as `start`.
         """
-        kept = {name: route for name, route in self._routes.items() if route.entry in entries}
-        new = {entry.name: Route(entry) for entry in entries if entry.name not in kept}
-        routes = {entry.name: kept.get(entry.name) or new[entry.name] for entry in entries}
+        same = {name: route for name, route in self._routes.items() if route.entry in entries}
+        new = {entry.name: Route(entry) for entry in entries if entry.name not in same}
+        routes = {entry.name: same.get(entry.name) or new[entry.name] for entry in entries}
         await self._classify_by_examples(routes)
         return routes
 
@@ -333,7 +333,7 @@ class Router(Generic[ModelT]):
         if route is None:
             return Resolution(self._models.find(name))
         started_at = time.perf_counter()
-        models = self._offered(route)  # held, as a reload may replace them while this waits
+        models = self._models_of(route)  # held, as a reload may replace them while this waits
         facts = RouteFacts(await offload(size_bytes, features), caller, self._now())
         choice = self._choose_quickly(route, facts, models) or self._choose_by(route, facts, models, await self._classify(route, facts))
         return self._resolution(route, facts, models, choice, started_at)
@@ -349,7 +349,7 @@ class Router(Generic[ModelT]):
         if route is None:
             return Resolution(self._models.find(name))
         started_at = time.perf_counter()
-        models = self._offered(route)
+        models = self._models_of(route)
         facts = RouteFacts(features(), caller, self._now())
         choice = self._choose_quickly(route, facts, models) or self._choose_by(route, facts, models, _Verdict())
         return self._resolution(route, facts, models, choice, started_at)
@@ -372,7 +372,7 @@ class Router(Generic[ModelT]):
         """
         route = self._routes[name]
         started_at = time.perf_counter()
-        models = self._offered(route)
+        models = self._models_of(route)
         facts = RouteFacts(features, caller, self._now())
         choice = self._choose_quickly(route, facts, models)
         verdict = _Verdict() if choice else await self._classify(route, facts, PATIENT_S)
@@ -447,7 +447,7 @@ class Router(Generic[ModelT]):
                 return ModelChoice(model, "general", "default", f"{reason}; the default model {problem}")
         return ModelChoice(route.entry.default, "general", "default", f"{reason}; no model fits better than the default, which {problem}")
 
-    def _offered(self, route: Route) -> dict[str, ModelT]:
+    def _models_of(self, route: Route) -> dict[str, ModelT]:
         """The models of a route by name, without those that could not be started when they were configured."""
         models: dict[str, ModelT] = {}
         for name in route.models:
