@@ -1,10 +1,11 @@
 """
 The signals that stop a server or a worker after what is under way.
 
-SIGINT and SIGTERM, as everywhere. SIGQUIT, as nginx has it. SIGHUP, with which a terminal goes away: nothing here can
-be loaded anew without a restart. A parent that has SIGHUP or SIGQUIT ignored, as `nohup` does, is obeyed.
+SIGINT and SIGTERM, as everywhere. SIGQUIT, as nginx has it. SIGHUP, with which a terminal goes away; a server without
+one reads its configuration again instead. A parent that has SIGHUP or SIGQUIT ignored, as `nohup` does, is obeyed.
 """
 
+import os
 import signal
 from typing import Literal
 
@@ -18,6 +19,15 @@ StopStep = Literal["finish", "at_once"]
 def stop_signals() -> tuple[signal.Signals, ...]:
     """The signals that this process should handle."""
     return *_ALWAYS, *(number for number in _UNLESS_IGNORED if signal.getsignal(number) is not signal.SIG_IGN)
+
+
+def has_terminal() -> bool:
+    """Whether this process belongs to a terminal, so that SIGHUP says that it has gone."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 class StopSignals:

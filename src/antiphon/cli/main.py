@@ -35,6 +35,7 @@ Every command says more with --help.
 
 COMMANDS = {
     "serve": ("antiphon.cli.commands.serve:serve", "Serve the configured models, or the default one."),
+    "reload": ("antiphon.cli.commands.reload:reload", "Have a running server read its configuration again."),
     "worker": ("antiphon.cli.commands.worker:worker", "Run an engine for a server in another process or on another machine."),
     "ask": ("antiphon.cli.commands.ask:ask", "Ask a model a question."),
     "talk": ("antiphon.cli.voice.talk:talk", "Talk to a model, by microphone or with recordings."),

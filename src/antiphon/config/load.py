@@ -261,6 +261,13 @@ def load(
     return LoadedConfig(config, {".".join(path): _origin_of(settings, path) for path, _ in _leaves(config.model_dump())})
 
 
+def with_secrets(config: Config, secrets: Mapping[str, str]) -> Config:
+    """A copy of the configuration with these secrets and no others."""
+    copy = Config.model_validate(config.model_dump())
+    copy._secrets.update(secrets)
+    return copy
+
+
 def pack(config: Config) -> bytes:
     """The configuration with its secrets, for other processes of this server only."""
     return json.dumps({"config": config.model_dump(mode="json"), "secrets": dict(config.secrets)}).encode()

@@ -1,19 +1,23 @@
 """The models of this server: which engine answers for which name."""
 
 import asyncio
+import contextlib
 import itertools
 import re
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+import msgspec
 from msgspec import Struct, structs
 
 from antiphon.config.load import ModelEntry
 from antiphon.engine_api.engine import (
     NULL_OBSERVER,
+    Build,
     BuildContext,
     Engine,
     Fetch,
@@ -25,13 +29,13 @@ from antiphon.engine_api.engine import (
 from antiphon.engine_api.options import ConversationKind
 from antiphon.engines.duplex.options import can_adapt
 from antiphon.engines.duplex.vision import OcrReader, new_ocr_reader
-from antiphon.errors import ClientError, missing_parameter, model_not_found, only_embeds
+from antiphon.errors import ApiError, ClientError, missing_parameter, model_not_found, only_embeds
 from antiphon.runtime.balancing.balanced_engine import BalancedEngine
 from antiphon.runtime.balancing.build import NULL_ROUTING_OBSERVER, build_engine, check_fallbacks
 from antiphon.runtime.balancing.fallback_engine import FallbackEngine
 from antiphon.runtime.balancing.upstreams import RoutingObserver, UpstreamPool, UpstreamView
 from antiphon.runtime.core import lazy
-from antiphon.runtime.core.engine_types import ENGINES, NATIVE_ENGINES
+from antiphon.runtime.core.engine_types import ENGINES, NATIVE_ENGINES, load_builder
 from antiphon.runtime.scheduling.base import POOLED_ENGINES, Coordinator, Worker
 from antiphon.runtime.scheduling.engine import QueuedEngine
 from antiphon.runtime.scheduling.local import LocalCoordinator
@@ -41,6 +45,10 @@ from antiphon.runtime.workers.child_engine import embedded_engine
 MAX_DUPLEX_ENGINES = 64
 
 _MINICPMO_KINDS: tuple[ConversationKind, ...] = ("chat", "audio", "video")
+
+
+class ModelUse:
+    """Held by whoever holds a model: once nobody does, a model that is no longer offered can be stopped."""
 
 
 class ServedModel(Struct, frozen=True, eq=False):
@@ -53,6 +61,7 @@ class ServedModel(Struct, frozen=True, eq=False):
         duplex_engine: answers MiniCPM-o clients, which wait for a worker first.
         family: the configured name with `*` that this name belongs to; None for a model configured by its own name.
         answers: false for a model that makes vectors of texts and nothing else.
+        use: says, as long as it exists, that the model is in use.
     """
 
     name: str
@@ -62,6 +71,7 @@ class ServedModel(Struct, frozen=True, eq=False):
     duplex_engine: QueuedEngine
     family: str | None = None
     answers: bool = True
+    use: ModelUse = msgspec.field(default_factory=ModelUse)
 
     def require_worker(self) -> None:
         """
@@ -79,6 +89,39 @@ class ServedModel(Struct, frozen=True, eq=False):
         return self.with_speech(self.engine)
 
 
+class _Offer(Struct, eq=False):
+    """
+    A model with all that was made for it.
+
+    Attributes:
+        secrets: values of the environment variables that its options name.
+        engines: in the order in which to start them; they are stopped the other way round.
+        pool: of its upstreams, if it has several.
+        worker_ids: of its workers, but for those that joined by themselves.
+    """
+
+    entry: ModelEntry
+    secrets: Mapping[str, str]
+    model: ServedModel
+    engines: list[Engine]
+    pool: UpstreamPool | None
+    worker_ids: list[str] = []
+
+
+class ModelChanges(Struct, frozen=True):
+    """
+    What became of the models when they were replaced, by name.
+
+    Attributes:
+        problems: why some of them can't be started; what was offered under their names still is.
+    """
+
+    added: Sequence[str]
+    changed: Sequence[str]
+    removed: Sequence[str]
+    problems: Mapping[str, str]
+
+
 class ModelRegistry:
     """
     Models by name; the first answers requests that name none.
@@ -88,6 +131,7 @@ class ModelRegistry:
         native_mode: where engines with native code run.
         coordinator: leases the workers of engines with a limited number of them.
         route_names: names that stand for one of the models; clients are told of them, too.
+        find_builder: loads what builds an engine of that name.
 
     Raises:
         ServerError: an entry names an unknown engine, or its options are wrong.
@@ -107,50 +151,71 @@ class ModelRegistry:
         coordinator: Coordinator | None = None,
         routing_observer: RoutingObserver = NULL_ROUTING_OBSERVER,
         route_names: Sequence[str] = (),
+        find_builder: Callable[[str], Build] = load_builder,
     ) -> None:
         check_fallbacks(entries)
-        self._models: dict[str, ServedModel] = {}
         self._route_names = route_names
-        self._engines: list[Engine] = []
-        self._pools: list[UpstreamPool] = []
+        self._routing_observer = routing_observer
+        self._find_builder = find_builder
         self._coordinator = coordinator or LocalCoordinator()
+        self._with_speech = with_speech
+        self._native_mode = native_mode
+        self._context = BuildContext(
+            weights_folder=weights, base_folder=Path(), notice=notice, secrets=secrets, observer=observer, fetch=fetch
+        )
         self._worker_ids: set[str] = set()
         self._duplex_engines: OrderedDict[int, Engine] = OrderedDict()
         self._image_reader: OcrReader | None = None
-        for entry in entries:
-            context = BuildContext(
-                weights_folder=weights, base_folder=entry.origin_folder, notice=notice, secrets=secrets, observer=observer, fetch=fetch
-            )
-            engine = build_engine(entry, context, lambda name: self.find(name).engine, routing_observer)
-            if entry.engine in NATIVE_ENGINES and native_mode == "process":
-                engine = embedded_engine(ENGINES[entry.engine], entry.name, entry.options, context, engine.capabilities)
-            balanced_engine = engine.engine if isinstance(engine, FallbackEngine) else engine
-            if isinstance(balanced_engine, BalancedEngine):
-                self._pools.append(balanced_engine.pool)
-            self._engines.append(engine)
-            self._models[entry.name] = self._build_model(entry, engine, created_at, with_speech)
+        self._stopping: dict[asyncio.Task[None], Sequence[Engine]] = {}
+        self._offers = {entry.name: self._build_offer(entry, secrets, created_at) for entry in entries}
+        self._models = {name: offer.model for name, offer in self._offers.items()}
+        for offer in self._offers.values():
+            self._add_workers(offer)
 
-    def _build_model(self, entry: ModelEntry, engine: Engine, created_at: int, with_speech: Callable[[Engine], Engine]) -> ServedModel:
+    def _build_offer(self, entry: ModelEntry, secrets: Mapping[str, str], created_at: int) -> _Offer:
+        """All that a model needs; nobody knows of it yet."""
+        context = structs.replace(self._context, base_folder=entry.origin_folder, secrets=secrets)
+        engine = build_engine(entry, context, self.find, self._routing_observer, self._find_builder)
+        if entry.engine in NATIVE_ENGINES and self._native_mode == "process":
+            engine = embedded_engine(ENGINES[entry.engine], entry.name, entry.options, context, engine.capabilities)
+        engines = [engine]
+        model = self._build_model(entry, engine, created_at, engines)
+        balanced_engine = engine.engine if isinstance(engine, FallbackEngine) else engine
+        pool = balanced_engine.pool if isinstance(balanced_engine, BalancedEngine) else None
+        return _Offer(entry, _secrets_of(entry, secrets), model, engines, pool)
+
+    def _build_model(self, entry: ModelEntry, engine: Engine, created_at: int, engines: list[Engine]) -> ServedModel:
         """The model of an entry; conversations with an engine that has workers wait for one of them."""
+        with_speech = self._with_speech
         duplex_engine = self._queued_engine(
-            entry.name, lambda worker: self._cached_duplex(worker if worker.capabilities.full_duplex else with_speech(worker))
+            entry.name, engines, lambda worker: self._cached_duplex(worker if worker.capabilities.full_duplex else with_speech(worker))
         )
         if not engine.capabilities.answers:
             return ServedModel(entry.name, engine, created_at, lambda engine: engine, duplex_engine, answers=False)
+        if entry.engine not in POOLED_ENGINES and not isinstance(engine, WorkerPoolEngine):
+            return ServedModel(entry.name, engine, created_at, with_speech, duplex_engine)
+        live_engine = self._queued_engine(entry.name, engines, with_speech)
+        queued_engine = self._queued_engine(entry.name, engines)
+        return ServedModel(entry.name, queued_engine, created_at, lambda _engine: live_engine, duplex_engine)
+
+    def _add_workers(self, offer: _Offer) -> None:
+        """Let conversations queue for the workers of a model."""
+        entry, engine = offer.entry, offer.engines[0]
+        if not offer.model.answers:
+            return
         if isinstance(engine, WorkerPoolEngine):
             for address, worker in engine.workers.items():
                 id, slots = self._new_worker_id(entry.name), entry.sessions or worker.capabilities.sessions or 1
                 self._coordinator.add_worker(Worker(id=id, model=entry.name, engine=worker, slots=slots, address=address))
+                offer.worker_ids.append(id)
         elif entry.engine not in POOLED_ENGINES:
             id, limit = self._new_worker_id(entry.name), entry.sessions or engine.capabilities.sessions
             self._coordinator.add_worker(Worker(id=id, model=entry.name, engine=engine, kinds=_MINICPMO_KINDS, slots=limit))
-            return ServedModel(entry.name, engine, created_at, with_speech, duplex_engine)
-        live_engine = self._queued_engine(entry.name, with_speech)
-        return ServedModel(entry.name, self._queued_engine(entry.name), created_at, lambda _engine: live_engine, duplex_engine)
+            offer.worker_ids.append(id)
 
-    def _queued_engine(self, model: str, wrap: Callable[[Engine], Engine] = lambda engine: engine) -> QueuedEngine:
+    def _queued_engine(self, model: str, engines: list[Engine], wrap: Callable[[Engine], Engine] = lambda engine: engine) -> QueuedEngine:
         engine = QueuedEngine(self._coordinator, model, wrap)
-        self._engines.insert(0, engine)  # stopped before the engines of its workers
+        engines.append(engine)  # stopped before the engine of its worker
         return engine
 
     def _cached_duplex(self, engine: Engine) -> Engine:
@@ -182,19 +247,111 @@ class ModelRegistry:
         Raises:
             ApiError: one can't start; says what it needs.
         """
-        for engine in self._engines:
-            await engine.start()
+        for offer in self._offers.values():
+            for engine in offer.engines:
+                await engine.start()
 
     async def stop(self) -> None:
-        """Stop every engine; idempotent."""
-        for engine in self._engines:
-            await engine.stop()
+        """Stop every engine, and those of models that are no longer offered; idempotent."""
+        stopping, self._stopping = self._stopping, {}
+        for task in stopping:
+            task.cancel()
+        if stopping:
+            await asyncio.wait(stopping)
+        for engines in (*(offer.engines for offer in self._offers.values()), *stopping.values()):
+            await _stop_engines(engines)
         if self._image_reader is not None:
             self._image_reader.stop()
 
     def upstreams(self) -> list[UpstreamView]:
         """What is known of the upstreams of models that have several, in the order configured."""
-        return [view for pool in self._pools for view in pool.views()]
+        pools = [offer.pool for offer in self._offers.values() if offer.pool is not None]
+        return [view for pool in pools for view in pool.views()]
+
+    async def replace(
+        self,
+        entries: Sequence[ModelEntry],
+        secrets: Mapping[str, str],
+        created_at: int,
+        deadline_s: float,
+        route_names: Sequence[str] = (),
+    ) -> ModelChanges:
+        """
+        Offer these models instead, from one moment to the next. A model whose entry is the same stays as it is.
+
+        Who uses a model that is replaced or removed keeps it, for `deadline_s` at most; then its engine is stopped.
+
+        Args:
+            secrets: values of environment variables that entries name.
+            route_names: as `ModelRegistry` has them.
+
+        Raises:
+            ServerError: as `check_fallbacks`; nothing has changed then.
+        """
+        check_fallbacks(entries)
+        problems: dict[str, str] = {}
+        fresh: dict[str, _Offer] = {}
+        try:
+            for entry in entries:
+                if not self._offers_same(entry, secrets):
+                    try:
+                        fresh[entry.name] = await self._start_offer(entry, secrets, created_at)
+                    except ApiError as error:
+                        problems[entry.name] = error.message
+        except BaseException:  # the server stops, and knows nothing of these
+            for offer in fresh.values():
+                await asyncio.shield(_stop_engines(offer.engines))
+            raise
+        names = [entry.name for entry in entries if entry.name in fresh or entry.name in self._offers]
+        offers = {name: fresh.get(name) or self._offers[name] for name in names}
+        # From here to the end there is no `await`: every request finds either the old models or the new ones.
+        former_offers, self._offers, self._route_names = self._offers, offers, route_names
+        self._models = {name: offer.model for name, offer in offers.items()}
+        for offer in fresh.values():
+            self._add_workers(offer)
+        for name, offer in former_offers.items():
+            if offers.get(name) is not offer:
+                self._retire(offer, deadline_s)
+        return ModelChanges(
+            added=[name for name in fresh if name not in former_offers],
+            changed=[name for name in fresh if name in former_offers],
+            removed=[name for name in former_offers if name not in offers],
+            problems=problems,
+        )
+
+    def _offers_same(self, entry: ModelEntry, secrets: Mapping[str, str]) -> bool:
+        offer = self._offers.get(entry.name)
+        return offer is not None and offer.entry == entry and offer.secrets == _secrets_of(entry, secrets)
+
+    async def _start_offer(self, entry: ModelEntry, secrets: Mapping[str, str], created_at: int) -> _Offer:
+        await asyncio.to_thread(self._find_builder, entry.engine)  # loading its modules may take longer than the loop may be held
+        offer = self._build_offer(entry, secrets, created_at)
+        try:
+            for engine in offer.engines:
+                await engine.start()
+        except BaseException:
+            await asyncio.shield(_stop_engines(offer.engines))
+            raise
+        return offer
+
+    def _retire(self, offer: _Offer, deadline_s: float) -> None:
+        for id in offer.worker_ids:
+            self._coordinator.remove_worker(id)
+        release_event, loop = asyncio.Event(), asyncio.get_running_loop()
+        weakref.finalize(offer.model.use, lambda: None if loop.is_closed() else loop.call_soon_threadsafe(release_event.set)).atexit = False
+        # It outlives the request that replaced the model, and is ended by `stop`.
+        task = asyncio.create_task(self._stop_unused(offer.engines, release_event, deadline_s), name=f"end of '{offer.entry.name}'")  # noqa: TID251
+        self._stopping[task] = offer.engines
+        task.add_done_callback(lambda task: self._stopping.pop(task, None))
+
+    async def _stop_unused(self, engines: Sequence[Engine], release_event: asyncio.Event, deadline_s: float) -> None:
+        """Stop the engines of a model once nobody holds it any more, or the deadline is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(deadline_s):
+                await release_event.wait()
+        for engine in engines:
+            self._duplex_engines.pop(id(engine), None)
+        await _stop_engines(engines)
 
     def all(self) -> list[ServedModel]:
         """Every model, in the order configured."""
@@ -281,3 +438,14 @@ class ModelRegistry:
         """The longest pattern that matches a name."""
         families = [each for each in self._models if each.endswith("*") and name.startswith(each[:-1])]
         return self._models[max(families, key=len)] if families else None
+
+
+def _secrets_of(entry: ModelEntry, secrets: Mapping[str, str]) -> dict[str, str]:
+    """The values of the variables that an entry names, or its upstreams."""
+    variables = [variable for table in (entry.options, *entry.upstream_tables) for key, variable in table.items() if key.endswith("_env")]
+    return {variable: secrets[variable] for variable in variables if variable in secrets}
+
+
+async def _stop_engines(engines: Sequence[Engine]) -> None:
+    for engine in reversed(engines):
+        await engine.stop()

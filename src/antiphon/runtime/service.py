@@ -6,15 +6,16 @@ import ipaddress
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 import structlog
 from msgspec import structs
 
+from antiphon.config.changes import compare
 from antiphon.config.load import Config
-from antiphon.config.routing import routing_problems
+from antiphon.config.routing import is_configured, routing_problems
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import Fetch
 from antiphon.engine_api.options import ConversationKind
@@ -23,6 +24,7 @@ from antiphon.runtime.access.body_budget import BodyBudget
 from antiphon.runtime.access.client_secrets import ClientSecretIssuer
 from antiphon.runtime.access.keys import LAST_USED_INTERVAL_S, REFRESH_S, Keyring
 from antiphon.runtime.background.runner import BackgroundRunner
+from antiphon.runtime.balancing.build import check_fallbacks
 from antiphon.runtime.core import lazy
 from antiphon.runtime.core.calls import ActiveCalls
 from antiphon.runtime.core.home_lock import home_lock
@@ -36,9 +38,10 @@ from antiphon.runtime.recording.library import DAY_S, RecordingLibrary
 from antiphon.runtime.recording.recorder import Recorder
 from antiphon.runtime.recording.spool import SpoolLimits
 from antiphon.runtime.registry import ModelRegistry, ServedModel
+from antiphon.runtime.reload import LoadConfig, hide_folders, invalid_configuration, load_again, log_report
 from antiphon.runtime.rewriting.rewriter import Rewriter
 from antiphon.runtime.routing.features import RouteFeatures
-from antiphon.runtime.routing.router import Abilities, Router
+from antiphon.runtime.routing.router import Abilities, Route, Router
 from antiphon.runtime.scheduling.engine import QueuedEngine
 from antiphon.runtime.scheduling.local import LocalCoordinator
 from antiphon.runtime.speech.service import SpeechService
@@ -49,6 +52,7 @@ from antiphon.stores.base import Store
 from antiphon.stores.blobs import BlobStore
 from antiphon.stores.memory import MemoryStore
 from antiphon.stores.sql.store import SqlStore
+from antiphon.wire.http.reload import ModelProblem, ReloadReport
 
 HEARTBEAT_S = 2.0
 """How often the store is told that this server lives, and looked at whether it does."""
@@ -87,6 +91,7 @@ class Service:
         memory_budget: what WebSockets of the Responses API remember; it has the limits of `body_budget`.
         metrics: of this process.
         prompts: finds stored prompts.
+        config: in use; another one once it was read again.
         peers: the other processes of the server; None for a single one.
         recorder: records sessions; None with a store in memory, as nobody would find the recordings after a restart.
         recordings: the finished recordings.
@@ -99,8 +104,16 @@ class Service:
         ApiError: the configuration names an unknown engine, option or model, or a webhook has no secret.
     """
 
-    def __init__(self, config: Config, notice: Callable[[str], None], peers: PeerProcesses | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        notice: Callable[[str], None],
+        peers: PeerProcesses | None = None,
+        load: LoadConfig | None = None,
+    ) -> None:
         self.config = config
+        self._load = load
+        self._reload_lock = asyncio.Lock()
         self._notice = notice
         self.peers = peers
         self.is_ready = False
@@ -119,9 +132,7 @@ class Service:
         self.coordinator = LocalCoordinator(config.queue, config.workers, self.metrics, limits_s=_time_limits_s(config))
         self.registry = self._build_registry()
         self.router = build_router(config, self.registry, self.metrics, notice, self._can_do)
-        self.rewriter = Rewriter(
-            config.rewrites, lambda name: self.registry.find(name).engine, self.registry.has, self.metrics.count_rewrite
-        )
+        self.rewriter = self._build_rewriter(config, self.registry.has)
         requires_keys = True if self._is_exposed else config.server.require_keys
         self.keyring = Keyring(self.store.keys, requires_keys, new_allowance=peers.allowance if peers else None)
         self.client_secrets = ClientSecretIssuer(self.store.client_secrets, self.keyring)
@@ -258,6 +269,76 @@ class Service:
         await self.store.close()
         self._exit_stack.close()
 
+    @property
+    def can_reload(self) -> bool:
+        """Whether there is a configuration to read again."""
+        return self._load is not None
+
+    async def reload(self) -> ReloadReport:
+        """
+        Read the configuration again, in all processes of this server.
+
+        Raises:
+            ClientError: there is a mistake in it, and the one in use stays; or there is none to be read.
+        """
+        if self.peers is not None:
+            return await self.peers.reload()
+        async with self._reload_lock:
+            return await self._configure(await load_again(self._load))
+
+    async def configure(self, config: Config) -> ReloadReport:
+        """
+        Take over what can be changed of a configuration.
+
+        Raises:
+            ClientError: as `reload`.
+        """
+        async with self._reload_lock:
+            return await self._configure(config)
+
+    async def _configure(self, new: Config) -> ReloadReport:
+        changes = compare(self.config, new)
+        names = [entry.name for entry in new.models]
+        try:
+            check_fallbacks(new.models)
+            check_routing(new)
+            rewriter = self._build_rewriter(changes.config, lambda name: is_configured(name, names))
+            routes = await self._prepare_routes(new)
+            self.prompts.configure(new.prompts)
+        except ApiError as error:
+            raise invalid_configuration(error) from None
+        models = await self.registry.replace(
+            new.models, new.secrets, int(time.time()), self.config.server.drain_s, [route.name for route in new.routing]
+        )
+        # There is no `await` after the exchange of the models: no request finds the new ones with the old routes.
+        self.router.configure(routes)
+        self.config = changes.config
+        self.metrics.keep_upstreams(
+            {*(model.name for model in self.registry.all()), *(f"{view.model}/{view.name}" for view in self.registry.upstreams())}
+        )
+        if "rewrites" in changes.settings:
+            former_rewriter, self.rewriter = self.rewriter, rewriter
+            await former_rewriter.stop()
+        report = ReloadReport(
+            added=[*models.added],
+            changed=[*models.changed],
+            removed=[*models.removed],
+            problems=[ModelProblem(name=name, message=hide_folders(message)) for name, message in models.problems.items()],
+            settings=[*changes.settings],
+            restart=[*changes.restart],
+        )
+        log_report(report, models.problems)
+        return report
+
+    async def _prepare_routes(self, config: Config) -> Mapping[str, Route]:
+        try:
+            return await self.router.prepare(config.routing)
+        except ApiError as error:
+            raise ServerError(f"routing: {error.message}") from None
+
+    def _build_rewriter(self, config: Config, has_model: Callable[[str], bool]) -> Rewriter:
+        return Rewriter(config.rewrites, self.registry.find, has_model, self.metrics.count_rewrite)
+
     async def fail_orphans(self, suspects: Collection[str]) -> Collection[str]:
         """
         Fail the responses that another server left unfinished.
@@ -345,6 +426,17 @@ class Service:
         check_key_store(self.config)
 
 
+def check_routing(config: Config) -> None:
+    """
+    Check that the configured routes fit the models.
+
+    Raises:
+        ServerError: they don't; one line for each setting.
+    """
+    if problems := [*routing_problems(config.routing, (entry.name for entry in config.models))]:
+        raise ServerError("\n".join(problems))
+
+
 def build_router(
     config: Config, registry: ModelRegistry, metrics: Metrics, notice: Callable[[str], None], abilities: Abilities[ServedModel]
 ) -> Router[ServedModel]:
@@ -352,10 +444,9 @@ def build_router(
     The router of the configured routes.
 
     Raises:
-        ServerError: they don't fit the models; one line for each setting.
+        ServerError: as `check_routing`.
     """
-    if problems := [*routing_problems(config.routing, (entry.name for entry in config.models))]:
-        raise ServerError("\n".join(problems))
+    check_routing(config)
     vectors_file = config.home / "routing" / "examples.npz"
     return Router(config.routing, registry, abilities, metrics, config.models_dir, vectors_file, notice)
 

@@ -8,7 +8,7 @@ from starlette.types import ASGIApp
 from antiphon.errors import ApiError
 from antiphon.runtime.service import Service
 from antiphon.server import shared_address
-from antiphon.server.admin import docs_page, health, metrics, models, queue, recordings
+from antiphon.server.admin import docs_page, health, metrics, models, queue, recordings, reload
 from antiphon.server.audio import routes as audio
 from antiphon.server.chat import passed_on, routes as chat
 from antiphon.server.files import routes as files
@@ -47,6 +47,7 @@ def routes(service: Service) -> list[GuardedRoute]:
         recordings,
         metrics,
         queue,
+        reload,
         join,
         docs_page,
     )

@@ -179,6 +179,17 @@ def test_a_served_model_answers_until_ctrl_c_ends_it_quietly(serving, parrot):
     assert "Traceback" not in said
 
 
+def test_a_running_server_reads_its_file_again(serving, parrot, home):
+    file = home / "antiphon.toml"
+    file.write_text(file.read_text().replace('"parrot"', '"polly"'))
+    assert parrot("reload").out == "added    polly\nremoved  parrot\n"
+    assert parrot("ask", "Hello.", "--model", "polly").out == "You said: Hello.\n"
+    file.write_text(f"{file.read_text()}[[models]]\nname == 'b'\n")
+    result = parrot("reload", "--url", serving[1])
+    assert result.code == 1 and "(at line" in result.err
+    assert "The configuration stays as it was. antiphon.toml: is not valid TOML" in result.err
+
+
 def test_a_port_in_use_is_one_line_and_code_1(serving, parrot):
     result = parrot("serve", ANTIPHON_HOME="elsewhere")
     assert result.code == 1

@@ -1,6 +1,8 @@
 """Other models that answer where the one that was asked for can't."""
 
 import asyncio
+import gc
+import weakref
 
 import msgspec
 import pytest
@@ -12,6 +14,7 @@ from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import ConversationSettings, FunctionTool, JsonSchema, Sampling
 from antiphon.engines.scripted.engine import ScriptedEngine
 from antiphon.engines.scripted.script import Script
+from antiphon.errors import model_not_found
 from antiphon.runtime.balancing.suitability import adapt, fits, missing_ability
 from support.contracts.engines import Listener
 from support.engines.upstreams import HALF, Server, ask, closing, whole
@@ -33,11 +36,30 @@ def scripted(*lines, pace_ms=0, **capabilities):
     return ScriptedEngine(msgspec.convert({"answers": answers, "pace_ms": pace_ms}, Script), Capabilities(**capabilities))
 
 
+class Model:
+    """A model that answers in the place of another one."""
+
+    def __init__(self, engine):
+        self.engine = engine
+
+
+class Models:
+    """The models of these engines, by name; each can be removed."""
+
+    def __init__(self, **engines):
+        self.models = {name: Model(engine) for name, engine in engines.items()}
+
+    def find(self, name):
+        if name not in self.models:
+            raise model_not_found(name, self.models)
+        return self.models[name]
+
+
 async def heard_of(play, request=None, small=None, *, observer=None, **options):
     """What is heard of a request to a model whose two servers play so, and which has the fallback `small`."""
     small = small or scripted()
     options = {"fallback": ["small"], **options}
-    async with before_all(Server(play), Server(play), find={"small": small}.__getitem__, observer=observer, **options) as engine:
+    async with before_all(Server(play), Server(play), find=Models(small=small).find, observer=observer, **options) as engine:
         listener = Listener()
         async with engine.open(ConversationSettings(model="m"), listener) as conversation:
             conversation.send(request or ask())
@@ -120,7 +142,7 @@ def test_the_client_hears_what_the_model_it_asked_for_said():
 def test_a_client_that_leaves_while_another_model_answers_is_told_nothing_more():
     async def scenario():
         small = scripted({"text": "la ", "repeat": 1000}, pace_ms=5)
-        async with before_all(Server(refusing(503)), find={"small": small}.__getitem__, fallback=["small"]) as engine:
+        async with before_all(Server(refusing(503)), find=Models(small=small).find, fallback=["small"]) as engine:
             listener = Listener()
             async with engine.open(ConversationSettings(model="m"), listener) as conversation:
                 conversation.send(ask())
@@ -132,9 +154,43 @@ def test_a_client_that_leaves_while_another_model_answers_is_told_nothing_more()
     run(scenario)
 
 
+def test_a_fallback_that_was_removed_meanwhile_is_passed_over():
+    async def scenario():
+        models = Models(small=scripted(), last=scripted({"text": "last"}))
+        async with before_all(Server(refusing(503)), find=models.find, fallback=["small", "last"]) as engine:
+            del models.models["small"]
+            listener = Listener()
+            async with engine.open(ConversationSettings(model="m"), listener) as conversation:
+                conversation.send(ask())
+                await listener.end_of("resp_1")
+        assert text_of(listener.words) == "last"
+
+    run(scenario)
+
+
+def test_a_fallback_is_held_until_its_answer_has_ended():
+    async def scenario():
+        models = Models(small=scripted({"text": "la ", "repeat": 1000}, pace_ms=5))
+        holder = weakref.ref(models.models["small"])
+        async with before_all(Server(refusing(503)), find=models.find, fallback=["small"]) as engine:
+            listener = Listener()
+            async with engine.open(ConversationSettings(model="m"), listener) as conversation:
+                conversation.send(ask())
+                await listener.until(text_of)
+                models.models.clear()
+                gc.collect()
+                assert holder() is not None
+                conversation.send(commands.Cancel("resp_1"))
+                await listener.end_of("resp_1")
+        gc.collect()
+        assert holder() is None
+
+    run(scenario)
+
+
 def test_a_chain_of_fallbacks_reports_every_try():
     async def scenario():
-        async with before_all(Server(refusing(503)), find={"last": scripted()}.__getitem__, fallback=["last"], name="middle") as middle:
+        async with before_all(Server(refusing(503)), find=Models(last=scripted()).find, fallback=["last"], name="middle") as middle:
             words = await heard_of(refusing(500), None, middle)
         report = report_of(words)
         assert report.attempts[-1].model == "last"

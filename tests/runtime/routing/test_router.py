@@ -46,20 +46,24 @@ class Models:
         "gone": None,
     }
 
+    def __init__(self) -> None:
+        self.absent: set[str] = set()
+
     def find(self, name: str | None) -> Model:
-        if (name or "small") not in self.capabilities:
+        if not self.has(name or "small"):
             raise model_not_found(name or "", self.capabilities)
         return Model(name or "small")
 
     def has(self, name: str) -> bool:
-        return name in self.capabilities
+        return name in self.capabilities and name not in self.absent
 
 
 class Setting:
     """A router of one route, and what it has counted."""
 
     def __init__(self, folder: Path, embedder: WordEmbedder | None = None, **route: object) -> None:
-        models, self.metrics, self.embedder = Models(), Metrics(), embedder or WordEmbedder()
+        self.models = models = Models()
+        self.metrics, self.embedder = Metrics(), embedder or WordEmbedder()
         self.router: Router[Model] = Router(
             [RouteEntry.model_validate({"default": "small", **route})],
             models,
@@ -262,3 +266,75 @@ def test_the_header_is_short_printable_ascii(reason, number):
     assert header.isprintable()
     assert header.count('"') == 2
     assert header.endswith('"')
+
+
+def in_loop(scenario):
+    asyncio.run(scenario())
+
+
+def test_other_routes_decide_from_one_request_to_the_next_and_conversations_keep_their_models(tmp_path):
+    async def scenario():
+        setting = Setting(tmp_path, rules=[rule(has_tools=True, category="agent")], examples=EXAMPLES, threshold=0.2)
+        router = setting.router
+        await router.start()
+
+        async def choice(**features):
+            resolution = await router.resolve("auto", lambda: RouteFeatures(**features), RouteCaller())
+            return resolution.model.name, resolution.decision.category
+
+        assert await choice(has_tools=True, begins=("one",)) == ("large", "agent")
+        entry = RouteEntry.model_validate({"default": "small", "examples": EXAMPLES, "threshold": 0.2})
+        routes = await router.prepare([entry])
+        assert await choice(has_tools=True) == ("large", "agent"), "those before, until they are exchanged"
+        router.configure(routes)
+        assert await choice(has_tools=True, continues=("one",)) == ("large", "agent")
+        assert await choice(has_tools=True) == ("small", "general")
+        assert await choice(text="please fix this bug") == ("large", "code")
+        assert setting.embedder.texts.count("fix this bug") == 1, "it has its vector"
+        assert (await router.prepare([entry]))["auto"] is routes["auto"]
+        router.configure(await router.prepare([RouteEntry(default="small")]))
+        assert await choice(continues=("one",)) == ("small", "general"), "the route has that model no more"
+        await router.stop()
+
+    in_loop(scenario)
+
+
+def test_examples_may_come_with_a_later_configuration(tmp_path):
+    async def scenario():
+        setting = Setting(tmp_path)
+        await setting.router.start()
+        entry = RouteEntry.model_validate({"default": "small", "examples": EXAMPLES, "threshold": 0.2})
+        setting.router.configure(await setting.router.prepare([entry]))
+        resolution = await setting.router.resolve("auto", lambda: RouteFeatures(text="please fix this bug"), RouteCaller())
+        assert resolution.model.name == "large"
+        await setting.router.stop()
+
+    in_loop(scenario)
+
+
+def test_a_model_that_is_not_offered_is_passed_over(tmp_path):
+    rules = [rule("absent", "first"), rule("large", "second", has_tools=True)]
+    setting = Setting(tmp_path, default="absent", rules=rules)
+    assert setting.decide(RouteFeatures(has_tools=True))[:2] == ("large", "second")
+    assert setting.decide(RouteFeatures()) == ("large", "general", "No rule fits; the default model is not there")
+    with pytest.raises(ClientError, match="absent"):
+        Setting(tmp_path, default="absent").decide(RouteFeatures())
+
+
+def test_a_request_is_answered_by_a_model_that_was_there_when_it_came(tmp_path):
+    async def scenario():
+        embedder = WordEmbedder(is_held=True)
+        setting = Setting(tmp_path, embedder, examples=EXAMPLES, threshold=0.2, timeout_ms=10_000)
+        embedder.release.set()
+        await setting.router.start()
+        embedder.release.clear()
+        async with asyncio.TaskGroup() as tasks:
+            asked = tasks.create_task(setting.router.resolve("auto", lambda: RouteFeatures(text="please fix this bug"), RouteCaller()))
+            while "please fix this bug" not in embedder.texts:  # noqa: ASYNC110 - nothing else says that it waits
+                await asyncio.sleep(0)
+            setting.models.absent = {"small", "large"}
+            embedder.release.set()
+        assert asked.result().model.name == "large"
+        await setting.router.stop()
+
+    in_loop(scenario)

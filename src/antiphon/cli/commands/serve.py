@@ -1,14 +1,16 @@
 """`antiphon serve`."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from antiphon import __version__, errors
 from antiphon.cli.common import checks, lazy, log, settings, upstreams, weights
 from antiphon.cli.common.flags import ConfigFlag, ShellParameter
-from antiphon.cli.common.shell import align_columns
+from antiphon.cli.common.shell import Shell, align_columns
 from antiphon.cli.common.upstreams import LISTING_ENGINES
-from antiphon.config.load import Config, ModelEntry
+from antiphon.config import load as config_files
+from antiphon.config.load import Config, ModelEntry, with_secrets
 from antiphon.runtime.access.keys import KeyAccess
 from antiphon.runtime.speech import service
 
@@ -40,7 +42,8 @@ def serve(
         port: port to listen on; by default as configured, or 8642; 0 takes a free one.
         processes: how many processes share the work; by default as configured, or 1.
     """
-    loaded_config = settings.load(shell, file, {"server.host": host, "server.port": port, "server.processes": processes})
+    flags: dict[str, object] = {"server.host": host, "server.port": port, "server.processes": processes}
+    loaded_config = settings.load(shell, file, flags)
     is_alone = loaded_config.config.server.processes == 1
     # Several processes each check the store themselves: the one that starts them should load no database driver.
     checks.raise_usage_error(checks.store_problems(loaded_config.config) if is_alone else checks.process_problems(loaded_config.config))
@@ -51,7 +54,19 @@ def serve(
         # The supervisor must not load the server, which only its processes need.
         run = lazy.run.serve if is_alone else lazy.supervisor.serve
         with upstreams.note_unreachable(config, lambda note: notice(f"{note}; its models work as soon as it answers")):
-            run(config, on_ready=lambda base_url, access: shell.say(greeting(config, base_url, shell.name, access)), notice=notice)
+            on_ready = lambda base_url, access: shell.say(greeting(config, base_url, shell.name, access))  # noqa: E731
+            run(config, on_ready=on_ready, notice=notice, load=lambda: _load_again(config, file, flags, shell))
+
+
+def _load_again(running_config: Config, file: Path | None, flags: Mapping[str, object], shell: Shell) -> Config:
+    """
+    The configuration, read again. Where it names no models, those that are served stay.
+
+    Raises:
+        ConfigError: there is a mistake in it.
+    """
+    config = config_files.load(flags, file, shell.environ, shell.cwd).config
+    return config if config.models else with_secrets(config.model_copy(update={"models": running_config.models}), config.secrets)
 
 
 def _speech_problem(config: Config, program: str) -> str | None:

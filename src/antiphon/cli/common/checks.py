@@ -9,10 +9,11 @@ from antiphon.cli.common.shell import UsageError
 from antiphon.config.load import Config, ModelEntry
 from antiphon.config.rewrites import rewrite_problems
 from antiphon.config.routing import routing_problems
-from antiphon.engine_api.engine import BuildContext, Engine
+from antiphon.engine_api.engine import BuildContext
 from antiphon.errors import ServerError
 from antiphon.installation import missing_modules
 from antiphon.runtime.balancing.build import build_engine, fallback_problems
+from antiphon.runtime.balancing.fallback_engine import FallbackModel
 from antiphon.runtime.webhooks.endpoint import build_endpoints
 from antiphon.weights import catalogue, fetch, verify
 
@@ -95,14 +96,14 @@ def model_problems(config: Config, notice: Callable[[str], None] = lambda _line:
             yield problem if f"'{entry.name}'" in problem else f"Model '{entry.name}': {problem}"
 
 
-def _find_no_engine(name: str) -> Engine:
+def _find_no_model(name: str) -> FallbackModel:
     raise LookupError(name)  # nothing is answered here
 
 
 def _model_problem(entry: ModelEntry, config: Config, notice: Callable[[str], None]) -> str | None:
     context = BuildContext(weights_folder=config.models_dir, base_folder=entry.origin_folder, secrets=config.secrets, notice=notice)
     try:
-        build_engine(entry, context, _find_no_engine)
+        build_engine(entry, context, _find_no_model)
     except ServerError as error:
         return error.message
     path = entry.options.get("path") if entry.engine == "local" else None

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import structs
 
 from antiphon.config.load import ModelEntry
-from antiphon.engine_api.engine import BuildContext, Engine, NullObserver, UpstreamObserver
+from antiphon.engine_api.engine import Build, BuildContext, Engine, NullObserver, UpstreamObserver
 from antiphon.errors import ServerError, did_you_mean, quote_list
 from antiphon.runtime.balancing.balanced_engine import BalancedEngine
-from antiphon.runtime.balancing.fallback_engine import FallbackEngine, FindEngine
+from antiphon.runtime.balancing.fallback_engine import FallbackEngine, FindModel
 from antiphon.runtime.balancing.options import (
     OWN_LIMIT_KEYS,
     BalanceOptions,
@@ -22,6 +22,8 @@ from antiphon.runtime.balancing.options import (
 )
 from antiphon.runtime.balancing.upstreams import ModelUpstream, RoutingObserver, UpstreamPool
 from antiphon.runtime.core.engine_types import load_builder
+
+FindBuilder = Callable[[str], Build]
 
 _DEFAULT_QUEUE = 1024  # as `engines.upstream.client.UpstreamOptions` has them
 _DEFAULT_QUEUE_S = 60.0
@@ -63,33 +65,44 @@ class _UpstreamErrors(NullObserver):
         self._observer.on_upstream_mend(self._name, kind)
 
 
-def build_engine(entry: ModelEntry, context: BuildContext, find: FindEngine, observer: RoutingObserver = NULL_ROUTING_OBSERVER) -> Engine:
+def build_engine(
+    entry: ModelEntry,
+    context: BuildContext,
+    find: FindModel,
+    observer: RoutingObserver = NULL_ROUTING_OBSERVER,
+    find_builder: FindBuilder = load_builder,
+) -> Engine:
     """
     The engine of a model, not yet started.
 
     Args:
-        find: finds the engines of its fallbacks, once all are built.
+        find: finds its fallbacks, once all are built.
+        find_builder: loads what builds an engine of that name.
 
     Raises:
         ServerError: an option is unknown, missing or wrong.
     """
     if not is_routed(entry.options):
-        return load_builder(entry.engine)(entry.name, entry.options, context)
+        return find_builder(entry.engine)(entry.name, entry.options, context)
     options = parse_balance(entry.name, entry.engine, entry.options)
     if "upstreams" in entry.options:
-        engine = _build_balanced(entry, options, context, observer)
+        engine = _build_balanced(entry, options, context, observer, find_builder)
     else:
-        engine = load_builder(entry.engine)(entry.name, engine_options(entry.options), context)
+        engine = find_builder(entry.engine)(entry.name, engine_options(entry.options), context)
     return FallbackEngine(entry.name, engine, options, find, observer) if options.fallback else engine
 
 
-def _build_balanced(entry: ModelEntry, options: BalanceOptions, context: BuildContext, observer: RoutingObserver) -> Engine:
+def _build_balanced(
+    entry: ModelEntry, options: BalanceOptions, context: BuildContext, observer: RoutingObserver, find_builder: FindBuilder
+) -> Engine:
     tables = parse_upstreams(entry.name, entry.options)
     if entry.engine == "chat" and len(tables) > 1:
         # Only a stream shows that its server is at work, and only what is held back of it can be begun again elsewhere.
         tables = [structs.replace(table, options={"always_stream": True} | table.options) for table in tables]
     upstreams = [
-        ModelUpstream(entry.name, _build_upstream(entry, table, index, context), table.limits, options, observer, time.monotonic)
+        ModelUpstream(
+            entry.name, _build_upstream(entry, table, index, context, find_builder), table.limits, options, observer, time.monotonic
+        )
         for index, table in enumerate(tables)
     ]
     max_waiting = max(int(table.options.get("queue", _DEFAULT_QUEUE)) for table in tables)
@@ -103,12 +116,12 @@ def _build_balanced(entry: ModelEntry, options: BalanceOptions, context: BuildCo
     )
 
 
-def _build_upstream(entry: ModelEntry, table: UpstreamTable, index: int, context: BuildContext) -> Engine:
+def _build_upstream(entry: ModelEntry, table: UpstreamTable, index: int, context: BuildContext, find_builder: FindBuilder) -> Engine:
     label = f"{entry.name}/{table.limits.name}"
     notice: Callable[[str], None] = lambda line: context.notice(f"Upstream '{table.limits.name}': {line}")  # noqa: E731
     own_context = structs.replace(context, observer=_UpstreamErrors(label, context.observer), notice=notice, has_alternatives=True)
     try:
-        return load_builder(entry.engine)(entry.name, table.options, own_context)
+        return find_builder(entry.engine)(entry.name, table.options, own_context)
     except ServerError as error:
         message = error.message.replace("are wrong: ", f"are wrong: in `upstreams[{index}]`: ", 1)
         error.message = _UNKNOWN_FIELD.sub(lambda match: match[0] + did_you_mean(match[1], OWN_LIMIT_KEYS), message)

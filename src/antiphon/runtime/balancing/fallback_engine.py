@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import cast
+from typing import Protocol, cast
 
 from msgspec import structs
 
@@ -13,6 +13,7 @@ from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import CountingEngine, Deliver, Engine, EngineConversation, ListingEngine
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engine_api.token_estimate import estimate_input_tokens
+from antiphon.errors import ClientError
 from antiphon.offload import offload
 from antiphon.runtime.balancing.conversation import BalancedRequest, Request, RoutedConversation
 from antiphon.runtime.balancing.failures import CONSEQUENCES, FallbackReason, classify
@@ -20,8 +21,17 @@ from antiphon.runtime.balancing.options import BalanceOptions
 from antiphon.runtime.balancing.suitability import adapt, fits, missing_ability, missing_relay_ability
 from antiphon.runtime.balancing.upstreams import RoutingObserver
 
-FindEngine = Callable[[str], Engine]
-"""The engine of the model of that name; it is there, as that was checked at the start."""
+
+class FallbackModel(Protocol):
+    """A model that answers in the place of another one."""
+
+    @property
+    def engine(self) -> Engine:
+        """It answers requests."""
+
+
+FindModel = Callable[[str], FallbackModel]
+"""The model of that name; raises `ClientError` if there is none, as it may have been removed since it was configured."""
 
 
 class FallbackEngine:
@@ -31,10 +41,10 @@ class FallbackEngine:
     Args:
         model: the configured name of its own model.
         engine: of its own model; it is stopped with this one.
-        find: finds the engines of the others.
+        find: finds the others.
     """
 
-    def __init__(self, model: str, engine: Engine, options: BalanceOptions, find: FindEngine, observer: RoutingObserver) -> None:
+    def __init__(self, model: str, engine: Engine, options: BalanceOptions, find: FindModel, observer: RoutingObserver) -> None:
         self.engine = engine
         self._model = model
         self._options = options
@@ -81,14 +91,17 @@ class FallbackEngine:
             reason = CONSEQUENCES[classify(failure)].fallback
             if reason is None or reason not in self._options.fallback_on:
                 break
-            engine = self._find(name)
-            command = await self._suitable_command(request.command, engine.capabilities, reason)
+            try:
+                model = self._find(name)  # held for the whole attempt, as its engine stops once nobody holds it
+            except ClientError:
+                continue
+            command = await self._suitable_command(request.command, model.engine.capabilities, reason)
             if command is None:
                 continue
             request.fallback_reason = reason
             request.report_retry()
             settings = structs.replace(request.settings, model=name)
-            one = await request.attempt(engine, settings, command, (name, ""), functools.partial(self._report, name, reason))
+            one = await request.attempt(model.engine, settings, command, (name, ""), functools.partial(self._report, name, reason))
             failure = one.end if isinstance(one.end, events.ResponseFailed) and not one.is_delivered else None
             if failure is None:
                 break

@@ -6,7 +6,7 @@ A token changes one integer at most; everything else is counted once per request
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct, structs
@@ -236,6 +236,11 @@ class Metrics:
 
     def on_upstream_outstanding(self, name: str, count: int) -> None:
         self.upstream_outstanding[name] = count
+
+    def keep_upstreams(self, names: Collection[str]) -> None:
+        """Show the state of these upstreams only, as the others were removed."""
+        self.upstreams = {name: state for name, state in self.upstreams.items() if name in names}
+        self.upstream_outstanding = {name: count for name, count in self.upstream_outstanding.items() if name in names}
 
     def on_fallback(self, model: str, fallback: str, reason: str) -> None:
         self.fallbacks[model, fallback, reason] += 1

@@ -19,10 +19,15 @@ from antiphon.runtime.access.keys import KeyAccess
 from antiphon.runtime.access.rate_limits import LimitKind, LimitState
 from antiphon.runtime.core.metrics import Snapshot
 from antiphon.subprocesses import resolve
+from antiphon.wire.http.reload import ReloadReport
 from antiphon.wire.internal.failure import Failure
 
 REPLY_TIMEOUT_S = 5.0
 """Time limit for a reply; the other end is on the same machine and does nothing that takes long."""
+
+
+RELOAD_TIMEOUT_S = 900.0
+"""Time limit for a reload, in which models are loaded."""
 
 
 class _Message(Struct, tag=True, array_like=True):
@@ -172,6 +177,28 @@ class ServerTotals(_Message):
     gone_cpu_s: float
 
 
+class RequestReload(_Message):
+    """Request to the supervisor: have all processes read the configuration again. Answered by `ReloadResult`."""
+
+
+class NewConfiguration(_Message):
+    """
+    Request to a process: a new configuration. Answered by `ReloadResult`.
+
+    Attributes:
+        config: as in `ProcessSetup`.
+    """
+
+    config: bytes
+
+
+class ReloadResult(_Message):
+    """Reply to both: what changed, or why nothing did."""
+
+    report: ReloadReport | None
+    failure: Failure | None = None
+
+
 SupervisorMessage: TypeAlias = (
     ProcessSetup
     | ProcessNumbers
@@ -193,6 +220,9 @@ SupervisorMessage: TypeAlias = (
     | ProcessSnapshot
     | GetTotals
     | ServerTotals
+    | RequestReload
+    | NewConfiguration
+    | ReloadResult
 )
 
 

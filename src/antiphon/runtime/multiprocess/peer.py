@@ -4,10 +4,12 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+from antiphon.errors import ServerError
 from antiphon.records import KeyRecord
 from antiphon.runtime.access.rate_limits import Allowance, LimitKind, LimitState
 from antiphon.runtime.core.metrics import Snapshot
 from antiphon.runtime.multiprocess.link import (
+    RELOAD_TIMEOUT_S,
     AddTokens,
     BeginRequest,
     BeginStream,
@@ -16,11 +18,14 @@ from antiphon.runtime.multiprocess.link import (
     GetTotals,
     LimitVerdict,
     ProcessIdle,
+    ReloadResult,
+    RequestReload,
     ServerTotals,
     StopResponse,
     SupervisorLink,
     SupervisorMessage,
 )
+from antiphon.wire.http.reload import ReloadReport
 
 
 class PeerProcesses:
@@ -63,6 +68,19 @@ class PeerProcesses:
         reply = await self._link.request(GetTotals(own))
         assert isinstance(reply, ServerTotals)
         return reply
+
+    async def reload(self) -> ReloadReport:
+        """
+        Have all processes read the configuration again.
+
+        Raises:
+            ApiError: as `Service.reload`; or the supervisor doesn't answer.
+        """
+        reply = await self._link.request(RequestReload(), RELOAD_TIMEOUT_S)
+        assert isinstance(reply, ReloadResult)
+        if reply.report is None:
+            raise reply.failure.to_error() if reply.failure is not None else ServerError("The configuration could not be read again.")
+        return reply.report
 
 
 class SharedAllowance:

@@ -6,7 +6,7 @@ from antiphon.config.rewrites import RewriteEntry
 from antiphon.engine_api.engine import Engine
 from antiphon.errors import ServerError
 from antiphon.runtime.rewriting.engine import CountRewrite, RewritingEngine
-from antiphon.runtime.rewriting.rewrites import Rewrite
+from antiphon.runtime.rewriting.rewrites import FindModel, Rewrite
 from antiphon.runtime.rewriting.rule_pool import RulePool
 
 
@@ -15,7 +15,7 @@ class Rewriter:
     Puts rewrites around engines, for the answers that they are configured for.
 
     Args:
-        find_engine: the engine of a model's name.
+        find_model: the model of a name.
         has_model: whether there is a model of that name.
         count: counts each rewrite.
 
@@ -26,7 +26,7 @@ class Rewriter:
     def __init__(
         self,
         entries: Sequence[RewriteEntry],
-        find_engine: Callable[[str], Engine],
+        find_model: FindModel,
         has_model: Callable[[str], bool],
         count: CountRewrite,
     ) -> None:
@@ -34,7 +34,7 @@ class Rewriter:
             if entry.model is not None and not has_model(entry.model):
                 raise ServerError(f"The rewrite '{entry.name}' is to be done by the model '{entry.model}', which is not configured.")
         self._rule_pool = RulePool()
-        self._rewrites = [Rewrite(entry, self._rule_pool, find_engine) for entry in entries]
+        self._rewrites = [Rewrite(entry, self._rule_pool, find_model) for entry in entries]
         self._count = count
 
     def is_for(self, models: Sequence[str], key_id: str = "") -> bool:

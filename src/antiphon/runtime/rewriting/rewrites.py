@@ -1,7 +1,7 @@
 """One rewrite of a text, as the configuration describes it."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -9,6 +9,7 @@ from antiphon.config.rewrites import RewriteEntry
 from antiphon.engine_api import commands, events, history
 from antiphon.engine_api.engine import Engine
 from antiphon.engine_api.options import ConversationSettings
+from antiphon.errors import ApiError
 from antiphon.runtime.language import MAX_CHARS, certain_language
 from antiphon.runtime.rewriting.annotations import move_by_edits, move_by_words
 from antiphon.runtime.rewriting.ask_model import Ask, Reply, ask_other, read_reply, rewrite_request
@@ -46,18 +47,30 @@ class Answer(Struct, frozen=True, kw_only=True):
     add_usage: Callable[[events.Usage], None]
 
 
+class RewritingModel(Protocol):
+    """A model that may rewrite."""
+
+    @property
+    def engine(self) -> Engine:
+        """It answers requests."""
+
+
+FindModel = Callable[[str], RewritingModel]
+"""The model of a name; raises `ApiError` where there is none."""
+
+
 class Rewrite:
     """
     A rewrite.
 
     Args:
-        find_engine: the engine of a model's name.
+        find_model: the model of a name.
     """
 
-    def __init__(self, entry: RewriteEntry, rules: RulePool, find_engine: Callable[[str], Engine]) -> None:
+    def __init__(self, entry: RewriteEntry, rules: RulePool, find_model: FindModel) -> None:
         self.entry = entry
         self._rules = rules
-        self._find_engine = find_engine
+        self._find_model = find_model
 
     def is_for(self, models: Sequence[str], key_id: str) -> bool:
         """Whether it is for answers of a model, under any of its names, to this key."""
@@ -104,7 +117,8 @@ class Rewrite:
     async def _ask_model(self, text: str, answer: Answer) -> str:
         entry = self.entry
         is_same = entry.model is None or entry.model == answer.settings.model
-        engine = answer.engine if is_same else self._find_engine(entry.model or "")
+        model = answer if is_same else self._other_model(entry.model or "")  # held to the end, as it may be removed meanwhile
+        engine = model.engine
         settings = ConversationSettings(model=entry.model or "", tenant=answer.settings.tenant, key_id=answer.settings.key_id)
         ask = answer.ask if is_same else ask_other(engine, settings)
         language = self._target_language(answer.request) if entry.kind == "language" else None
@@ -118,6 +132,12 @@ class Rewrite:
         if language is not None and certain_language(content) not in (None, language):
             raise RewriteFailed(f"the model did not write in the language '{language}'")
         return content
+
+    def _other_model(self, name: str) -> RewritingModel:
+        try:
+            return self._find_model(name)
+        except ApiError as error:
+            raise RewriteFailed(error.message) from None
 
     def _target_language(self, request: commands.Respond) -> str | None:
         """

@@ -3,6 +3,8 @@ Chooses the model of a request that names a route: what its conversation has had
 the default.
 """
 
+import asyncio
+import contextlib
 import hashlib
 import importlib
 import time
@@ -10,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import structlog
@@ -18,7 +21,7 @@ from msgspec import Struct
 from antiphon.config.routing import EMBEDDING_MODEL, RouteEntry
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.routing import RouteDecision
-from antiphon.errors import ApiError, ServerError
+from antiphon.errors import ApiError, ClientError, ServerError
 from antiphon.installation import install_hint, missing_modules
 from antiphon.offload import offload
 from antiphon.runtime.core.metrics import Metrics
@@ -143,7 +146,7 @@ class _Verdict(NamedTuple):
     problem: str | None = None
 
 
-class _Route:
+class Route:
     """One configured name, ready to decide."""
 
     def __init__(self, entry: RouteEntry) -> None:
@@ -225,7 +228,7 @@ class Router(Generic[ModelT]):
         new_embedder: "Callable[[], TextEmbedder] | None" = None,
         now: Callable[[], datetime] = lambda: datetime.now().astimezone(),
     ) -> None:
-        self._routes = {entry.name: _Route(entry) for entry in entries}
+        self._routes: Mapping[str, Route] = {entry.name: Route(entry) for entry in entries}
         self._models = models
         self._abilities = abilities
         self._metrics = metrics
@@ -253,25 +256,58 @@ class Router(Generic[ModelT]):
         Raises:
             ServerError: the embedding model is not there, or numpy is not installed.
         """
-        routes = [route for route in self._routes.values() if route.entry.examples]
-        if not routes:
+        await self._classify_by_examples(self._routes)
+
+    async def prepare(self, entries: Sequence[RouteEntry]) -> Mapping[str, Route]:
+        """
+        Routes that are ready to decide, by name; one that is configured as before is the same.
+
+        Raises:
+            ServerError: as `start`.
+        """
+        same = {name: route for name, route in self._routes.items() if route.entry in entries}
+        new = {entry.name: Route(entry) for entry in entries if entry.name not in same}
+        routes = {entry.name: same.get(entry.name) or new[entry.name] for entry in entries}
+        await self._classify_by_examples(routes)
+        return routes
+
+    def configure(self, routes: Mapping[str, Route]) -> None:
+        """Decide by these routes from now on. Conversations keep their models where a route still has them."""
+        self._routes = routes
+
+    async def _classify_by_examples(self, all_routes: Mapping[str, Route]) -> None:
+        routes = [route for route in all_routes.values() if route.entry.examples]
+        if not routes or (self._vectors is not None and all(route.classifier is not None for route in routes)):
             return
         if missing_modules(("numpy",)):
             raise ServerError(f"`routing.examples` needs numpy, which is not installed. {install_hint('embeddings')}")
-        classifier = importlib.import_module("antiphon.runtime.routing.classifier")  # numpy takes 100 ms to load
-        embedder = self._new_embedder() if self._new_embedder else classifier.new_embedder(self._weights / EMBEDDING_MODEL)
-        self._vectors = vectors = classifier.TextVectors(embedder, self._vectors_file, self._notice)
-        await vectors.start()
+        # In threads, as a server that runs goes on meanwhile: numpy takes 100 ms to load, and many examples take as long to learn.
+        classifier = await asyncio.to_thread(importlib.import_module, "antiphon.runtime.routing.classifier")
+        vectors = await self._start_vectors(classifier)
         texts = [classified_text(text) for route in routes for entry in route.entry.examples for text in entry.texts]
         vector_by_text = await vectors.of_examples(texts)
-        for route in routes:
+        for route in (route for route in routes if route.classifier is None):
             by_category: dict[str, list[str]] = {}
             for entry in route.entry.examples:
                 by_category.setdefault(entry.category, []).extend(classified_text(text) for text in entry.texts)
             vectors_by_category = {
                 category: classifier.stack([vector_by_text[text] for text in each]) for category, each in by_category.items()
             }
-            route.classifier = classifier.ExampleClassifier(vectors_by_category, route.entry.threshold, route.entry.margin)
+            route.classifier = await asyncio.to_thread(
+                classifier.ExampleClassifier, vectors_by_category, route.entry.threshold, route.entry.margin
+            )
+
+    async def _start_vectors(self, classifier: ModuleType) -> "TextVectors":
+        if self._vectors is None:
+            embedder = self._new_embedder() if self._new_embedder else classifier.new_embedder(self._weights / EMBEDDING_MODEL)
+            vectors: TextVectors = classifier.TextVectors(embedder, self._vectors_file, self._notice)
+            try:
+                await vectors.start()
+            except BaseException:
+                await vectors.stop()
+                raise
+            self._vectors = vectors
+        return self._vectors
 
     async def stop(self) -> None:
         """Stop the classifier; idempotent."""
@@ -297,9 +333,10 @@ class Router(Generic[ModelT]):
         if route is None:
             return Resolution(self._models.find(name))
         started_at = time.perf_counter()
+        models = self._models_of(route)  # held, as a reload may replace them while this waits
         facts = RouteFacts(await offload(size_bytes, features), caller, self._now())
-        choice = self._choose_quickly(route, facts) or self._choose_by(route, facts, await self._classify(route, facts))
-        return self._resolution(route, facts, choice, started_at)
+        choice = self._choose_quickly(route, facts, models) or self._choose_by(route, facts, models, await self._classify(route, facts))
+        return self._resolution(route, facts, models, choice, started_at)
 
     def resolve_session(self, name: str | None, features: Callable[[], RouteFeatures], caller: RouteCaller) -> Resolution[ModelT]:
         """
@@ -312,9 +349,10 @@ class Router(Generic[ModelT]):
         if route is None:
             return Resolution(self._models.find(name))
         started_at = time.perf_counter()
+        models = self._models_of(route)
         facts = RouteFacts(features(), caller, self._now())
-        choice = self._choose_quickly(route, facts) or self._choose_by(route, facts, _Verdict())
-        return self._resolution(route, facts, choice, started_at)
+        choice = self._choose_quickly(route, facts, models) or self._choose_by(route, facts, models, _Verdict())
+        return self._resolution(route, facts, models, choice, started_at)
 
     def restore(self, decision: RouteDecision) -> Resolution[ModelT]:
         """
@@ -334,12 +372,13 @@ class Router(Generic[ModelT]):
         """
         route = self._routes[name]
         started_at = time.perf_counter()
+        models = self._models_of(route)
         facts = RouteFacts(features, caller, self._now())
-        choice = self._choose_quickly(route, facts)
+        choice = self._choose_quickly(route, facts, models)
         verdict = _Verdict() if choice else await self._classify(route, facts, PATIENT_S)
-        choice = choice or self._choose_by(route, facts, verdict)
+        choice = choice or self._choose_by(route, facts, models, verdict)
         ms = 1000 * (time.perf_counter() - started_at)
-        problems = {model: self._problem(model, features) for model in route.models}
+        problems = {model: self._problem(models.get(model), features) for model in route.models}
         trials = [
             RuleTrial(rule.number, rule.rule.model, rule.rule.category, tuple(rule.observe(facts)), problems[rule.rule.model])
             for rule in route.rules
@@ -350,28 +389,28 @@ class Router(Generic[ModelT]):
 
     # How it is decided
 
-    def _choose_quickly(self, route: _Route, facts: RouteFacts) -> ModelChoice | None:
+    def _choose_quickly(self, route: Route, facts: RouteFacts, models: Mapping[str, ModelT]) -> ModelChoice | None:
         """What needs no classifier; None where neither the conversation nor a rule decides."""
-        return self._choose_again(route, facts) or self._choose_by_rule(route, facts)
+        return self._choose_again(route, facts, models) or self._choose_by_rule(route, facts, models)
 
-    def _choose_again(self, route: _Route, facts: RouteFacts) -> ModelChoice | None:
+    def _choose_again(self, route: Route, facts: RouteFacts, models: Mapping[str, ModelT]) -> ModelChoice | None:
         features = facts.features
         if route.entry.stick == "none":
             return None
         earlier = self._sticky.find(route.entry.name, facts.caller.tenant, features.continues)
         if earlier is None and features.answered_by is not None:
             earlier = features.answered_by, "general"
-        if earlier is None or earlier[0] not in route.models or self._problem(earlier[0], features):
+        if earlier is None or earlier[0] not in route.models or self._problem(models.get(earlier[0]), features):
             return None
         return ModelChoice(*earlier, "conversation", "The conversation began with this model")
 
-    def _choose_by_rule(self, route: _Route, facts: RouteFacts) -> ModelChoice | None:
+    def _choose_by_rule(self, route: Route, facts: RouteFacts, models: Mapping[str, ModelT]) -> ModelChoice | None:
         for rule in route.rules:
-            if (reason := rule.reason_to_fit(facts)) is not None and self._problem(rule.rule.model, facts.features) is None:
+            if (reason := rule.reason_to_fit(facts)) is not None and self._problem(models.get(rule.rule.model), facts.features) is None:
                 return ModelChoice(rule.rule.model, rule.rule.category, "rule", reason, rule.number)
         return None
 
-    async def _classify(self, route: _Route, facts: RouteFacts, timeout_s: float | None = None) -> _Verdict:
+    async def _classify(self, route: Route, facts: RouteFacts, timeout_s: float | None = None) -> _Verdict:
         if route.classifier is None or self._vectors is None:
             return _Verdict()
         if not (text := classified_text(facts.features.text)):
@@ -387,7 +426,7 @@ class Router(Generic[ModelT]):
         scores = route.classifier.scores(vector)
         return _Verdict(scores, route.classifier.choose(scores))
 
-    def _choose_by(self, route: _Route, facts: RouteFacts, verdict: _Verdict) -> ModelChoice:
+    def _choose_by(self, route: Route, facts: RouteFacts, models: Mapping[str, ModelT], verdict: _Verdict) -> ModelChoice:
         """The model of the category that the classifier found, or the default."""
         reason = "No rule fits"
         if verdict.problem:
@@ -395,26 +434,38 @@ class Router(Generic[ModelT]):
         elif verdict.best is not None:
             category, score = verdict.best
             model = route.model_by_category[category]
-            if (problem := self._problem(model, facts.features)) is None:
+            if (problem := self._problem(models.get(model), facts.features)) is None:
                 return ModelChoice(model, category, "classifier", f"Similar to the examples of {category} ({score:.2f})")
             reason = f"Similar to the examples of {category}, whose model {problem}"
         elif verdict.scores:
             category, score = verdict.scores[0]
             reason += f", and no examples are similar enough ({category}: {score:.2f})"
-        if (problem := self._problem(route.entry.default, facts.features)) is None:
+        if (problem := self._problem(models.get(route.entry.default), facts.features)) is None:
             return ModelChoice(route.entry.default, "general", "default", f"{reason}; default model")
         for model in route.models:
-            if self._problem(model, facts.features) is None:
+            if self._problem(models.get(model), facts.features) is None:
                 return ModelChoice(model, "general", "default", f"{reason}; the default model {problem}")
         return ModelChoice(route.entry.default, "general", "default", f"{reason}; no model fits better than the default, which {problem}")
 
-    def _problem(self, model: str, features: RouteFeatures) -> str | None:
+    def _models_of(self, route: Route) -> dict[str, ModelT]:
+        """The models of a route by name, without those that could not be started when they were configured."""
+        models: dict[str, ModelT] = {}
+        for name in route.models:
+            with contextlib.suppress(ClientError):
+                models[name] = self._models.find(name)
+        return models
+
+    def _problem(self, model: ModelT | None, features: RouteFeatures) -> str | None:
         """Why a model can't answer; None if it can."""
-        return missing_ability(features, self._abilities(self._models.find(model), features))
+        return "is not there" if model is None else missing_ability(features, self._abilities(model, features))
 
     # How it is told
 
-    def _resolution(self, route: _Route, facts: RouteFacts, choice: ModelChoice, started_at: float) -> Resolution[ModelT]:
+    def _resolution(
+        self, route: Route, facts: RouteFacts, models: Mapping[str, ModelT], choice: ModelChoice, started_at: float
+    ) -> Resolution[ModelT]:
+        if (model := models.get(choice.model)) is None:
+            model = self._models.find(choice.model)  # it says that there is none
         entry, features = route.entry, facts.features
         if entry.stick == "conversation":
             self._sticky.remember(entry.name, facts.caller.tenant, features.begins, choice.model, choice.category)
@@ -431,7 +482,7 @@ class Router(Generic[ModelT]):
             routing_ms=round(1000 * (time.perf_counter() - started_at), 1),
         )
         decision = RouteDecision(model=choice.model, category=choice.category, reasoning=choice.reason)
-        return Resolution(self._models.find(choice.model), decision, {ROUTE_HEADER: route_header(choice)})
+        return Resolution(model, decision, {ROUTE_HEADER: route_header(choice)})
 
 
 def route_header(choice: ModelChoice) -> str:

@@ -14,6 +14,7 @@ from antiphon.link import StreamLinkTransport
 from antiphon.runtime.multiprocess.link import (
     AllProcessesIdle,
     GetSnapshot,
+    NewConfiguration,
     OperatorNotice,
     ProcessAlive,
     ProcessFailed,
@@ -21,6 +22,7 @@ from antiphon.runtime.multiprocess.link import (
     ProcessReady,
     ProcessSetup,
     ProcessSnapshot,
+    ReloadResult,
     SendReply,
     StopAtOnce,
     StopResponse,
@@ -31,6 +33,7 @@ from antiphon.runtime.multiprocess.peer import PeerProcesses
 from antiphon.server.processes.run import HttpServer, serve_on, tune_interpreter
 from antiphon.server.transport import logs
 from antiphon.subprocesses import take_parent_socket
+from antiphon.wire.internal.failure import Failure
 
 SETUP_TIMEOUT_S = 10.0
 """How long a process waits for its configuration."""
@@ -44,6 +47,7 @@ class ServerProcess:
         self._setup_message: asyncio.Future[ProcessSetup] = asyncio.get_running_loop().create_future()
         self._peers: PeerProcesses | None = None
         self._server: HttpServer | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> int:
         """Serve as the supervisor configures; returns the exit code."""
@@ -78,6 +82,11 @@ class ServerProcess:
                 self._peers.numbers[:] = numbers
             case GetSnapshot() if self._server is not None:
                 reply(ProcessSnapshot(self._server.service.metrics.snapshot()))
+            case NewConfiguration(packed_config) if self._server is not None:
+                # Like the link, it belongs to the process: only its end ends it.
+                task = asyncio.create_task(self._configure(self._server, packed_config, reply), name="reload")  # noqa: TID251
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
             case StopAtOnce() if self._server is not None:
                 self._server.hurry()
             case StopResponse(response_id) if self._server is not None:
@@ -86,6 +95,14 @@ class ServerProcess:
                 self._peers.are_idle = True
             case _:
                 pass
+
+    async def _configure(self, server: HttpServer, packed_config: bytes, reply: SendReply) -> None:
+        try:
+            report = await server.service.configure(config.unpack(packed_config))
+        except ApiError as error:
+            reply(ReloadResult(None, Failure.from_error(error)))
+        else:
+            reply(ReloadResult(report))
 
     def _on_link_lost(self) -> None:
         """The supervisor is gone: stop, because its restart needs the port and the home folder."""

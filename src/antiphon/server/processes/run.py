@@ -15,16 +15,18 @@ import uvicorn
 import uvloop
 
 from antiphon.config.load import Config
+from antiphon.errors import ApiError
 from antiphon.offload import SWITCH_INTERVAL_S
 from antiphon.runtime.access.keys import KeyAccess
 from antiphon.runtime.multiprocess.peer import PeerProcesses
+from antiphon.runtime.reload import LoadConfig
 from antiphon.runtime.service import Service
 from antiphon.server.app import build
 from antiphon.server.transport import logs
 from antiphon.server.transport.connection import ServerConnection
 from antiphon.server.transport.limits import ConnectionLimiter, raise_file_limit
 from antiphon.server.transport.listener import base_url, open_listener
-from antiphon.stop_signals import StopSignals, stop_signals
+from antiphon.stop_signals import StopSignals, has_terminal, stop_signals
 
 GRACEFUL_SHUTDOWN_S = 3
 """How long responses that are cut off at the deadline get to send their error."""
@@ -62,8 +64,11 @@ class HttpServer(uvicorn.Server):
         self._drain_s = settings.drain_s
         self._is_hurried = False
         self._stop_signals = StopSignals()
+        self._reloads_on_hangup = service.can_reload and service.peers is None and not has_terminal()
+        self._reload_tasks: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         self._on_ready()
 
@@ -87,12 +92,25 @@ class HttpServer(uvicorn.Server):
         Under a supervisor the first counts, and the supervisor says when to hurry: of two signals of a kind the kernel
         may deliver one, and systemd sends its own to every process (`KillMode=control-group`).
         """
+        if sig == signal.SIGHUP and self._reloads_on_hangup and not self.should_exit:
+            self._loop.call_soon_threadsafe(self._begin_reload)
+            return
         step = self._stop_signals.next_step(sig)
         is_hurry = step == "at_once" or (step == "finish" and self.should_exit)
         self.service.live_sessions.is_draining = True
         self.should_exit = True
         if is_hurry and self.service.peers is None:
             self.hurry()
+
+    def _begin_reload(self) -> None:
+        # It belongs to the server, which waits for it when it stops.
+        task = asyncio.create_task(self._reload(), name="reload")  # noqa: TID251
+        self._reload_tasks.add(task)
+        task.add_done_callback(self._reload_tasks.discard)
+
+    async def _reload(self) -> None:
+        with contextlib.suppress(ApiError):  # it was logged
+            await self.service.reload()
 
     def hurry(self) -> None:
         """Stop without waiting for requests under way; their clients are told, unless it is called again."""
@@ -115,6 +133,8 @@ class HttpServer(uvicorn.Server):
         """
         self.service.live_sessions.begin_drain()
         self.service.coordinator.close_queue()
+        for task in self._reload_tasks:
+            task.cancel()
         await self._wait_until_idle()
         if not self.force_exit:
             self.service.live_sessions.shut_down()
@@ -138,13 +158,20 @@ class HttpServer(uvicorn.Server):
         return not peers.are_idle
 
 
-def serve(config: Config, *, on_ready: Callable[[str, KeyAccess], None], notice: Callable[[str], None] = lambda _line: None) -> None:
+def serve(
+    config: Config,
+    *,
+    on_ready: Callable[[str, KeyAccess], None],
+    notice: Callable[[str], None] = lambda _line: None,
+    load: LoadConfig | None = None,
+) -> None:
     """
     Serve until a signal; requests under way are finished first.
 
     Args:
         on_ready: called with the base URL, and what requests need, once the server accepts.
         notice: takes lines for the operator.
+        load: reads the configuration again; None where it can't be.
 
     Raises:
         ApiError: the address is taken or not allowed, the store can't be used, or an engine can't start.
@@ -157,7 +184,7 @@ def serve(config: Config, *, on_ready: Callable[[str, KeyAccess], None], notice:
             on_ready(base_url(listener), server.service.keyring.access)
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve_on(listener, config, report_ready, notice))
+            runner.run(serve_on(listener, config, report_ready, notice, load=load))
 
 
 def tune_interpreter() -> None:
@@ -175,12 +202,13 @@ def tune_interpreter() -> None:
 
 
 @contextlib.contextmanager
-def background_server(config: Config, *, is_persistent: bool = False) -> Iterator[str]:
+def background_server(config: Config, *, is_persistent: bool = False, load: LoadConfig | None = None) -> Iterator[str]:
     """
     The same server in a thread, on a free loopback port.
 
     Args:
         is_persistent: whether it uses the configured store and keys; else its store is in memory, and it needs no key.
+        load: reads the configuration again.
 
     Yields:
         Its base URL.
@@ -190,17 +218,13 @@ def background_server(config: Config, *, is_persistent: bool = False) -> Iterato
     """
     logs.configure(config.logging)
     outcome: queue.SimpleQueue[HttpServer | BaseException] = queue.SimpleQueue()
-    server_settings = {"host": "127.0.0.1"} | ({} if is_persistent else {"require_keys": None})
-    store_settings = config.store if is_persistent else config.store.model_copy(update={"url": "memory"})
-    updates = {"store": store_settings, "server": config.server.model_copy(update=server_settings)}
-    if not is_persistent:  # it serves one command, which may need no speech
-        updates["speech"] = config.speech.model_copy(update={"warm_up": False})
-    local_config = config.model_copy(update=updates)
+    local_config = _local_config(config, is_persistent)
+    load_local = None if load is None else lambda: _local_config(load(), is_persistent)
 
     def run(listener: socket.socket) -> None:
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(serve_on(listener, local_config, outcome.put, lambda _line: None))
+                runner.run(serve_on(listener, local_config, outcome.put, lambda _line: None, load=load_local))
         except BaseException as error:
             outcome.put(error)
 
@@ -217,15 +241,25 @@ def background_server(config: Config, *, is_persistent: bool = False) -> Iterato
             thread.join()
 
 
+def _local_config(config: Config, is_persistent: bool) -> Config:
+    server_settings = {"host": "127.0.0.1"} | ({} if is_persistent else {"require_keys": None})
+    store_settings = config.store if is_persistent else config.store.model_copy(update={"url": "memory"})
+    updates = {"store": store_settings, "server": config.server.model_copy(update=server_settings)}
+    if not is_persistent:  # it serves one command, which may need no speech
+        updates["speech"] = config.speech.model_copy(update={"warm_up": False})
+    return config.model_copy(update=updates)
+
+
 async def serve_on(
     listener: socket.socket,
     config: Config,
     on_ready: Callable[[HttpServer], None],
     notice: Callable[[str], None],
     peers: PeerProcesses | None = None,
+    load: LoadConfig | None = None,
 ) -> None:
     """Serve on a socket until a signal; see `serve`."""
-    async with _open_service(Service(config, notice, peers)) as service:
+    async with _open_service(Service(config, notice, peers, load)) as service:
         server = HttpServer(service, lambda: on_ready(server))
         await server.serve(sockets=[listener])
 

@@ -16,14 +16,18 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from msgspec import structs
+
 from antiphon.config import load as configuration
+from antiphon.config.changes import compare
 from antiphon.config.load import Config
-from antiphon.errors import ApiError, ServerError, quote_list
+from antiphon.errors import ApiError, ClientError, ServerError, quote_list
 from antiphon.link import FIRST_MESSAGE_S, StreamLinkTransport
 from antiphon.runtime.access.keys import KeyAccess
 from antiphon.runtime.core.home_lock import home_lock
 from antiphon.runtime.multiprocess.ledger import UsageLedger
 from antiphon.runtime.multiprocess.link import (
+    RELOAD_TIMEOUT_S,
     AddTokens,
     AllProcessesIdle,
     BeginRequest,
@@ -32,6 +36,7 @@ from antiphon.runtime.multiprocess.link import (
     GetLimits,
     GetSnapshot,
     GetTotals,
+    NewConfiguration,
     OperatorNotice,
     ProcessAlive,
     ProcessFailed,
@@ -40,6 +45,8 @@ from antiphon.runtime.multiprocess.link import (
     ProcessReady,
     ProcessSetup,
     ProcessSnapshot,
+    ReloadResult,
+    RequestReload,
     SendReply,
     ServerTotals,
     StopAtOnce,
@@ -47,11 +54,14 @@ from antiphon.runtime.multiprocess.link import (
     SupervisorLink,
     SupervisorMessage,
 )
+from antiphon.runtime.reload import LoadConfig, invalid_configuration, load_again
 from antiphon.runtime.scheduling.base import POOLED_ENGINES
 from antiphon.server.transport import logs
 from antiphon.server.transport.listener import base_url, open_listeners
-from antiphon.stop_signals import StopSignals, stop_signals
+from antiphon.stop_signals import StopSignals, has_terminal, stop_signals
 from antiphon.subprocesses import RestartPolicy, exit_reason, reap, spawn
+from antiphon.wire.http.reload import ReloadReport
+from antiphon.wire.internal.failure import Failure
 
 PROGRAM = "from antiphon.server.processes.child_main import main; main()"
 
@@ -130,6 +140,7 @@ class Supervisor:
         locks: file descriptors that every process keeps open.
         on_ready: called once all of them accept, with what requests need.
         notice: takes lines for the operator.
+        load: reads the configuration again; None where it can't be.
     """
 
     def __init__(
@@ -139,8 +150,11 @@ class Supervisor:
         locks: Sequence[int],
         on_ready: Callable[[KeyAccess], None],
         notice: Callable[[str], None],
+        load: LoadConfig | None = None,
     ) -> None:
         self._config = config
+        self._load = load
+        self._reload_lock = asyncio.Lock()
         self._listeners = listeners
         self._locks = locks
         self._on_ready = on_ready
@@ -165,7 +179,9 @@ class Supervisor:
         signals = StopSignals()
 
         def on_signal(number: int) -> None:
-            if signals.next_step(number) is not None:
+            if number == signal.SIGHUP and self._load is not None and not has_terminal() and not self._stop_event.is_set():
+                self._tasks.create_task(self._reload_for(lambda _result: None))
+            elif signals.next_step(number) is not None:
                 self.stop()
 
         for number in stop_signals():
@@ -264,9 +280,8 @@ class Supervisor:
                 reply(self._ledger.judge(child.number, message))
             case EndStream() | AddTokens():
                 self._count(child, message)
-            case GetTotals(mine):
-                self._ledger.set_snapshot(child.number, mine)
-                self._tasks.create_task(self._sum_counts(child, reply))
+            case GetTotals() | RequestReload():
+                self._answer(child, message, reply)
             case ProcessAlive():
                 child.link.endpoint.start_heartbeat()
             case ProcessReady(access):
@@ -284,6 +299,36 @@ class Supervisor:
                 self._release_idle()
             case _:
                 pass
+
+    def _answer(self, child: ServerChild, message: GetTotals | RequestReload, reply: SendReply) -> None:
+        if isinstance(message, RequestReload):
+            self._tasks.create_task(self._reload_for(reply))
+        else:
+            self._ledger.set_snapshot(child.number, message.mine)
+            self._tasks.create_task(self._sum_counts(child, reply))
+
+    async def _reload_for(self, reply: SendReply) -> None:
+        """Read the configuration again, and have all processes take it over; what one of them can't is told of all."""
+        async with self._reload_lock, self._start_lock:  # nor does a process start with the old one meanwhile
+            try:
+                config = await load_again(self._load)
+                check_shareable(config.model_copy(update={"server": self._config.server, "store": self._config.store}))
+                results = await self._configure_children(config)
+            except ApiError as error:
+                reply(ReloadResult(None, Failure.from_error(error if isinstance(error, ClientError) else invalid_configuration(error))))
+                return
+            if failure := next((result.failure for result in results if result.failure is not None), None):
+                reply(ReloadResult(None, failure))
+                return
+            self._config = compare(self._config, config).config  # for processes that are started from now on
+            reply(ReloadResult(_join_reports([result.report for result in results if result.report is not None])))
+
+    async def _configure_children(self, config: Config) -> list[ReloadResult]:
+        message = NewConfiguration(configuration.pack(config))
+        children = [child for child in self._children.values() if child.ready_at is not None]
+        async with asyncio.TaskGroup() as tasks:
+            requests = [tasks.create_task(_configure_child(child, message)) for child in children]
+        return [result for request in requests if (result := request.result()) is not None]
 
     def _count(self, child: ServerChild, message: EndStream | AddTokens) -> None:
         if isinstance(message, EndStream):
@@ -325,13 +370,35 @@ class Supervisor:
             self._ledger.set_snapshot(child.number, answer.snapshot)
 
 
-def serve(config: Config, *, on_ready: Callable[[str, KeyAccess], None], notice: Callable[[str], None] = lambda _line: None) -> None:
+async def _configure_child(child: ServerChild, message: NewConfiguration) -> ReloadResult | None:
+    """What a process made of a new configuration; None for one that died meanwhile, as its successor gets the new one."""
+    with contextlib.suppress(ServerError):
+        result = await child.link.request(message, RELOAD_TIMEOUT_S)
+        return result if isinstance(result, ReloadResult) else None
+    return None
+
+
+def _join_reports(reports: Sequence[ReloadReport]) -> ReloadReport:
+    """What all processes report: the same, but for models that only some of them could start."""
+    first = reports[0] if reports else ReloadReport(added=[], changed=[], removed=[], problems=[], settings=[], restart=[])
+    problems = {problem.name: problem for report in reports for problem in report.problems}
+    return structs.replace(first, problems=[*problems.values()])
+
+
+def serve(
+    config: Config,
+    *,
+    on_ready: Callable[[str, KeyAccess], None],
+    notice: Callable[[str], None] = lambda _line: None,
+    load: LoadConfig | None = None,
+) -> None:
     """
     Serve from several processes until a signal; requests under way are finished first.
 
     Args:
         on_ready: called with the base URL, and what requests need, once all processes accept.
         notice: takes lines for the operator.
+        load: reads the configuration again.
 
     Raises:
         ApiError: the address is taken or not allowed, the store can't be used or shared, an engine can't start, or a
@@ -347,7 +414,7 @@ def serve(config: Config, *, on_ready: Callable[[str, KeyAccess], None], notice:
         listeners = stack.enter_context(open_listeners(processes, config.server.host, config.server.port))
         locks = [] if config.has_shared_store else [stack.enter_context(home_lock(config.home))]
         address = base_url(listeners[0])
-        asyncio.run(Supervisor(config, listeners, locks, lambda access: on_ready(address, access), notice).run())
+        asyncio.run(Supervisor(config, listeners, locks, lambda access: on_ready(address, access), notice, load).run())
 
 
 def check_shareable(config: Config) -> None:

@@ -1,0 +1,71 @@
+"""What of a configuration can be changed while the server runs."""
+
+from typing import Any, NamedTuple
+
+from antiphon.config.load import Config, with_secrets
+
+LIVE_LISTS = ("models", "prompts", "rewrites", "routing")
+"""Tables that are taken over whole."""
+
+LIVE_SETTINGS = frozenset(
+    {
+        "server.heartbeat_s",
+        "responses.obfuscation",
+        "responses.unavailable_tools",
+        "responses.websocket_minutes",
+        "realtime.dialect",
+        "realtime.auth_failure",
+        "realtime.sessions",
+        "realtime.instructions",
+        "realtime.transcription_model",
+        "minicpmo.model",
+        "minicpmo.instructions",
+        "minicpmo.warning_s",
+        "minicpmo.init_s",
+        "minicpmo.idle_s",
+        "minicpmo.chat_idle_s",
+        "minicpmo.resume_s",
+        "recording.when",
+        "logging.content",
+    }
+)
+"""Settings that are read for every request or session. All others are read once, when the server starts."""
+
+
+class ConfigChanges(NamedTuple):
+    """
+    How a new configuration differs from the one in use.
+
+    Attributes:
+        config: the one in use, with what can be changed of the new one.
+        settings: dotted keys that have a new value in it.
+        restart: those whose new value needs a restart of the server.
+    """
+
+    config: Config
+    settings: tuple[str, ...]
+    restart: tuple[str, ...]
+
+
+def compare(former: Config, new: Config) -> ConfigChanges:
+    """The difference between the configuration in use and a new one; models are compared by who offers them."""
+    changes = [key for key, value in _values(new).items() if value != _values(former)[key]]
+    live = [key for key in changes if key in LIVE_SETTINGS or key in LIVE_LISTS]
+    updates: dict[str, Any] = {key: getattr(new, key) for key in LIVE_LISTS}
+    for section, name in (key.split(".") for key in live if "." in key):
+        current = updates.get(section, getattr(former, section))
+        updates[section] = current.model_copy(update={name: getattr(getattr(new, section), name)})
+    config = with_secrets(former.model_copy(update=updates), {**former.secrets, **new.secrets})
+    return ConfigChanges(config, tuple(key for key in live if key != "models"), tuple(key for key in changes if key not in live))
+
+
+def _values(config: Config) -> dict[str, Any]:
+    """Every setting by its dotted key; a list of tables is one."""
+    values: dict[str, Any] = {}
+    for name in type(config).model_fields:
+        section = getattr(config, name)
+        if hasattr(type(section), "model_fields"):
+            values |= {f"{name}.{key}": getattr(section, key) for key in type(section).model_fields}
+        else:
+            values[name] = section
+    return values
