@@ -328,3 +328,8 @@ def test_a_whole_answer_whose_message_is_none_is_an_upstream_error(message):
     with pytest.raises(UpstreamError) as raised:
         whole({**HEAD, "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
     assert raised.value.code == "upstream_malformed"
+
+
+def test_a_stream_that_is_too_long_before_its_answer_is_an_error():
+    (end,) = Reading([], done=False, cut=True).out
+    assert isinstance(end, events.ResponseFailed) and end.code == "upstream_malformed"

@@ -142,6 +142,10 @@ class RelayStreamReader:
         return self._end(out)
 
     def cut(self, out: list[engine_events.EngineEvent]) -> None:
+        if not self._open_choices:
+            error = UpstreamError("The model server sent too much before its answer began.", code="upstream_malformed")
+            out.append(engine_events.ResponseFailed.from_error(self._id, error))
+            return
         for index, reason in self._open_choices.items():
             if reason is None:
                 content: JsonDict = {"delta": {}} if self._is_chat else {"text": ""}
