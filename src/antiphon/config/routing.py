@@ -236,10 +236,10 @@ class RouteEntry(BaseModel, frozen=True, extra="forbid"):
         places = [("default", self.default)]
         places += [(f"rules[{index}].model", rule.model) for index, rule in enumerate(self.rules)]
         places += [(f"examples[{index}].model", entry.model) for index, entry in enumerate(self.examples) if entry.model is not None]
-        known = f"; there {'is' if len(names) == 1 else 'are'} {quote_list(names)}" if names else ""
+        there_are = f"; there {'is' if len(names) == 1 else 'are'} {quote_list(names)}" if names else ""
         for key, model in places:
             if not is_configured(model, names):
-                yield key, f"there is no model '{model}'{known}"
+                yield key, f"there is no model '{model}'{there_are}"
         yield from self._example_problems()
 
 
