@@ -6,6 +6,7 @@ import weakref
 
 import msgspec
 import pytest
+import structlog
 import uvloop
 from structlog.testing import capture_logs
 
@@ -199,6 +200,16 @@ def test_a_chain_of_fallbacks_reports_every_try():
     run(scenario)
 
 
+@pytest.fixture
+def every_level_is_logged():
+    """Servers of other tests in this process may have left a higher one."""
+    configuration = structlog.get_config()
+    structlog.reset_defaults()
+    yield
+    structlog.configure(**configuration)
+
+
+@pytest.mark.usefixtures("every_level_is_logged")
 def test_the_log_has_one_line_however_many_engines_were_asked():
     async def scenario():
         with capture_logs() as lines:
