@@ -65,7 +65,7 @@ MODEL_A = '[[models]]\nname = "a"\nengine = "scripted"'
         ),
         (
             '[[routing]]\ndefault = "x"\n[[models]]\nname = "a"\nengine = "scripted"',
-            "routing[0].default: there is no model 'x'; there are 'a'",
+            "routing[0].default: there is no model 'x'; there is 'a'",
         ),
         (
             f'[[routing]]\ndefault = "a"\nexamples = [{{category = "c", model = "a", texts = ["x"]}}]\n{MODEL_A}',
