@@ -226,3 +226,22 @@ def test_a_conversation_finds_its_upstream_again_and_it_is_counted():
         assert observer.choices[-1] == (f"m/{other.name}", "load")
 
     asyncio.run(scenario())
+
+
+class RunningClock(Clock):
+    """Time that goes on whenever somebody looks."""
+
+    def __call__(self):
+        self.now += 0.001
+        return self.now
+
+
+def test_a_rest_that_ends_while_somebody_looks_for_an_upstream_is_not_missed():
+    async def scenario():
+        for rest_ms in range(1, 40):
+            pool = pool_of(RunningClock(), {})
+            fail(pool.upstreams[0], cause="429", status=429, code="rate_limit_exceeded", retry_after_s=rest_ms / 1000)
+            pool.release(await pool.acquire(None))
+            pool.close()
+
+    asyncio.run(scenario())

@@ -422,16 +422,19 @@ class UpstreamPool:
 
     def _serve_waiters(self) -> None:
         """Give what is free to those that wait, the first one first."""
+        waits = self._waits_s()  # before: a rest may end between the look at its upstream and the one at the clock
         for waiter in tuple(self._waiters):
             if not waiter.turn.done() and (upstream := self._take(waiter.key, waiter.exclude)) is not None:
                 self._waiters.remove(waiter)
                 waiter.turn.set_result(upstream)
-        self._set_timer()
+        self._set_timer([*waits, *self._waits_s()])
 
-    def _set_timer(self) -> None:
+    def _waits_s(self) -> list[float]:
+        return [wait_s for upstream in self.upstreams if (wait_s := upstream.wait_s()) > 0]
+
+    def _set_timer(self, waits: Sequence[float]) -> None:
         """Look again when an upstream's rest or its minute is over: nothing else tells."""
         self.close()
-        waits = [wait_s for upstream in self.upstreams if (wait_s := upstream.wait_s()) > 0]
         if self._waiters and waits:
             self._timer = asyncio.get_running_loop().call_later(min(waits) + 0.001, self._serve_waiters)
 
