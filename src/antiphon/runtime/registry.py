@@ -167,6 +167,7 @@ class ModelRegistry:
         self._duplex_engines: OrderedDict[int, Engine] = OrderedDict()
         self._image_reader: OcrReader | None = None
         self._stopping: dict[asyncio.Task[None], Sequence[Engine]] = {}
+        self._models: dict[str, ServedModel] = {}  # models with fallbacks look for them while they are built
         self._offers = {entry.name: self._build_offer(entry, secrets, created_at) for entry in entries}
         self._models = {name: offer.model for name, offer in self._offers.items()}
         for offer in self._offers.values():

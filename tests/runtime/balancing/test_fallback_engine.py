@@ -169,6 +169,18 @@ def test_a_fallback_that_was_removed_meanwhile_is_passed_over():
     run(scenario)
 
 
+def test_chats_are_translated_where_a_fallback_could_not_relay_them():
+    async def scenario():
+        small, large = scripted(), scripted(relays=("chat/completions",))
+        for fallback, relays in ({"small": small}, False), ({"large": large}, True), ({"large": large, "small": small}, False), ({}, True):
+            names = [*fallback, "gone"]
+            async with before_all(Server(HALF), find=Models(**fallback).find, fallback=names) as engine:
+                assert ("chat/completions" in engine.capabilities.relays) is relays
+                assert "completions" in engine.capabilities.relays, "which nothing can translate"
+
+    run(scenario)
+
+
 def test_a_fallback_is_held_until_its_answer_has_ended():
     async def scenario():
         models = Models(small=scripted({"text": "la ", "repeat": 1000}, pace_ms=5))

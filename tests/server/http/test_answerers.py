@@ -43,6 +43,8 @@ def serving(tmp_path, first, second, *third, **options):
         for other_url, _server in rest:
             models["m"]["fallback"] = ["other"]
             models["other"] = {**common, "base_url": other_url, "retries": 0, **fallback}
+        if "fallback" in options:
+            models |= {name: {"engine": "scripted"} for name in options["fallback"]}
         config = configured(tmp_path, models, **{"server.upstream_header": True})
         yield stack.enter_context(background_server(config)), one, two, *(server for _url, server in rest)
 
@@ -108,6 +110,13 @@ def test_a_chat_is_not_passed_on_to_a_model_that_lacks_what_it_needs(tmp_path):
         assert not other.asked
         escaped = json.dumps({"type": "image_url", "image_url": {"url": PIXEL}})
         assert ask(url, "chat", "m", escaped).status == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_chat_is_translated_for_a_fallback_that_is_no_server_of_chats(tmp_path, stream):
+    with serving(tmp_path, CUT, CUT, fallback=["own"]) as (url, *_):
+        reply = ask(url, "chat", "m", stream=stream)
+        assert reply.status == 200 and reply.text and reply.headers["antiphon-model"] == "own"
 
 
 @pytest.mark.parametrize("protocol", NEW)

@@ -17,6 +17,7 @@ from antiphon.engine_api import events
 from antiphon.engine_api.engine import BuildContext
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.remote.engine import RemoteEngine
+from antiphon.errors import model_not_found
 from antiphon.link import StreamLinkTransport
 from antiphon.runtime.balancing.build import build_engine
 from antiphon.runtime.core.engine_types import ENGINES, load_builder
@@ -201,6 +202,11 @@ async def linked(engine):
     await engine.stop()
 
 
+def nowhere(name):
+    """Finds no model."""
+    raise model_not_found(name, ())
+
+
 def with_engine(name, options, scenario):
     """Build the engine, start it, play the scenario, stop it."""
 
@@ -213,9 +219,8 @@ def with_engine(name, options, scenario):
             address = f"http://127.0.0.1:{upstream.sockets[0].getsockname()[1]}/v1"
             if name in ("balanced", "fallback"):
                 upstreams = [{"base_url": address}, {"base_url": address}]
-                await play_with(
-                    build_engine(ModelEntry(name="m", engine="chat", options=options | {"upstreams": upstreams}), CONTEXT, {}.get)
-                )
+                entry = ModelEntry(name="m", engine="chat", options=options | {"upstreams": upstreams})
+                await play_with(build_engine(entry, CONTEXT, nowhere))
                 return
             await play_before(options | ({"base_url": address} if name in ("chat", "responses") else {}))
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Protocol, cast
 
 from msgspec import structs
@@ -20,6 +20,9 @@ from antiphon.runtime.balancing.failures import CONSEQUENCES, FallbackReason, cl
 from antiphon.runtime.balancing.options import BalanceOptions
 from antiphon.runtime.balancing.suitability import adapt, fits, missing_ability, missing_relay_ability
 from antiphon.runtime.balancing.upstreams import RoutingObserver
+
+CHAT_PATH = "chat/completions"
+"""Requests for it can be translated for an engine that can't take them as they are."""
 
 
 class FallbackModel(Protocol):
@@ -54,8 +57,19 @@ class FallbackEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of its own model."""
-        return self.engine.capabilities
+        """
+        Those of its own model; but chats are only relayed if every fallback relays them, too: translated, each of them
+        can answer.
+        """
+        own = self.engine.capabilities
+        if CHAT_PATH not in own.relays or all(CHAT_PATH in each.relays for each in self._fallback_capabilities()):
+            return own
+        return structs.replace(own, relays=tuple(path for path in own.relays if path != CHAT_PATH))
+
+    def _fallback_capabilities(self) -> Iterator[Capabilities]:
+        for name in self._options.fallback:
+            with contextlib.suppress(ClientError):
+                yield self._find(name).engine.capabilities
 
     async def start(self) -> None:
         await self.engine.start()
