@@ -1,12 +1,11 @@
 """The gates of names: one class name for one class, and no past participle where a noun, a verb or an adjective belongs."""
 
 import ast
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "antiphon"
@@ -32,6 +31,7 @@ EXCEPTIONS: dict[str, str] = {
 """Participles that stay, and why."""
 
 
+@functools.cache
 def trees() -> list[tuple[str, ast.Module]]:
     return [(str(path.relative_to(SOURCE)), ast.parse(path.read_text())) for path in sorted(SOURCE.rglob("*.py"))]
 
@@ -80,7 +80,6 @@ def test_a_public_class_name_stands_once_in_the_house():
     assert {name for name, paths in places.items() if len(paths) > 1} == set(SHARED_CLASS_NAMES)
 
 
-@pytest.mark.parametrize(("path", "tree"), trees(), ids=lambda value: value if isinstance(value, str) else "")
-def test_no_past_participle_is_a_name(path, tree):
-    fields = fields_of_wire_types(tree)
-    assert not {name for name in names(tree) if is_participle(name) and name not in fields and name not in EXCEPTIONS}
+def test_no_past_participle_is_a_name():
+    participles = {(path, name) for path, tree in trees() for name in {*names(tree)} - fields_of_wire_types(tree) if is_participle(name)}
+    assert not {(path, name) for path, name in participles if name not in EXCEPTIONS}
