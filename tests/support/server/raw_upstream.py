@@ -17,6 +17,8 @@ def playing(*plays):
         async with server.open():
             is_open.set()
             await done.wait()
+        for _ in range(10):
+            await asyncio.sleep(0)  # a transport that is closed ends in one of the next turns of the loop
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
     thread.start()
