@@ -16,7 +16,7 @@ from antiphon.engine_api import commands
 from antiphon.engine_api.engine import Fetch
 from antiphon.engines.chat.media import inline_urls
 from antiphon.engines.chat.quirks import Quirks
-from antiphon.engines.chat.request import BLOCKED_KEYS, BLOCKED_TEMPLATE_ARGUMENTS
+from antiphon.engines.chat.request import BLOCKED_KEYS, BLOCKED_TEMPLATE_ARGUMENTS, OWN_KEYS
 from antiphon.errors import ClientError, invalid_type, unparsable_json
 from antiphon.offload import offload
 
@@ -25,32 +25,8 @@ RELAYS = ("chat/completions", "completions", "embeddings")
 
 Fields = dict[str, Raw]
 
-OWN_KEYS = frozenset(
-    (
-        "messages",
-        "model",
-        "stream",
-        "stream_options",
-        "n",
-        "best_of",
-        "tools",
-        "tool_choice",
-        "functions",
-        "function_call",
-        "response_format",
-        "logprobs",
-        "modalities",
-        "audio",
-        "echo",
-        "return_tokens_as_token_ids",
-    )
-)
-"""
-Of the keys that a mapped request doesn't pass on, those that the API passed on has itself. `store` and `metadata` are
-not among them: nothing is stored with the operator's account at the upstream.
-"""
-
 RELAY_BLOCKED_KEYS = BLOCKED_KEYS - OWN_KEYS
+"""A request that is passed on has all that its API has itself."""
 
 _TEMPLATE_KEY = "chat_template_kwargs"
 _NULL = b"null"

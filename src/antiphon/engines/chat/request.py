@@ -17,11 +17,8 @@ from antiphon.engines.chat.quirks import Quirks
 from antiphon.errors import ClientError
 from antiphon.wire.codec.types import JsonDict
 
-BLOCKED_KEYS = frozenset(
+OWN_KEYS = frozenset(
     (
-        # Sent by clients of the Responses API; chat completions don't have it.
-        "client_metadata",
-        # What the Responses API has other fields for, and what would change the shape of the response.
         "messages",
         "model",
         "stream",
@@ -38,6 +35,15 @@ BLOCKED_KEYS = frozenset(
         "audio",
         "echo",
         "return_tokens_as_token_ids",
+    )
+)
+"""What a translated request has from other fields, and what would change the shape of its response."""
+
+BLOCKED_KEYS = OWN_KEYS | frozenset(
+    (
+        # Sent by clients of the Responses API; chat completions don't have it.
+        "client_metadata",
+        # Nothing is stored with the operator's account at the upstream.
         "store",
         "metadata",
         # With these, some gateways let a request choose the server and the key: only this server's operator may.
