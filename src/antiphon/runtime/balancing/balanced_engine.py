@@ -6,9 +6,9 @@ nobody else is asked: the client has begun to read.
 """
 
 import asyncio
-import contextlib
 import random
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import Collection, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import cast
 
 from msgspec import structs
@@ -20,7 +20,7 @@ from antiphon.engine_api.options import ConversationSettings
 from antiphon.errors import SHUTTING_DOWN_CODE, ApiError, UpstreamError, overloaded_error
 from antiphon.offload import offload
 from antiphon.runtime.balancing.affinity import affinity_key
-from antiphon.runtime.balancing.conversation import BalancedRequest, RoutedConversation, Try
+from antiphon.runtime.balancing.conversation import BalancedRequest, OpenConversations, Try
 from antiphon.runtime.balancing.failures import CONSEQUENCES, STALL_CAUSE, FailureKind, classify, describe_failure
 from antiphon.runtime.balancing.options import BalanceOptions
 from antiphon.runtime.balancing.upstreams import ModelUpstream, NoUpstream, UpstreamPool
@@ -55,7 +55,7 @@ class BalancedEngine:
         self._options = options
         self._is_fixed_model = is_fixed_model
         self._streams_whole = streams_whole
-        self._conversations: set[RoutedConversation] = set()
+        self._conversations = OpenConversations(self._answer)
 
     async def start(self) -> None:
         for upstream in self.pool.upstreams:
@@ -63,8 +63,7 @@ class BalancedEngine:
 
     async def stop(self) -> None:
         self.pool.close()
-        for conversation in tuple(self._conversations):
-            conversation.abort()
+        self._conversations.abort()
         for upstream in self.pool.upstreams:
             await upstream.engine.stop()
 
@@ -81,16 +80,8 @@ class BalancedEngine:
         upstream = next((each for each in upstreams if not each.is_open), upstreams[0])
         return await cast(CountingEngine, upstream.engine).count(request)
 
-    @contextlib.asynccontextmanager
-    async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
-        async with asyncio.TaskGroup() as tasks:
-            conversation = RoutedConversation(settings, deliver, tasks, self._answer)
-            self._conversations.add(conversation)
-            try:
-                yield conversation
-            finally:
-                self._conversations.discard(conversation)
-                conversation.close()
+    def open(self, settings: ConversationSettings, deliver: Deliver) -> AbstractAsyncContextManager[EngineConversation]:
+        return self._conversations.open(settings, deliver)
 
     async def _answer(self, request: BalancedRequest) -> None:
         pool, failure = self.pool, None

@@ -1,9 +1,9 @@
 """An engine that has other models answer where its own can't: for overload, too long an input, or a feature that it lacks."""
 
-import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol, cast
 
 from msgspec import structs
@@ -15,7 +15,7 @@ from antiphon.engine_api.options import ConversationSettings
 from antiphon.engine_api.token_estimate import estimate_input_tokens
 from antiphon.errors import ClientError
 from antiphon.offload import offload
-from antiphon.runtime.balancing.conversation import BalancedRequest, Request, RoutedConversation
+from antiphon.runtime.balancing.conversation import BalancedRequest, OpenConversations, Request
 from antiphon.runtime.balancing.failures import CONSEQUENCES, FallbackReason, classify
 from antiphon.runtime.balancing.options import BalanceOptions
 from antiphon.runtime.balancing.suitability import adapt, fits, missing_ability, missing_relay_ability
@@ -53,7 +53,7 @@ class FallbackEngine:
         self._options = options
         self._find = find
         self._observer = observer
-        self._conversations: set[RoutedConversation] = set()
+        self._conversations = OpenConversations(self._answer)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -75,8 +75,7 @@ class FallbackEngine:
         await self.engine.start()
 
     async def stop(self) -> None:
-        for conversation in tuple(self._conversations):
-            conversation.abort()
+        self._conversations.abort()
         await self.engine.stop()
 
     async def list_models(self) -> Sequence[str]:
@@ -85,16 +84,8 @@ class FallbackEngine:
     async def count(self, request: commands.Respond) -> int:
         return await cast(CountingEngine, self.engine).count(request)
 
-    @contextlib.asynccontextmanager
-    async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
-        async with asyncio.TaskGroup() as tasks:
-            conversation = RoutedConversation(settings, deliver, tasks, self._answer)
-            self._conversations.add(conversation)
-            try:
-                yield conversation
-            finally:
-                self._conversations.discard(conversation)
-                conversation.close()
+    def open(self, settings: ConversationSettings, deliver: Deliver) -> AbstractAsyncContextManager[EngineConversation]:
+        return self._conversations.open(settings, deliver)
 
     async def _answer(self, request: BalancedRequest) -> None:
         one = await request.attempt(self.engine, request.settings, request.command, (request.settings.model, ""))
