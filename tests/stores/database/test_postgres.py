@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from antiphon.errors import ServerError, StoreError
+from antiphon.stores.database.connection import TimedConnection
 from antiphon.stores.sql.store import SqlStore
 from support.stores.responses import response
 
@@ -48,6 +49,7 @@ async def test_a_server_leaves_what_another_works_on_until_that_one_is_gone(post
 
 _WORKS_UNTIL_KILLED = """
 import asyncio, sys
+from antiphon.stores.database.connection import TimedConnection
 from antiphon.stores.sql.store import SqlStore
 sys.path.insert(0, sys.argv[2])
 from support.stores.responses import response
@@ -78,6 +80,29 @@ async def test_a_killed_server_s_responses_are_nobody_s(postgres: Any) -> None:
     assert await orphans(survivor) == ["resp_1"]
     assert await survivor.get("ada", "resp_2") == response("resp_2")
     await survivor.close()
+
+
+async def test_a_server_that_closes_says_so_itself(postgres: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL may notice the end of its connection only after the next server's start."""
+    url = postgres.new_database()
+    first = await opened(url)
+    await first.put(response("resp_1", "in_progress"))
+
+    still_connected: list[TimedConnection] = []
+    with monkeypatch.context() as patch:
+
+        async def stay_connected(connection: TimedConnection) -> None:
+            still_connected.append(connection)
+
+        patch.setattr(TimedConnection, "discard", stay_connected)
+        await first.close()
+    second = await opened(url)
+    try:
+        assert await orphans(second) == ["resp_1"]
+    finally:
+        for connection in still_connected:
+            await connection.discard()
+        await second.close()
 
 
 async def test_what_was_written_off_stays_failed_when_its_server_wakes_up(postgres: Any) -> None:

@@ -207,9 +207,9 @@ class Database:
 
     async def close(self) -> None:
         """Disconnect; idempotent."""
-        await self.backend.unregister()
         cut = asyncio.get_running_loop().call_later(min(CLOSE_TIMEOUT_S, self._timeout_s), self._cut_all)  # where the database hangs
         try:
+            await self.backend.unregister()
             await self._engine.dispose()
         finally:
             cut.cancel()

@@ -109,7 +109,8 @@ class PostgresBackend:
                 await self._lock_connection.execute(select(1))
                 return self._server_number
             except (SQLAlchemyError, OSError):
-                await self.unregister()
+                await self._lock_connection.discard()
+                self._lock_connection = None
         connection = await connect()
         try:
             await connection.set_autocommit()
@@ -128,8 +129,12 @@ class PostgresBackend:
 
     async def unregister(self) -> None:
         connection, self._lock_connection = self._lock_connection, None
-        if connection is not None:
-            await connection.discard()
+        if connection is None:
+            return
+        # PostgreSQL also unlocks when it notices that the connection is gone, which may be after the next server's start.
+        with contextlib.suppress(SQLAlchemyError, OSError):
+            await connection.execute(select(func.pg_advisory_unlock(_LOCK_CLASS_ID, self._server_number)))
+        await connection.discard()
 
     def explain_error(self, error: BaseException) -> str | None:
         return _EXPLANATIONS.get(_sqlstate(error))
