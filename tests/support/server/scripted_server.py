@@ -34,7 +34,10 @@ SCRIPT = {
 
 
 def configured(tmp_path: Path, models, **settings):
-    """A configuration of these models, all else at its default, writing only below `tmp_path`."""
+    """
+    A configuration of these models, writing only below `tmp_path`; all else at its default, but for a database's patience: a first read
+    was seen to take longer than by default, while other programs kept both cores busy.
+    """
     environ = {"HOME": str(tmp_path)}
     entries = [{"name": name, **options} for name, options in models.items()]
-    return load({"models": entries, **settings}, None, environ, tmp_path, system_file=tmp_path / "none.toml").config
+    return load({"models": entries, "store.timeout_s": 120, **settings}, None, environ, tmp_path, system_file=tmp_path / "none.toml").config
