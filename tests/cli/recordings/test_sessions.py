@@ -444,4 +444,5 @@ def test_what_had_to_wait_keeps_its_pace_after(url):
     replay = SessionReplay(recorded, is_fast=False)
     asyncio.run(replay.run(ApiClient(url), recorded.session_path("slow", is_recorded=False)))
     at_s = [line.at_s for line in replay.lines if line.event["type"] == "response.create"]
-    assert at_s[1] > SLOW_S and at_s[2] - at_s[1] == pytest.approx(0.3, abs=0.05)
+    assert at_s[1] > SLOW_S
+    assert at_s[2] - at_s[1] > 0.25, "as recorded, and not sooner to catch up"

@@ -6,6 +6,7 @@ import re
 import pytest
 from hypothesis import given, strategies as st
 
+from antiphon.runtime.rewriting import rule_pool
 from antiphon.runtime.rewriting.annotations import Edit, move_by_edits, move_by_words
 from antiphon.runtime.rewriting.failure import RewriteFailed
 from antiphon.runtime.rewriting.replacements import Replacement, TextTooLong, apply_rules, code_blocks
@@ -120,6 +121,32 @@ def test_the_process_of_the_rules_answers_and_is_used_again():
         with pytest.raises(RewriteFailed, match="Unicode"):
             await pool.apply(task(text="\ud800"))
         assert (await pool.apply(task(text="ÄÖ\u2028\x00 colour"))).text == "ÄÖ\u2028\x00 color"
+
+    with_pool(scenario)
+
+
+def test_a_process_is_started_before_it_is_needed(monkeypatch):
+    async def scenario(pool):
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(5):
+                tasks.create_task(pool.prepare())
+        (process,) = pool._idle_processes
+        monkeypatch.setattr(rule_pool, "PROCESS_MODULE", ("-c", "1 / 0"))
+        assert (await pool.apply(task(), "")).text == "a color"
+        assert pool._idle_processes == [process]
+
+    with_pool(scenario)
+
+
+def test_a_process_that_does_not_start_is_killed(monkeypatch):
+    monkeypatch.setattr(rule_pool, "PROCESS_MODULE", ("-c", "import time; time.sleep(3600)"))
+    monkeypatch.setattr(rule_pool, "START_TIMEOUT_S", 0.1)
+
+    async def scenario(pool):
+        for start in (pool.prepare, lambda: pool.apply(task())):
+            with pytest.raises(RewriteFailed, match=r"did not start within 0\.1 s"):
+                await start()
+        assert pool._idle_processes == []
 
     with_pool(scenario)
 

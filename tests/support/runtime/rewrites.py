@@ -47,6 +47,9 @@ class Louder:
     def fits(self, _text, _request):
         return self.does != "nothing"
 
+    async def prepare(self):
+        pass
+
     async def apply(self, text, answer):
         answer.add_usage(USED)
         await asyncio.sleep(0)

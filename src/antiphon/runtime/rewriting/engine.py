@@ -92,6 +92,7 @@ class RewritingEngine:
         for rewrite in rewrites:
             name, before = rewrite.entry.name, text
             try:
+                await rewrite.prepare()
                 async with asyncio.timeout(rewrite.entry.deadline_s):
                     text = await rewrite.apply(text, answer)
             except (RewriteFailed, TimeoutError) as error:

@@ -89,6 +89,16 @@ class Rewrite:
         language = self._target_language(request)
         return language is not None and certain_language(text) not in (None, language)
 
+    async def prepare(self) -> None:
+        """
+        Start what the rewrite needs, which does not count as its time.
+
+        Raises:
+            RewriteFailed: it can't be started.
+        """
+        if self.entry.kind == "rule":
+            await self._rules.prepare()
+
     async def apply(self, text: Text, answer: Answer) -> Text:
         """
         The text after it.

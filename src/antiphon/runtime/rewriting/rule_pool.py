@@ -20,6 +20,9 @@ A text takes about a millisecond, so one is enough for most servers. While a rul
 others serve the other clients.
 """
 
+START_TIMEOUT_S = 30.0
+"""Starting one takes a tenth of a second, or seconds on a machine that is busy with other things."""
+
 
 class RuleTask(msgspec.Struct, frozen=True, kw_only=True):
     """
@@ -45,6 +48,7 @@ class RuleResult(msgspec.Struct, frozen=True, kw_only=True):
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(RuleResult)
+_EMPTY_TASK = _encoder.encode(RuleTask(text="", rules=(), skip_code=False, max_chars=0)) + b"\n"
 
 
 class RulePool:
@@ -56,8 +60,21 @@ class RulePool:
     def __init__(self, max_processes: int = MAX_PROCESSES) -> None:
         self._free_slots = asyncio.Semaphore(max_processes)
         self._idle_processes: list[_RuleProcess] = []
+        self._start_lock = asyncio.Lock()
         self._holder_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._is_stopped = False
+
+    async def prepare(self) -> None:
+        """
+        Start a process, if none is idle and there may be another one: what `apply` starts itself counts as its time.
+
+        Raises:
+            RewriteFailed: it does not start.
+        """
+        async with self._start_lock:
+            if not self._idle_processes and not self._free_slots.locked():
+                async with self._free_slots:
+                    await self._give_back(await self._start_process())
 
     async def apply(self, task: RuleTask, holder: str = "") -> RuleResult:
         """
@@ -80,13 +97,16 @@ class RulePool:
             except BaseException:
                 await asyncio.shield(process.stop())
                 raise
-            if self._is_stopped:
-                await process.stop()
-            else:
-                self._idle_processes.append(process)
+            await self._give_back(process)
         if result.error is not None:
             raise RewriteFailed(result.error)
         return result
+
+    async def _give_back(self, process: "_RuleProcess") -> None:
+        if self._is_stopped:
+            await process.stop()
+        else:
+            self._idle_processes.append(process)
 
     async def stop(self) -> None:
         """End the processes; idempotent."""
@@ -107,8 +127,19 @@ class RulePool:
             if not process.is_over:
                 return process
             await process.stop()
+        return await self._start_process()
+
+    async def _start_process(self) -> "_RuleProcess":
         process = _RuleProcess()
-        await process.start()
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await process.start()
+        except TimeoutError:
+            await process.stop()
+            raise RewriteFailed(f"the process of the rules did not start within {START_TIMEOUT_S:g} s") from None
+        except BaseException:
+            await asyncio.shield(process.stop())
+            raise
         return process
 
 
@@ -123,10 +154,12 @@ class _RuleProcess(asyncio.Protocol):
         self._buffer = bytearray()
 
     async def start(self) -> None:
+        """Start it, and wait until it answers."""
         try:
             self._process = await spawn((sys.executable, "-P", *PROCESS_MODULE), lambda: self)
         except OSError as error:
             raise RewriteFailed(f"the process of the rules could not be started: {error.strerror}") from None
+        await self.ask(_EMPTY_TASK)
 
     async def ask(self, line: bytes) -> RuleResult:
         if self.is_over or self._transport is None:
