@@ -79,6 +79,10 @@ conformance: install ## official clients against a running server (MODEL=smollm2
 bench: $(VENV)/.dev ## run every benchmark
 	@for program in bench/*.py; do echo "== $$program"; $(BIN)/python "$$program"; done
 
+.PHONY: bench-tables
+bench-tables: $(VENV)/.dev ## make the tables of docs/reference/benchmarks.md anew (ARGS="queue types")
+	@$(BIN)/python bench/common/tables.py $(ARGS)
+
 .PHONY: lock
 lock: $(VENV)/.made ## resolve pyproject.toml into requirements/ again (UPGRADE=--upgrade for newer versions)
 	$(call step,installing uv,$(PIP) install uv)
