@@ -64,6 +64,7 @@ class Server:
         self.left = 0
         self.changed = asyncio.Event()
         self._tls = tls
+        self._is_over = False
         self.serving = set()
 
     @contextlib.asynccontextmanager
@@ -73,6 +74,7 @@ class Server:
             try:
                 yield self
             finally:
+                self._is_over = True
                 server.close()
                 for task in self.serving:
                     task.cancel()
@@ -85,6 +87,9 @@ class Server:
             await self.changed.wait()
 
     async def _serve(self, reader, writer):
+        if self._is_over:  # it was accepted in the turn of the loop that closed the server
+            writer.transport.abort()
+            return
         task = asyncio.current_task()
         self.serving.add(task)
         self.connections += 1
