@@ -75,6 +75,8 @@ class Server:
                 yield self
             finally:
                 self._is_over = True
+                for _ in range(10):
+                    await asyncio.sleep(0)  # asyncio leaves a connection open that it accepted but not yet attached to the server
                 server.close()
                 for task in self.serving:
                     task.cancel()
