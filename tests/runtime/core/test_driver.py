@@ -358,4 +358,4 @@ def test_what_is_written_to_the_store_is_counted():
     failing.gate.set()
     asyncio.run(run(MemoryStore()))
     asyncio.run(run(failing))
-    assert metrics.store_writes == {"kept": 3, "failed": 1}
+    assert metrics.store_writes == {"stored": 3, "failed": 1}

@@ -169,7 +169,7 @@ async def test_a_recording_that_can_not_be_kept_is_tried_again_at_the_next_start
         tap.on_server_event(created("sess_1"))
         tap.end("left")
         async with asyncio.timeout(20):
-            while not desk.metrics.recordings["not_kept"]:  # noqa: ASYNC110 - a store sets no event
+            while not desk.metrics.recordings["upload_failed"]:  # noqa: ASYNC110 - a store sets no event
                 await asyncio.sleep(0.01)
     place.unlink()
     async with Desk(tmp_path).open() as desk:

@@ -241,7 +241,7 @@ async def test_an_event_that_is_too_large_closes_the_session(url):
 
 async def test_a_flood_is_not_read_faster_than_it_could_be_spoken(tmp_path):
     with background_server(configured(tmp_path, MODELS, **{"logging.level": "error"})) as url:
-        before = numbers(url).get(("antiphon_realtime_sound_seconds_total", "in"), 0)
+        before = numbers(url).get(("antiphon_realtime_audio_seconds_total", "in"), 0)
         async with opened(url, mode="audio") as peer:
             await peer.begin()
             begun_at = asyncio.get_running_loop().time()
@@ -251,7 +251,7 @@ async def test_a_flood_is_not_read_faster_than_it_could_be_spoken(tmp_path):
                         await peer.hear_sound()
             peer.vanish()
             took_s = asyncio.get_running_loop().time() - begun_at
-            taken_s = numbers(url)["antiphon_realtime_sound_seconds_total", "in"] - before
+            taken_s = numbers(url)["antiphon_realtime_audio_seconds_total", "in"] - before
             # What one read of the socket brings more is 256 KiB.
             assert BURST_S <= taken_s <= BURST_S + 2 * took_s + 4
 
