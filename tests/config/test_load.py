@@ -1,4 +1,4 @@
-"""One value is chosen where several places set it, everyone knows by whom, and mistakes are told."""
+"""Several sources of configuration: the last one wins, its name is known, and errors are reported."""
 
 import json
 from collections.abc import Mapping

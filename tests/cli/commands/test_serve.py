@@ -1,4 +1,4 @@
-"""What `antiphon serve` says."""
+"""The output of `antiphon serve`."""
 
 import itertools
 import os

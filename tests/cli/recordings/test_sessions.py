@@ -1,4 +1,4 @@
-"""`antiphon sessions`: what a server has recorded, seen, saved, said again and deleted from a terminal."""
+"""`antiphon sessions`: list, show, export, replay and delete a server's recordings."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""What a cascade hears: turns, their words while they are said and afterwards, and what is taken back."""
+"""What a cascade hears: turns, their partial and final transcripts, and what is withdrawn."""
 
 import asyncio
 

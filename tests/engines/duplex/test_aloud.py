@@ -1,4 +1,4 @@
-"""Full duplex with the real ears and the real voice: people's recordings, told as fast as they are taken."""
+"""Full duplex with real speech models: people's recordings, sent as fast as they are accepted."""
 
 import asyncio
 import os

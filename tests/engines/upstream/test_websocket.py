@@ -1,4 +1,4 @@
-"""One WebSocket to an upstream that says bytes of the test's choice."""
+"""A WebSocket to an upstream that sends the test's bytes."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""What an engine that begins early is told beforehand: what it will be asked if the turn ends now, or nothing where nothing will be."""
+"""`Prepare`: an engine that starts early learns the request that comes if the turn ends now, if any."""
 
 import pytest
 from msgspec import structs

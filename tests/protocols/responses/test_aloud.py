@@ -1,4 +1,4 @@
-"""Responses that are spoken, too: the events of the sound beside those of the text."""
+"""Spoken responses: audio events beside those of the text."""
 
 import base64
 

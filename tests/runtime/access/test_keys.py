@@ -1,4 +1,4 @@
-"""Who is let in, by a clock that the test turns."""
+"""Which keys are accepted, by a clock that the test sets."""
 
 import asyncio
 import contextlib

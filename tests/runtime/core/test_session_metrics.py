@@ -1,4 +1,4 @@
-"""What is counted of a MiniCPM-o session."""
+"""Metrics of a MiniCPM-o session."""
 
 from antiphon.runtime.core.metrics import Metrics
 from antiphon.runtime.core.session_metrics import MinicpmoSessionMetrics

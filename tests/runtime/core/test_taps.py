@@ -1,4 +1,4 @@
-"""What is counted of a Realtime session as its events pass."""
+"""Metrics of a Realtime session, from its events."""
 
 import pytest
 from msgspec import UNSET

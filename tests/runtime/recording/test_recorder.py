@@ -1,4 +1,4 @@
-"""A session's recording: whole, in order, of nobody who did not ask; and what is left of it when something goes wrong."""
+"""Recordings of sessions: complete, in order, only with consent; and what remains after a failure."""
 
 import asyncio
 import subprocess

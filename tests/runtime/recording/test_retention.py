@@ -1,4 +1,4 @@
-"""How long recordings are kept, and how they are found."""
+"""How long recordings are stored, and how they are found."""
 
 import time
 

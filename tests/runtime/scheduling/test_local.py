@@ -1,4 +1,4 @@
-"""The coordinator of one process: what those who wait are told, and workers that come, go and fail."""
+"""The coordinator of one process: updates for waiting clients, and workers that join, leave and fail."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Telling people where they are: who is told what, and that it keeps nobody else waiting."""
+"""Queue updates: which clients get which position, without delaying others."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Texts read aloud, over a real socket, asked by the official client and by plain HTTP."""
+"""Text to speech over a real socket, with the official client and plain HTTP."""
 
 import base64
 import io

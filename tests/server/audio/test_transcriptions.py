@@ -1,4 +1,4 @@
-"""Recordings written down, over a real socket, asked by the official client and by plain HTTP."""
+"""Transcriptions over a real socket, with the official client and plain HTTP."""
 
 import json
 import urllib.error

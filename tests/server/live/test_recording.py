@@ -1,4 +1,4 @@
-"""Sessions recorded by a server, and who may see, hear and delete what of them."""
+"""Sessions that a server records, and who may list, play and delete them."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""Who is let in to which MiniCPM-o session, what it is refused with, and how it ends."""
+"""Who may open which MiniCPM-o session, how it is refused, and how it ends."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""`serve --processes 2`: two processes that are one server, for clients, for keys, for the store, and for whoever watches it."""
+"""`serve --processes 2`: two processes act as one server for clients, keys, the store and metrics."""
 
 import asyncio
 import contextlib

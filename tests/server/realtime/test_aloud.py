@@ -1,4 +1,4 @@
-"""Conversations aloud with the real ears and the real voice, around engines that read and write: what people say and do, and what fails."""
+"""Spoken conversations with real speech models around text engines: what users say and do, and what fails."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Who is let in to which Realtime session, in which dialect, and how a session ends."""
+"""Who may open which Realtime session, in which dialect, and how a session ends."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Workers that join a real server: by which key, and what becomes of both when one of them goes."""
+"""Workers that join a real server: with which key, and what happens when one side dies."""
 
 import asyncio
 import contextlib

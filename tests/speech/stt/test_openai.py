@@ -1,4 +1,4 @@
-"""An ear that is a server."""
+"""Transcription by a server."""
 
 import asyncio
 import contextlib

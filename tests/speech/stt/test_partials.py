@@ -1,4 +1,4 @@
-"""Words while they are still being said."""
+"""Partial transcripts."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A database that is away, hangs, is full, locked or gone: the client is told that much, and the operator what it is."""
+"""A database that is unreachable, hangs, is full, locked or removed: the client learns that, and the operator the cause."""
 
 import asyncio
 import contextlib

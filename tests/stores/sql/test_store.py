@@ -1,4 +1,4 @@
-"""What a store in a SQL database does beyond the contract: it lasts, and it says what is wrong."""
+"""What a store in a SQL database does beyond the contract: its data lasts, and its errors name the cause."""
 
 import asyncio
 import resource
