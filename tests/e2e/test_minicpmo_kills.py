@@ -61,7 +61,7 @@ async def joined(gateway):
 
 
 async def served(behind):
-    """How it goes on for somebody who waited."""
+    """What happens to a client that waited."""
     await behind.begin()
     await behind.say("input.append", input={"audio": SILENCE})
     await behind.until("listen")

@@ -59,7 +59,7 @@ def ended(duet):
 
 @pytest.fixture(scope="module")
 def talked():
-    """Plays a scenario with the ears and the voice that the module's tests share."""
+    """Plays a scenario with the speech models that the module's tests share."""
     with asyncio.Runner() as runner:
         speech = SpeechService(SpeechSettings(), WEIGHTS, {})
 

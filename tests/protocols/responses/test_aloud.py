@@ -21,7 +21,7 @@ ALOUD = {"modalities": ["text", "audio"], "capabilities": SPEAKS}
 
 
 def spoken(*words, **fields):
-    """What is told of an answer of words and their sounds."""
+    """The events of an answer of words and their audio."""
     said = [
         word
         for number, text in enumerate(words)

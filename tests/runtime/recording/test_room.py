@@ -24,7 +24,7 @@ def anyio_backend():
 
 
 class Away(Desk):
-    """A desk whose place is away until it is told to come back."""
+    """A recorder whose storage is unavailable until the test restores it."""
 
     def __init__(self, folder, room, now=time.time):
         super().__init__(folder, room=room, now=now)

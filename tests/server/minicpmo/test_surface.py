@@ -35,7 +35,7 @@ def url(tmp_path_factory):
 
 
 async def refused(url, **connection):
-    """The error that a client is told, and the code with which its WebSocket is closed."""
+    """The error that a client gets, and the close code of its WebSocket."""
     async with opened(url, **connection) as peer:
         event = await peer.hear()
         assert event["type"] == "error" and event["error"]["message"]
@@ -43,7 +43,7 @@ async def refused(url, **connection):
 
 
 async def named(url, **query):
-    """What of the address is wrong, as a client is told."""
+    """The parameter of the address that the error names."""
     async with opened(url, **query) as peer:
         return (await peer.hear())["error"].get("param")
 

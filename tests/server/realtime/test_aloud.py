@@ -66,7 +66,7 @@ def upstream():
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory, upstream):
-    """A server with `parrot`, which says what it was told, `smol`, which thinks, and `teller`, which tells a story."""
+    """A server with `parrot`, which repeats its input, `smol`, a real model, and `teller`, which tells a story."""
     models = {
         "parrot": {"engine": "scripted", "answers": [{"say": "You said: {input}."}], **DEAF},
         "smol": {"engine": "local", "model": "smollm2-135m-instruct", "context": 1024},

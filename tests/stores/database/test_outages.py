@@ -48,7 +48,7 @@ def anyio_backend() -> str:
 
 
 class Watched:
-    """An open store with one unfinished response, and what its operator is told."""
+    """An open store with one unfinished response, and the messages for its operator."""
 
     def __init__(self, url: str, timeout_s: float = 10) -> None:
         self.reports: list[str | None] = []
