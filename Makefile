@@ -1,18 +1,18 @@
-# `make serve` and `make test` work from a fresh clone; everything they install goes to .venv, and what is there is not made again.
+# `make serve` and `make test` work from a fresh clone. Everything that they install goes to .venv, once.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
-# The first of these that runs: a name on the PATH may be a stub that points nowhere.
+# The first of these that runs: a program on the PATH may be a stub for a missing interpreter.
 PYTHON ?= $(shell for python in python3.11 python3; do $$python -c '' 2>/dev/null && { echo $$python; break; }; done)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 LOG := $(VENV)/install.log
 
-# $(call step,what is done,command): one line with the time it took; when it fails, the end of what it said and the likely reason.
+# $(call step,description,command): prints one line with the duration; after a failure also the last lines of the output and the likely cause.
 define step
 	@printf '%-52s' '$(1) ...'; begin=$$(date +%s); \
 	if $(2) >$(LOG) 2>&1; then echo "$$(($$(date +%s) - begin)) s"; else \
@@ -20,44 +20,44 @@ define step
 		if grep -qi 'no space left' $(LOG); then echo 'make: the disk is full; the environment needs about 600 MB.' >&2; \
 		elif grep -Eqi 'resolution|connection|network|timed out|no matching distribution' $(LOG); then \
 			echo 'make: could not download; check the network and try again.' >&2; fi; \
-		echo 'make: all that it said is in $(LOG).' >&2; exit 1; fi
+		echo 'make: the whole output is in $(LOG).' >&2; exit 1; fi
 endef
 
 .PHONY: help
-help: ## say what there is
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z.\/-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: install
-install: $(VENV)/.serve ## put the server and its model runtime into .venv
+install: $(VENV)/.serve ## install the server and its model runtime into .venv
 
 .PHONY: serve
 serve: install ## install, fetch a model, serve on 127.0.0.1:8642 (options: make serve ARGS="--port 9000")
 	@exec $(BIN)/antiphon serve $(ARGS)
 
 .PHONY: demo
-demo: install ## ask a server of its own a few real questions, then stop
+demo: install ## start a server, ask it a few real questions, stop it
 	@exec $(BIN)/antiphon demo $(ARGS)
 
 .PHONY: docs/demo.svg
-docs/demo.svg: install ## draw three parts of the demo again, as the picture of the README
+docs/demo.svg: install ## draw the README's picture, three parts of the demo, again
 	@$(BIN)/antiphon demo --only 1 --only 3 --only 6 --svg $@
 
-# Where the environment forbids to keep what was compiled, as images of containers do, every process that a test starts would compile all of it.
+# With this variable set, as in container images, every process that a test starts would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# One of the workers waits for the official clients most of its time.
+# One of the workers mostly waits for the official clients.
 PYTEST = $(BIN)/python -m pytest -n $(or $(JOBS),4) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
-test: check ## everything a change must pass (ARGS=tests/wire, JOBS=1)
+test: check ## everything that a change must pass (ARGS=tests/wire, JOBS=1)
 	@$(PYTEST) $(ARGS)
 
 .PHONY: test-long
-test-long: check ## the same, what takes long included: random tests go on for minutes
+test-long: check ## the same, with the long tests: random tests run for minutes
 	@$(PYTEST) --long $(ARGS)
 
 .PHONY: check
-check: $(VENV)/.dev ## the part of it that runs nothing: style, types, layers
+check: $(VENV)/.dev ## the static checks: style, types, layers
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet || { $(BIN)/ruff format --diff --quiet; echo 'make: run `make fix`.' >&2; exit 1; }
 	@$(BIN)/mypy --no-error-summary
@@ -65,7 +65,7 @@ check: $(VENV)/.dev ## the part of it that runs nothing: style, types, layers
 	@echo 'style, types and layers hold'
 
 .PHONY: fix
-fix: $(VENV)/.dev ## repair style, and rewrite the pages made from the program
+fix: $(VENV)/.dev ## repair the style, and write the generated pages anew
 	@$(BIN)/ruff check --fix --quiet || true
 	@$(BIN)/ruff format --quiet
 	@$(BIN)/python tests/support/cli/reference.py
@@ -93,15 +93,15 @@ resolve = $(BIN)/uv pip compile pyproject.toml $(2) --output-file requirements/$
 	--no-emit-index-url --no-emit-find-links --no-header $(UPGRADE)
 
 .PHONY: clean
-clean: ## remove .venv and every cache, clients' environments included; models and stored responses stay
+clean: ## remove .venv and all caches, including clients' environments; models and stored responses stay
 	@rm -rf "$${XDG_CACHE_HOME:-$$HOME/.cache}/antiphon/conformance"
 	@rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
 	@find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-# Made once, and again when what they are made from changes. A stamp is written last, so that a broken step is done over.
+# Made once, and again when their sources change. A stamp is written last, so that a step that failed is repeated.
 
 $(VENV)/.made:
-	@$(or $(PYTHON),false) -c '' 2>/dev/null || { echo "make: no Python here that runs$(PYTHON:%= as %); antiphon needs 3.11 or newer." >&2; exit 1; }
+	@$(or $(PYTHON),false) -c '' 2>/dev/null || { echo "make: no Python here runs$(PYTHON:%= as %); antiphon needs 3.11 or newer." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $$($(PYTHON) --version) is too old; antiphon" \
 		'needs Python 3.11 or newer. If there is one, name it: make PYTHON=/path/to/python3.11' >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "make: $$(command -v $(PYTHON)) can't make environments;" \

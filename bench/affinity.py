@@ -3,12 +3,12 @@ How often do upstreams find a conversation in their cache, with and without affi
 
     python bench/affinity.py [REQUESTS] [SEED]
 
-Four upstreams of eight slots each remember the forty conversations that they have answered last. One that they remember costs them 75 ms
-before the first token, another 450 ms, and the answer itself 375 ms on average. 120 conversations go on in turns that come at random, some
-of them much more often than others (Zipf, 1.1); every policy gets the same mix, recorded before. That is a quarter of the pace of real
-servers, so 50 requests in a second are 12.5.
+Four upstreams with eight slots each cache the forty conversations that they answered last. The first token takes 75 ms for a conversation
+in the cache and 450 ms for any other; the rest of the answer takes 375 ms on average. Turns of 120 conversations arrive at random, some
+conversations much more often than others (Zipf, 1.1), and every policy gets the same sequence. The upstreams are four times as fast as real
+servers, so 50 requests a second stand for 12.5.
 
-The upstreams are scripted: the figures are those of a model of servers, but of the true balancing.
+The upstreams are scripted, so the figures belong to a model of servers; the balancing is the real one.
 """
 
 import sys
@@ -25,7 +25,7 @@ from collections import OrderedDict
 from itertools import accumulate
 from pathlib import Path
 
-UPSTREAMS, SLOTS, REMEMBERED = 4, 8, 40
+UPSTREAMS, SLOTS, CACHE_SIZE = 4, 8, 40
 CONVERSATIONS, ZIPF = 120, 1.1
 HIT_S, MISS_S, ANSWER_S = 0.075, 0.45, 0.375
 RATES = (24, 50)
@@ -39,7 +39,7 @@ def event(delta, finish=None):
 
 
 class Upstream:
-    """A chat server with slots, and a cache of the conversations that it has answered last."""
+    """A chat server with slots, and a cache of the conversations that it answered last."""
 
     def __init__(self):
         self.slots = asyncio.Semaphore(SLOTS)
@@ -56,14 +56,14 @@ class Upstream:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
             length = next((int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")), 0)
-            asked = json.loads(await reader.readexactly(length) or b"{}")
-            if "messages" not in asked:
+            request = json.loads(await reader.readexactly(length) or b"{}")
+            if "messages" not in request:
                 writer.write(b"HTTP/1.1 404 No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
             else:
-                await self.answer(asked["messages"], writer)
+                await self.answer(request["messages"], writer)
             await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the bench is over
+            pass  # the benchmark is over
         finally:
             writer.close()
 
@@ -75,7 +75,7 @@ class Upstream:
             self.requests += 1
             self.cache[conversation] = True
             self.cache.move_to_end(conversation)
-            if len(self.cache) > REMEMBERED:
+            if len(self.cache) > CACHE_SIZE:
                 self.cache.popitem(last=False)
             await asyncio.sleep(HIT_S if is_hit else MISS_S)
             writer.write(HEAD + event({"content": "Well,"}))
@@ -83,8 +83,8 @@ class Upstream:
             writer.write(event({"content": " yes."}) + event({}, "stop") + b"data: [DONE]\n\n")
 
 
-def recorded_mix(requests, rate, seed):
-    """When each turn comes, of which conversation it is, and how long its answer takes."""
+def random_turns(requests, rate, seed):
+    """For each turn: when it arrives, its conversation, and how long its answer takes."""
     source = random.Random(seed)
     weights = [*accumulate(1 / (rank + 1) ** ZIPF for rank in range(CONVERSATIONS))]
     times = accumulate(source.expovariate(rate) for _ in range(requests))
@@ -104,18 +104,18 @@ async def take_turn(port, conversation, answer_s):
     ]
     body = json.dumps({"model": "m", "stream": True, "store": False, "input": turns}).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    began_at = time.perf_counter()
+    started_at = time.perf_counter()
     writer.write(b"POST /v1/responses HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\nconnection: close\r\n")
     writer.write(b"content-length: %d\r\n\r\n%b" % (len(body), body))
     await reader.readuntil(b"response.output_text.delta")
-    first_s = time.perf_counter() - began_at
+    first_s = time.perf_counter() - started_at
     await reader.read()
     writer.close()
     return first_s
 
 
-async def replay(policy, mix, home):
-    """The share of hits, and the sorted times to the first token, of one policy."""
+async def replay(policy, turns, home):
+    """The cache hit rate of a policy, and its sorted times to the first token."""
     upstreams = [Upstream() for _ in range(UPSTREAMS)]
     servers = [await upstream.listen() for upstream in upstreams]
     tables = [{"base_url": f"http://127.0.0.1:{each.port}/v1", "concurrency": 4 * SLOTS, "affinity_floor": SLOTS} for each in upstreams]
@@ -126,30 +126,30 @@ async def replay(policy, mix, home):
     server = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE, env=paths)
     try:
         port = int((await server.stdout.readline()).decode().strip().rpartition(":")[2])
-        begun_at = time.perf_counter()
+        started_at = time.perf_counter()
         async with asyncio.TaskGroup() as tasks:
-            turns = []
-            for at, conversation, answer_s in mix:
-                await asyncio.sleep(max(0, begun_at + at - time.perf_counter()))
-                turns.append(tasks.create_task(take_turn(port, conversation, answer_s)))
+            replies = []
+            for at, conversation, answer_s in turns:
+                await asyncio.sleep(max(0, started_at + at - time.perf_counter()))
+                replies.append(tasks.create_task(take_turn(port, conversation, answer_s)))
     finally:
         server.terminate()
         await server.wait()
     for each in servers:
         each.close()
-    return sum(each.hits for each in upstreams) / sum(each.requests for each in upstreams), sorted(turn.result() for turn in turns)
+    return sum(each.hits for each in upstreams) / sum(each.requests for each in upstreams), sorted(reply.result() for reply in replies)
 
 
 async def main():
     requests = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else 1
-    print(f"{requests} turns of {CONVERSATIONS} conversations, {UPSTREAMS} upstreams that remember {REMEMBERED} each\n")
-    print(f"{'turns in a second':<20}{'balance':<20}{'hits':>8}{'first token: p50':>18}{'p99':>10}")
+    print(f"{requests} turns of {CONVERSATIONS} conversations, {UPSTREAMS} upstreams that cache {CACHE_SIZE} each\n")
+    print(f"{'turns a second':<20}{'balance':<20}{'hits':>8}{'first token: p50':>18}{'p99':>10}")
     for rate in RATES:
-        mix = recorded_mix(requests, rate, seed)
+        turns = random_turns(requests, rate, seed)
         for policy in POLICIES:
             with tempfile.TemporaryDirectory() as home:
-                hits, times = await replay(policy, mix, Path(home))
+                hits, times = await replay(policy, turns, Path(home))
             print(f"{rate:<20}{policy:<20}{hits:>8.1%}{percentile(times, 50):>16.2f} s{percentile(times, 99):>8.2f} s")
 
 

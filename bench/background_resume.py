@@ -1,14 +1,15 @@
 """
-How soon does a background stream go on at another process?
+How fast does a background stream resume at another process?
 
-Clients read background streams, cut each off after some events, and go on with `starting_after` at a process that does not make the
-response: at the other one of two servers that share a PostgreSQL database, or at another process of one server. The time is from opening
-the connection to the first event. A number that comes twice or is left out counts as `wrong`, a stream that ends without its last event as
-`incomplete`; the texts are compared with what was to be said.
+Clients read background streams, disconnect after some events, and continue with `starting_after` at a process that does not generate the
+response: at the other of two servers that share a PostgreSQL database, or at the other process of one server. The time runs from opening
+the connection to the first event. A repeated or missing sequence number counts as wrong, a stream without its last event or without all of
+its text as incomplete.
 
     python bench/background_resume.py [--cuts 1000] [--clients 8] [--store postgres]
 
-With SQLite, one server has two processes, and the kernel chooses; who answered is read from `/proc`. Exit code 1 when anything is wrong.
+With SQLite one server has two processes, and the kernel chooses between them; `/proc` shows which one answered. Exit code 1 when anything
+is wrong or incomplete.
 """
 
 import sys
@@ -33,7 +34,7 @@ import crash
 
 WORDS, PACE_MS = 200, 10
 LONGEST_READ = 60
-"""A read is cut off after so many events at most."""
+"""The most events that a client reads before it disconnects."""
 
 SONG = f"""
 [[models]]
@@ -46,7 +47,7 @@ TERMINAL = ("response.completed", "response.failed", "response.incomplete")
 
 
 def process_at(port, pids):
-    """Which of the processes has the other end of the connection from this local port."""
+    """The process at the other end of the connection from this local port; None if it is gone."""
     inodes = set()
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
@@ -61,7 +62,7 @@ def process_at(port, pids):
 
 
 class Reading:
-    """What a client has got of one response, over all its connections."""
+    """What a client received of one response, over all its connections."""
 
     def __init__(self):
         self.id, self.next, self.wrong, self.is_over, self.text, self.process = None, 0, 0, False, "", None
@@ -77,7 +78,7 @@ class Reading:
 
 
 class Servers:
-    """Two servers of one process, or one of two."""
+    """Two servers with one process each, or one with two."""
 
     def __init__(self, folder, store):
         count = 1 if store == "sqlite" else 2
@@ -87,19 +88,19 @@ class Servers:
             settings.write_text(settings.read_text() + SONG)
 
     async def process(self, server, port):
-        """Which process has the other end of the connection from this local port."""
+        """The process at the other end of the connection from this local port."""
         if server.processes == 1:
             return server.process.pid
         return await asyncio.to_thread(process_at, port, tree(server.process.pid))
 
     def other(self, server):
-        """Where to go on after that server."""
+        """The server to continue at."""
         return next((each for each in self.all if each is not server), server)
 
 
 async def read(servers, server, request, reading, count):
-    """Read so many events at most; the milliseconds to the first one, and which process answered."""
-    began_at = time.perf_counter()
+    """Read up to `count` events; returns the milliseconds to the first one and the process that answered."""
+    started_at = time.perf_counter()
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(request)
     first_ms = process = None
@@ -111,7 +112,7 @@ async def read(servers, server, request, reading, count):
             if not line.startswith(b"data: {"):
                 continue
             if first_ms is None:
-                first_ms = 1000 * (time.perf_counter() - began_at)
+                first_ms = 1000 * (time.perf_counter() - started_at)
                 process = await servers.process(server, writer.get_extra_info("sockname")[1])
             reading.take(json.loads(line[6:]))
             count -= 1
@@ -121,12 +122,12 @@ async def read(servers, server, request, reading, count):
 
 
 async def client(servers, times, cuts, results):
-    """Read streams, cut and resumed at random, until there were enough cuts with a resumption elsewhere."""
+    """Read streams with random cuts, until enough of them were resumed at another process."""
     while len(times) < cuts:
         reading, server = Reading(), random.choice(servers.all)
         body = {"model": "song", "input": "Sing.", "stream": True, "background": True}
         request = http(RESPONSES, body, server.port)
-        _, maker = await read(servers, server, request, reading, random.randrange(1, LONGEST_READ))
+        _, generator = await read(servers, server, request, reading, random.randrange(1, LONGEST_READ))
         while not reading.is_over:
             server = servers.other(server)
             target = f"{RESPONSES}/{reading.id}?stream=true&starting_after={reading.next - 1}"
@@ -134,20 +135,20 @@ async def client(servers, times, cuts, results):
             first_ms, process = await read(servers, server, request, reading, random.randrange(1, LONGEST_READ))
             if first_ms is None:
                 break
-            if process != maker:
+            if process != generator:
                 times.append(first_ms)
         results.append(reading)
 
 
-async def trial(given, store):
+async def trial(options, store):
     with tempfile.TemporaryDirectory() as folder:
         servers = Servers(Path(folder), store)
         for server in servers.all:
             await server.start()
         times, results = [], []
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(given.clients):
-                tasks.create_task(client(servers, times, given.cuts, results))
+            for _ in range(options.clients):
+                tasks.create_task(client(servers, times, options.cuts, results))
         for server in servers.all:
             await server.stop()
     return times, results
@@ -158,16 +159,16 @@ def main():
     parser.add_argument("--cuts", type=int, default=1000)
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--store", default="sqlite")
-    given = parser.parse_args()
-    with crash.place(given.store) as url:
-        times, results = asyncio.run(trial(given, url))
+    options = parser.parse_args()
+    with crash.store_url(options.store) as url:
+        times, results = asyncio.run(trial(options, url))
     times.sort()
     wrong = sum(reading.wrong for reading in results)
     incomplete = sum(not re.fullmatch(f"(la ){{{WORDS}}}", reading.text) or not reading.is_over for reading in results)
-    print(f"| {given.store} | {'two servers' if given.store != 'sqlite' else 'two processes'} |\n| --- | --- |")
+    print(f"| {options.store} | {'two servers' if options.store != 'sqlite' else 'two processes'} |\n| --- | --- |")
     print(f"| streams | {len(results)} |")
     print(f"| cut, and resumed at another process | {len(times)} |")
-    print(f"| numbers that came twice or not | {wrong} |")
+    print(f"| repeated or missing numbers | {wrong} |")
     print(f"| streams without their end or all of their text | {incomplete} |")
     print(f"| first event after a reconnect, median | {times[len(times) // 2]:.0f} ms |")
     print(f"| 99th percentile | {times[len(times) * 99 // 100]:.0f} ms |")

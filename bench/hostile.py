@@ -1,16 +1,16 @@
 """
-What do one client's largest requests do to the others?
+How much do one client's largest requests delay the other clients?
 
-A server in a process of its own gets one body of 32 MiB after another, each of another shape: millions of tiny messages,
-one huge string, deep schemas, escapes, numbers, whitespace. Meanwhile a second client, in a process of its own, asks for
-`/livez` and for small responses. For each shape the table shows what the large request was told, how long it took, the
-CPU time of the server, how far its memory grew in multiples of the body, and the 99th percentile and the worst of the
-other client's waits. A wait includes the machine's other work: the first row is the same without any large request.
+A server in a process of its own gets one body of 32 MiB after another, each of a different shape: millions of tiny
+messages, one huge string, deep schemas, escapes, numbers, whitespace. Meanwhile a second client, in a process of its own,
+requests `/livez` and small responses. For each shape the table shows the status of the large request, its duration, the
+server's CPU time, the growth of its memory in multiples of the body, and the 99th percentile and the maximum of the
+second client's waits. The waits depend on what else the machine does: the first row is without any large request.
 
     python bench/hostile.py [--mib 32] [--only SHAPE ...] [--at-once 4]
 
-With `--upstream` it is the model server that is hostile: it answers one request with a flood that never ends, of
-comments, empty lines, words or fragments. The flood is watched until antiphon ends it, for 30 s at most.
+With `--upstream` the model server is the hostile one: it answers one request with an endless flood of comments, empty
+lines, words or fragments. The flood is measured until antiphon ends it, for at most 30 s.
 
     python bench/hostile.py --upstream [--seconds 30] [--only FLOOD ...]
 """
@@ -47,81 +47,81 @@ def repeated(before, unit, after, size, between=b","):
     return before + between.join([unit] * count) + after
 
 
-def request(fields, size, unit, close=b"]}", between=b","):
+def request_body(fields, size, unit, close=b"]}", between=b","):
     return repeated(b'{"model":"parrot",' + fields, unit, close, size, between)
 
 
 def nested(size):
     """A tool whose schema is nested 60 levels deep, many times over."""
     schema = b'{"type":"object","properties":{"a":' * 27 + b'{"type":"string"}' + b"}}" * 27
-    return request(b'"input":"hi","tools":[', size, b'{"type":"function","name":"f","parameters":' + schema + b"}")
+    return request_body(b'"input":"hi","tools":[', size, b'{"type":"function","name":"f","parameters":' + schema + b"}")
 
 
 MESSAGE = b'{"role":"user","content":"'
 SHAPES = {
-    "tiny messages": lambda size: request(b'"input":[', size, b'{"role":"user","content":"a"}'),
-    "tiny messages, store false": lambda size: request(b'"store":false,"input":[', size, b'{"role":"user","content":"a"}'),
-    "tiny messages, wrong at the end": lambda size: request(b'"input":[', size, b'{"role":"user","content":"a"}', b',{"role":7}]}'),
-    "tiny parts": lambda size: request(b'"input":[{"role":"user","content":[', size, b'{"type":"input_text","text":"a"}', b"]}]}"),
-    "tiny calls": lambda size: request(
+    "tiny messages": lambda size: request_body(b'"input":[', size, b'{"role":"user","content":"a"}'),
+    "tiny messages, store false": lambda size: request_body(b'"store":false,"input":[', size, b'{"role":"user","content":"a"}'),
+    "tiny messages, wrong at the end": lambda size: request_body(b'"input":[', size, b'{"role":"user","content":"a"}', b',{"role":7}]}'),
+    "tiny parts": lambda size: request_body(b'"input":[{"role":"user","content":[', size, b'{"type":"input_text","text":"a"}', b"]}]}"),
+    "tiny calls": lambda size: request_body(
         b'"input":[',
         size,
         b'{"type":"function_call","call_id":"c","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"x"}',
     ),
-    "tiny reasoning": lambda size: request(b'"input":[', size, b'{"type":"reasoning","summary":[]}'),
-    "unknown items": lambda size: request(b'"input":[', size, b'{"type":"x"}'),
-    "items that are numbers": lambda size: request(b'"input":[', size, b"1"),
-    "items that are empty": lambda size: request(b'"input":[', size, b"{}"),
-    "item references": lambda size: request(b'"input":[', size, b'{"type":"item_reference","id":"msg_1"}'),
-    "tools": lambda size: request(b'"input":"hi","tools":[', size, b'{"type":"function","name":"f","parameters":{}}'),
+    "tiny reasoning": lambda size: request_body(b'"input":[', size, b'{"type":"reasoning","summary":[]}'),
+    "unknown items": lambda size: request_body(b'"input":[', size, b'{"type":"x"}'),
+    "items that are numbers": lambda size: request_body(b'"input":[', size, b"1"),
+    "items that are empty": lambda size: request_body(b'"input":[', size, b"{}"),
+    "item references": lambda size: request_body(b'"input":[', size, b'{"type":"item_reference","id":"msg_1"}'),
+    "tools": lambda size: request_body(b'"input":"hi","tools":[', size, b'{"type":"function","name":"f","parameters":{}}'),
     "deep tools": nested,
-    "one wide tool": lambda size: request(
+    "one wide tool": lambda size: request_body(
         b'"input":"hi","tools":[{"type":"function","name":"f","parameters":{"enum":[', size, b'"a"', b"]}}]}"
     ),
-    "one schema": lambda size: request(
+    "one schema": lambda size: request_body(
         b'"input":"hi","text":{"format":{"type":"json_schema","name":"f","schema":{"enum":[', size, b'"a"', b"]}}}}"
     ),
-    "metadata": lambda size: request(b'"input":"hi","metadata":{', size, b'"a":"b"', b"}}"),
-    "unknown field, array": lambda size: request(b'"input":"hi","x":[', size, b"[]", b"]}"),
-    "unknown field, numbers": lambda size: request(b'"input":"hi","x":[', size, b"1.5e3", b"]}"),
+    "metadata": lambda size: request_body(b'"input":"hi","metadata":{', size, b'"a":"b"', b"}}"),
+    "unknown field, array": lambda size: request_body(b'"input":"hi","x":[', size, b"[]", b"]}"),
+    "unknown field, numbers": lambda size: request_body(b'"input":"hi","x":[', size, b"1.5e3", b"]}"),
     "unknown fields": lambda size: (
         b'{"model":"parrot","input":"hi"' + b"".join(b',"x%d":1' % number for number in range(size // 12)) + b"}"
     ),
-    "the same field": lambda size: request(b'"input":"hi",', size, b'"user":"a"', b"}"),
-    "one long word": lambda size: request(b'"input":"', size, b"a" * 1000, b'"}', b""),
-    "long items": lambda size: request(b'"input":[', size, MESSAGE + b"a" * 1_000_000 + b'"}'),
-    "commas in text": lambda size: request(b'"input":[', size, MESSAGE + b"{,}[,]" * 160_000 + b'"}'),
-    "escapes": lambda size: request(b'"input":[', size, MESSAGE + b"\\u0041" * 160_000 + b'"}'),
-    "quotes": lambda size: request(b'"input":[', size, MESSAGE + b'\\"' * 500_000 + b'"}'),
-    "one emoji": lambda size: request(b'"input":[', size, MESSAGE + "😀".encode() + b"a" * 5_000_000 + b'"}'),
-    "text of other scripts": lambda size: request(b'"input":[', size, MESSAGE + "語".encode() * 330_000 + b'"}'),
-    "2,000 messages": lambda size: request(b'"input":[', size, MESSAGE + b"word " * (size // 10_000 - 10) + b'"}'),
-    "picture": lambda size: request(
+    "the same field": lambda size: request_body(b'"input":"hi",', size, b'"user":"a"', b"}"),
+    "one long word": lambda size: request_body(b'"input":"', size, b"a" * 1000, b'"}', b""),
+    "long items": lambda size: request_body(b'"input":[', size, MESSAGE + b"a" * 1_000_000 + b'"}'),
+    "commas in text": lambda size: request_body(b'"input":[', size, MESSAGE + b"{,}[,]" * 160_000 + b'"}'),
+    "escapes": lambda size: request_body(b'"input":[', size, MESSAGE + b"\\u0041" * 160_000 + b'"}'),
+    "quotes": lambda size: request_body(b'"input":[', size, MESSAGE + b'\\"' * 500_000 + b'"}'),
+    "one emoji": lambda size: request_body(b'"input":[', size, MESSAGE + "😀".encode() + b"a" * 5_000_000 + b'"}'),
+    "text of other scripts": lambda size: request_body(b'"input":[', size, MESSAGE + "語".encode() * 330_000 + b'"}'),
+    "2,000 messages": lambda size: request_body(b'"input":[', size, MESSAGE + b"word " * (size // 10_000 - 10) + b'"}'),
+    "picture": lambda size: request_body(
         b'"input":[{"role":"user","content":[',
         size,
         b'{"type":"input_image","image_url":"data:image/png;base64,' + b"iVBORw0KGgoAAAAN" * 60_000 + b'"}',
         b"]}]}",
     ),
-    "outputs of tools": lambda size: request(
+    "outputs of tools": lambda size: request_body(
         b'"input":[',
         size,
         b'{"type":"function_call","call_id":"c","name":"f","arguments":"{}"},'
         b'{"type":"function_call_output","call_id":"c","output":"' + b"line\\n" * 20_000 + b'"}',
     ),
-    "instructions": lambda size: request(b'"input":"hi","instructions":"', size, b"a" * 1000, b'"}', b""),
-    "white space": lambda size: request(b'"input":"hi"', size, b" " * 1000, b"}", b""),
+    "instructions": lambda size: request_body(b'"input":"hi","instructions":"', size, b"a" * 1000, b'"}', b""),
+    "white space": lambda size: request_body(b'"input":"hi"', size, b" " * 1000, b"}", b""),
     "brackets": lambda size: b"[" * size,
     "no JSON": lambda size: b'"' * size,
-    "no end": lambda size: request(b'"input":[', size, b'{"role":"user","content":"a"}', b""),
-    "not UTF-8": lambda size: request(b'"input":"', size, b"\xff" * 1000, b'"}', b""),
+    "no end": lambda size: request_body(b'"input":[', size, b'{"role":"user","content":"a"}', b""),
+    "not UTF-8": lambda size: request_body(b'"input":"', size, b"\xff" * 1000, b'"}', b""),
 }
 
-# As many values as the server takes, in as little text as that needs.
+# As many values as the server accepts, in as little text as possible.
 VALUES_LIMIT = 100_000
 
 
 def at_limit(build):
-    """The largest body of a shape that the server takes."""
+    """The largest body of a shape that the server accepts."""
     low, high = 1000, 8 << 20
     while high - low > 200:
         middle = (low + high) // 2
@@ -154,7 +154,7 @@ class Watched:
     def peak_mib(self):
         return self._status_mib("VmHWM")
 
-    def forget_peak(self):
+    def reset_peak(self):
         pathlib.Path(f"/proc/{self.pid}/clear_refs").write_text("5")
 
     def cpu_s(self):
@@ -173,19 +173,19 @@ async def read_answer(reader):
 
 
 async def observe(address, request_bytes, waits_ms, stop):
-    """Ask again and again, and note how long each answer took."""
+    """Send a request again and again, and note how long each response takes."""
     reader, writer = await asyncio.open_connection(*address)
     while not stop.is_set():
-        begun_at = time.monotonic()
+        started_at = time.monotonic()
         writer.write(request_bytes)
         await read_answer(reader)
-        waits_ms.append((time.monotonic() - begun_at) * 1000)
+        waits_ms.append((time.monotonic() - started_at) * 1000)
         await asyncio.sleep(SMALL_EVERY_S)
     writer.close()
 
 
 def observer(address, pipe):
-    """The other client: told `True` to begin and `False` to report, until the pipe closes."""
+    """The second client: `True` from the pipe starts it, `False` makes it send its waits, until the pipe closes."""
     small = b'{"model":"parrot","input":"hi","store":false}'
     requests = {
         "livez": b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n",
@@ -210,14 +210,14 @@ def observer(address, pipe):
 async def send_large(address, path, body):
     reader, writer = await asyncio.open_connection(*address, limit=1 << 30)
     writer.write(b"POST %s HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % (path.encode(), len(body)))
-    begun_at = time.monotonic()
+    started_at = time.monotonic()
     writer.write(body)
     try:
         status, answer = await read_answer(reader)
     except (ConnectionError, asyncio.IncompleteReadError):
         status, answer = 0, b""
     writer.transport.abort()
-    return status, answer, time.monotonic() - begun_at
+    return status, answer, time.monotonic() - started_at
 
 
 async def attack(address, path, body, at_once):
@@ -239,8 +239,8 @@ def p99(values):
 
 
 def measure(server, pipe, path, body, at_once):
-    """One row: what the server said and took, and how long others waited."""
-    server.forget_peak()
+    """One row: the server's answer and costs, and how long the second client waited."""
+    server.reset_peak()
     memory_mib, cpu_s = server.memory_mib(), server.cpu_s()
     pipe.send(True)
     time.sleep(REST_S)
@@ -249,23 +249,23 @@ def measure(server, pipe, path, body, at_once):
     pipe.send(False)
     waits = pipe.recv()
     growth = (server.peak_mib() - memory_mib) / (len(body) * at_once / (1 << 20)) if body else 0.0
-    told = ", ".join(sorted({code_of(status, answer) for status, answer, _ in results})) or "-"
+    statuses = ", ".join(sorted({code_of(status, answer) for status, answer, _ in results})) or "-"
     took_s = max((took_s for *_, took_s in results), default=0.0)
-    columns = [told, f"{took_s:.2f}", f"{server.cpu_s() - cpu_s:.2f}", f"{growth:.1f}"]
+    columns = [statuses, f"{took_s:.2f}", f"{server.cpu_s() - cpu_s:.2f}", f"{growth:.1f}"]
     columns += [f"{figure:.0f}" for name in ("livez", "small") for figure in (p99(waits[name]), max(waits[name]))]
     return columns
 
 
 async def ask_flood(address, name, seconds):
-    """What a client is told that asks the hostile model server, and for how long the flood lasts."""
+    """How a response from the hostile model server ends, and how long the flood lasts."""
     url = f"http://{':'.join(address)}/v1"
-    begun_at = time.monotonic()
+    started_at = time.monotonic()
     try:
         async with asyncio.timeout(seconds), aiohttp.ClientSession() as session:
-            told = await (ask_socket if name in floods.SOCKETS else ask_stream)(session, url, name)
+            status = await (ask_socket if name in floods.SOCKETS else ask_stream)(session, url, name)
     except TimeoutError:
-        told = "no end"
-    return told, time.monotonic() - begun_at
+        status = "no end"
+    return status, time.monotonic() - started_at
 
 
 async def ask_stream(session, url, name):
@@ -273,12 +273,12 @@ async def ask_stream(session, url, name):
     async with session.post(f"{url}/responses", json=body, read_bufsize=1 << 20) as reply:
         if reply.status != 200:
             return code_of(reply.status, await reply.read())
-        told, tail = "no end", b""
+        end, tail = "no end", b""
         async for piece in reply.content.iter_any():
             for status in ("failed", "incomplete"):
-                told = status if f"event: response.{status}\n".encode() in tail + piece else told
+                end = status if f"event: response.{status}\n".encode() in tail + piece else end
             tail = piece[-64:]
-    return told
+    return end
 
 
 async def ask_socket(session, url, name):
@@ -294,16 +294,16 @@ async def ask_socket(session, url, name):
 
 
 def measure_flood(server, pipe, name, seconds):
-    """One row: how a flood ended, what it took, and how long others waited."""
-    server.forget_peak()
+    """One row: how a flood ended, its costs, and how long the second client waited."""
+    server.reset_peak()
     memory_mib, cpu_s = server.memory_mib(), server.cpu_s()
     pipe.send(True)
     time.sleep(REST_S)
-    told, took_s = asyncio.run(ask_flood(server.address, name, seconds)) if name else ("-", 0.0)
+    end, took_s = asyncio.run(ask_flood(server.address, name, seconds)) if name else ("-", 0.0)
     time.sleep(REST_S)
     pipe.send(False)
     waits = pipe.recv()
-    columns = [told, f"{took_s:.1f}", f"{server.cpu_s() - cpu_s:.1f}", f"{server.peak_mib() - memory_mib:.0f}"]
+    columns = [end, f"{took_s:.1f}", f"{server.cpu_s() - cpu_s:.1f}", f"{server.peak_mib() - memory_mib:.0f}"]
     return columns + [f"{figure:.0f}" for waiter in ("livez", "small") for figure in (p99(waits[waiter]), max(waits[waiter], default=0.0))]
 
 
@@ -317,7 +317,7 @@ def upstream_models(port):
 
 
 def print_floods(server, pipe, options):
-    print("| flood | told | s | CPU s | memory, MiB | livez p99 ms | worst | small p99 ms | worst |")
+    print("| flood | ends as | s | CPU s | memory, MiB | livez p99 ms | worst | small p99 ms | worst |")
     print("|---|---|--:|--:|--:|--:|--:|--:|--:|")
     for name in ["", *floods.STREAMS, *floods.SOCKETS]:
         if not name or not options.only or name in options.only:
@@ -325,7 +325,7 @@ def print_floods(server, pipe, options):
 
 
 def print_shapes(server, pipe, options):
-    print("| shape | told | s | CPU s | memory, x body | livez p99 ms | worst | small p99 ms | worst |")
+    print("| shape | status | s | CPU s | memory, x body | livez p99 ms | worst | small p99 ms | worst |")
     print("|---|---|--:|--:|--:|--:|--:|--:|--:|")
     for shape, build in {"none": None, **SHAPES}.items():
         if shape == "none" or not options.only or shape in options.only:
@@ -358,7 +358,7 @@ def main():
         try:
             (print_floods if options.upstream else print_shapes)(server, ours, options)
             stored = sum(file.stat().st_size for file in pathlib.Path(home).rglob("*") if file.is_file())
-            print(f"\nIn the end: {server.memory_mib():.0f} MiB in memory, {stored / (1 << 20):.0f} MiB in the home.")
+            print(f"\nAt the end: {server.memory_mib():.0f} MiB in memory, {stored / (1 << 20):.0f} MiB in the home folder.")
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)

@@ -1,9 +1,9 @@
 """
-What an event of a background stream costs beside one of a plain stream, and how many background streams a process keeps.
+How much more does an event of a background stream cost than one of a plain stream, and how many background streams fit on a core?
 
-The same scripted answers are streamed to clients that read them, first plainly, then from the background with every event stored. Compared
-is the processor time of the server. The scripted engine's own time is in both. How many streams a core keeps follows from the processor
-time of a stream at a model's pace.
+Clients read the same scripted responses, first as plain streams, then as background streams, of which every event is stored. The table
+compares the server's CPU time, which includes the scripted engine's in both cases. The number of streams per core follows from the CPU time
+of a stream at the given pace.
 
     python bench/journal.py [--streams 40] [--tokens 500] [--pace-ms 20] [--store postgres]
 """
@@ -26,7 +26,7 @@ import crash
 
 
 async def read(server, **fields):
-    """Stream one answer; how many events came, and whether it was completed."""
+    """Stream one response; returns the number of its events, and whether it was completed."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(http(RESPONSES, {"model": "song", "input": "Sing.", "stream": True, **fields}, server.port))
     count, last = 0, "{}"
@@ -40,7 +40,7 @@ async def read(server, **fields):
 
 
 async def measure(server, streams, **fields):
-    """Microseconds of processor time for an event, the processor's share, and the events of all streams."""
+    """CPU microseconds per event, the share of a core, and the number of events of all streams."""
     before_ns, started_at = cpu_ns(server.process.pid), time.monotonic()
     async with asyncio.TaskGroup() as tasks:
         reads = [tasks.create_task(read(server, **fields)) for _ in range(streams)]
@@ -51,17 +51,17 @@ async def measure(server, streams, **fields):
     return used_ns / 1000 / events, used_ns / 1e9 / elapsed_s, events
 
 
-async def trial(given, store):
+async def trial(options, store):
     with tempfile.TemporaryDirectory() as folder:
         server = crash.Server(Path(folder), store, 1)
         settings = Path(folder) / "antiphon.toml"
-        answers = f'answers = [{{ lines = [{{ text = "la ", repeat = {given.tokens} }}] }}]'
-        song = f'[[models]]\nname = "song"\nengine = "scripted"\npace_ms = {given.pace_ms}\n{answers}\n'
-        settings.write_text(settings.read_text() + f"[background]\nrunning = {given.streams}\n" + song)
+        answers = f'answers = [{{ lines = [{{ text = "la ", repeat = {options.tokens} }}] }}]'
+        song = f'[[models]]\nname = "song"\nengine = "scripted"\npace_ms = {options.pace_ms}\n{answers}\n'
+        settings.write_text(settings.read_text() + f"[background]\nrunning = {options.streams}\n" + song)
         await server.start()
-        await measure(server, 2, background=True)  # what is only done once
-        plain = await measure(server, given.streams)
-        background = await measure(server, given.streams, background=True)
+        await measure(server, 2, background=True)  # without what is done only once
+        plain = await measure(server, options.streams)
+        background = await measure(server, options.streams, background=True)
         await server.stop()
     return plain, background
 
@@ -72,14 +72,14 @@ def main():
     parser.add_argument("--tokens", type=int, default=500)
     parser.add_argument("--pace-ms", type=float, default=20)
     parser.add_argument("--store", default="sqlite")
-    given = parser.parse_args()
-    with crash.place(given.store) as url:
-        plain, background = asyncio.run(trial(given, url))
-    print(f"| {given.store}, {given.streams} streams, a token in {given.pace_ms:g} ms | plain | background |\n| --- | --- | --- |")
+    options = parser.parse_args()
+    with crash.store_url(options.store) as url:
+        plain, background = asyncio.run(trial(options, url))
+    print(f"| {options.store}, {options.streams} streams, a token every {options.pace_ms:g} ms | plain | background |\n| --- | --- | --- |")
     print(f"| events | {plain[2]} | {background[2]} |")
-    print(f"| processor time of an event | {plain[0]:.1f} us | {background[0]:.1f} us |")
+    print(f"| CPU time per event | {plain[0]:.1f} us | {background[0]:.1f} us |")
     print(f"| share of a core | {100 * plain[1]:.0f} % | {100 * background[1]:.0f} % |")
-    print(f"| streams a core keeps, from that | {given.streams / plain[1]:.0f} | {given.streams / background[1]:.0f} |")
+    print(f"| streams per core, from that | {options.streams / plain[1]:.0f} | {options.streams / background[1]:.0f} |")
     return 0
 
 

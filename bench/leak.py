@@ -1,9 +1,9 @@
 """
-Does the server grow with what it has done, and what do clients cost that never read?
+Does the server's memory grow with the requests it has answered, and what do clients cost that never read?
 
-A server in a process of its own is asked 20,000 times, on connections that are kept: whole and streamed, answered, refused, and left in the
-middle. Then 200 clients ask for an endless stream and read none of it; then 500 open a connection and stall. Memory is the process's
-resident set, tasks don't show from outside, descriptors do.
+A server in a process of its own gets 20,000 requests on persistent connections: whole and streamed, answered, refused, and cancelled by
+disconnecting. Then 200 clients request an endless stream and never read it, and 500 open a connection and stall. The table shows the
+process's resident memory and its open file descriptors.
 
     python bench/leak.py [--requests 20000]
 """
@@ -79,7 +79,7 @@ class Watched:
 
 
 async def answer(reader):
-    """Read one answer to its end."""
+    """Read one response to its end."""
     head = await reader.readuntil(b"\r\n\r\n")
     if b"transfer-encoding: chunked" in head:
         await reader.readuntil(b"\r\n0\r\n\r\n")
@@ -88,7 +88,7 @@ async def answer(reader):
 
 
 async def ask(server, count):
-    """So many requests on one connection, then one that is left in the middle."""
+    """Send `count` requests on one connection, then one more that is cut off midway."""
     reader, writer = await server.connect()
     for number in range(count):
         writer.write(KINDS[number % len(KINDS)])
@@ -99,7 +99,7 @@ async def ask(server, count):
 
 
 async def grow(server, requests):
-    """The slope of the memory over the second half of the requests, in MiB per 10,000."""
+    """How fast memory grows over the second half of the requests, in MiB per 10,000."""
     each = requests // SAMPLES // CONNECTIONS
     samples = []
     for _ in range(SAMPLES):
@@ -113,7 +113,7 @@ async def grow(server, requests):
 
 
 async def silent(server):
-    """What clients that never read cost at most, and how long until the last is gone."""
+    """The most memory that clients take that never read, and the seconds until the last is dropped."""
     before = server.memory_mib()
     opened = []
     for _ in range(SILENT):
@@ -121,38 +121,38 @@ async def silent(server):
         writer.transport.pause_reading()
         writer.write(request(input="sing", stream=True, store=False))
         opened.append(writer)
-    begun_at, most = time.monotonic(), before
+    started_at, most = time.monotonic(), before
     while server.descriptors() < SILENT:  # noqa: ASYNC110 - another process sets no event
         await asyncio.sleep(0.01)
-    while server.descriptors() > SILENT // 2 and time.monotonic() - begun_at < 3 * SLOW_READER_S:
+    while server.descriptors() > SILENT // 2 and time.monotonic() - started_at < 3 * SLOW_READER_S:
         most = max(most, server.memory_mib())
         await asyncio.sleep(0.1)
-    took_s = time.monotonic() - begun_at
+    took_s = time.monotonic() - started_at
     for writer in opened:
         writer.transport.abort()
     return most - before, took_s
 
 
-async def stalled(server, begun):
-    """Seconds until 95 % and all of the stalled connections were closed, and the slowest of the others' answers meanwhile."""
-    begun_at = time.monotonic()
+async def stalled(server, first_bytes):
+    """Seconds until 95 % and all of the stalled connections are closed, and the longest wait of other clients meanwhile."""
+    started_at = time.monotonic()
     closed_s, others_ms = [], []
 
     async def stall():
         reader, writer = await server.connect()
-        writer.write(begun)
+        writer.write(first_bytes)
         with contextlib.suppress(ConnectionError):
             await reader.read()
-        closed_s.append(time.monotonic() - begun_at)
+        closed_s.append(time.monotonic() - started_at)
         writer.transport.abort()
 
     async def others():
         reader, writer = await server.connect()
         while len(closed_s) < STALLED:
-            asked_at = time.monotonic()
+            sent_at = time.monotonic()
             writer.write(KINDS[0])
             await answer(reader)
-            others_ms.append((time.monotonic() - asked_at) * 1000)
+            others_ms.append((time.monotonic() - sent_at) * 1000)
             await asyncio.sleep(0.05)
         writer.transport.abort()
 
@@ -177,17 +177,17 @@ async def measure(server, requests):
     print(f"| descriptors before and after | {first[1]}, {last[1]} |")
     cost, took_s = await silent(server)
     print(f"| {SILENT} clients that never read | at most {cost:.1f} MiB more, all dropped after {took_s:.1f} s (limit {SLOW_READER_S} s) |")
-    for name, limit_s, begun in (
+    for name, limit_s, first_bytes in (
         ("heads", HEAD_TIMEOUT_S, b"GET / HTTP/1.1\r\nx: y\r\n"),
         ("bodies", BODY_TIMEOUT_S, b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{"),
     ):
-        most_s, all_s, slowest_ms = await stalled(server, begun)
+        most_s, all_s, slowest_ms = await stalled(server, first_bytes)
         print(
             f"| {STALLED} stalled {name} | 95 % closed after {most_s:.1f} s, all after {all_s:.1f} s (limit {limit_s} s); "
-            f"others answered within {slowest_ms:.0f} ms |"
+            f"other clients answered within {slowest_ms:.0f} ms |"
         )
     await asyncio.sleep(2)
-    print(f"| in the end | {server.memory_mib():.1f} MiB, {server.descriptors()} descriptors |")
+    print(f"| at the end | {server.memory_mib():.1f} MiB, {server.descriptors()} descriptors |")
 
 
 def main():

@@ -1,13 +1,15 @@
 """
-What routing adds to a request, and how often it is right.
+How often does routing choose the right category, and how much time does it add to a request?
 
     python bench/routing.py [--models FOLDER]
 
-The prompts of `routing_prompts.tsv` are classified by the examples that `docs/guide/routing.md` shows, of which none is among them; and, in
-the second column, by these and the four fifths of the English prompts that they are not in, which are enough for the logistic regression.
-`right` is the share whose best category is the right one, `decided` the share that reaches threshold and margin in a language that examples
-are in, and `right of these` what it says. Then times, one request after another: for a name that is no route, for rules, and for texts that
-are new to the classifier and that it knows.
+The prompts of `routing_prompts.tsv` are classified with the examples in `docs/guide/routing.md`, which contain none of them. In the second
+column the classifier also gets four fifths of the English prompts, always without the one it classifies; they are enough for the logistic
+regression. `right` is the share of prompts whose best category is the right one, `decided` the share that reaches the threshold and the
+margin in a language that has examples, and `right of these` the share of right ones among the decided.
+
+The second table has the time of one decision, one request after another: for a name that is no route, for rules, and for texts that the
+classifier has or has not seen before.
 """
 
 import sys
@@ -69,26 +71,26 @@ def classifier_of(examples, vector_by_text):
     return ExampleClassifier({category: stack(vectors) for category, vectors in by_category.items()})
 
 
-def scored_by(classifier, row, vector_by_text):
+def score(classifier, row, vector_by_text):
     """The scores of a prompt, and the category that is chosen, if any."""
     scores = classifier.scores(vector_by_text[classified_text(row["text"])])
     return scores, classifier.choose(scores) if detect_language(row["text"]) in ("en", None) else None
 
 
 def folded_scores(rows, examples, vector_by_text):
-    """The same for each prompt, by a classifier that has learnt from the examples and the other folds."""
+    """The same for each prompt, by a classifier that was trained on the examples and the other folds."""
     scored = [None] * len(rows)
     for fold in range(FOLDS):
-        known = [(row["category"], row["text"]) for index, row in enumerate(rows) if index % FOLDS != fold and row["language"] == "en"]
-        classifier = classifier_of([*examples, *known], vector_by_text)
+        training = [(row["category"], row["text"]) for index, row in enumerate(rows) if index % FOLDS != fold and row["language"] == "en"]
+        classifier = classifier_of([*examples, *training], vector_by_text)
         assert classifier.method == "probability"
         for index in range(fold, len(rows), FOLDS):
-            scored[index] = scored_by(classifier, rows[index], vector_by_text)
+            scored[index] = score(classifier, rows[index], vector_by_text)
     return scored
 
 
 def shares(rows, scored):
-    """Right, decided, and right among the decided, in per cent."""
+    """The shares that are right, decided, and right among the decided, as columns."""
     pairs = list(zip(rows, scored, strict=True))
     right = [scores[0].category == row["category"] for row, (scores, _) in pairs]
     decided = [best.category == row["category"] for row, (_, best) in pairs if best is not None]
@@ -105,10 +107,10 @@ async def show_accuracy(folder, scratch):
     vector_by_text = await vectors.of_examples(classified_text(text) for text in texts)
     await vectors.stop()
     classifier = classifier_of(examples, vector_by_text)
-    scored = [scored_by(classifier, row, vector_by_text) for row in rows]
+    scored = [score(classifier, row, vector_by_text) for row in rows]
     folded = folded_scores(rows, examples, vector_by_text)
     print(f"{len(examples)} examples of the guide, {len(rows)} prompts; threshold {classifier.threshold}, margin {classifier.margin}\n")
-    print(f"{'':<22}{'':>5}  {'by the guide: right, decided, right of these':<33}  by these and {FOLDS - 1} fifths of the prompts")
+    print(f"{'':<22}{'':>5}  {'guide: right, decided, right of these':<33}  with {FOLDS - 1} fifths of the prompts too")
     groups = {
         "all": lambda _row: True,
         "English": lambda row: row["language"] == "en",
@@ -129,9 +131,9 @@ async def measure(router, name, texts):
     times = []
     for text in texts:
         request = CreateRequest(model=name, input=text)
-        begun = time.perf_counter()
+        started_at = time.perf_counter()
         await router.resolve(name, lambda request=request: request_features(request, NO_HISTORY), RouteCaller())
-        times.append(1e6 * (time.perf_counter() - begun))
+        times.append(1e6 * (time.perf_counter() - started_at))
     return sorted(times)
 
 
@@ -151,9 +153,9 @@ async def show_times(folder, scratch, rows):
     print(f"\n{'one decision':<38}{'p50':>10}{'p99':>10}")
     for label, name, each in (
         ("a model's own name", "small", many),
-        ("20 rules, of which none fits", "rules", many),
-        ("examples, a text that is new", "examples", texts),
-        ("examples, a text that is known", "examples", many),
+        ("20 rules, of which none matches", "rules", many),
+        ("examples, a new text", "examples", texts),
+        ("examples, a known text", "examples", many),
     ):
         times = await measure(router, name, each)
         print(f"{label:<38}{times[len(times) // 2]:>7.0f} µs{times[len(times) * 99 // 100]:>7.0f} µs")

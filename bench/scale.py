@@ -1,14 +1,14 @@
 """
 Does a streamed event cost more with more streams, or with more processes?
 
-antiphon, engine `chat`, stands before a scripted chat server; CPU is read from the scheduler's own account of its processes, in
-nanoseconds, over a few seconds in the middle of all streams, less what it costs idle, and divided by the tokens that arrived. So what a
-request costs to begin and to end is not in it. Medians of several rounds.
+antiphon's engine `chat` runs in front of a scripted chat server. CPU is the time of all server processes according to the scheduler, over a
+few seconds in the middle of the streams, minus that of an idle server, per token that arrived; so the start and the end of a request are
+not included. Medians of several rounds.
 
     python bench/scale.py
 
-A process that is woken for one token pays for the waking alone; the more tokens arrive together, the more share it. So counts are compared
-at one pace, and a faster one is shown beside it.
+Waking up the process is expensive, and tokens that arrive together share that cost. So numbers of streams are compared at the same pace,
+and a second, faster pace is shown as well.
 """
 
 import sys
@@ -37,7 +37,7 @@ TOKEN = b'"delta":" token"'
 
 
 class Endless(asyncio.Protocol):
-    """A stream that is read until it is cut; counts the tokens in it."""
+    """A stream that is read until it is cut off; counts its tokens."""
 
     def __init__(self, request, counts):
         self.request, self.counts, self.tail = request, counts, b""
@@ -58,28 +58,28 @@ def request(port, pace_ms):
     return http(RESPONSES, body | {"stream_options": {"include_obfuscation": False}}, port)
 
 
-async def window(pid, port, pace_ms, streams):
-    """Nanoseconds of CPU a second with so many streams, tokens a second, and the share of the busiest process."""
+async def measure_window(pid, port, pace_ms, streams):
+    """CPU nanoseconds a second with `streams` streams, tokens a second, and the share of the busiest process."""
     counts, loop = {}, asyncio.get_running_loop()
-    asked = request(port, pace_ms)
-    made = [(await loop.create_connection(lambda: Endless(asked, counts), "127.0.0.1", port))[1] for _ in range(streams)]
+    request_bytes = request(port, pace_ms)
+    connections = [(await loop.create_connection(lambda: Endless(request_bytes, counts), "127.0.0.1", port))[1] for _ in range(streams)]
     while len(counts) < streams or not all(counts.values()):  # noqa: ASYNC110 - nothing sets an event
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.5)
     pids = tree(pid)
-    before, tokens, began_at = [own_ns(each) for each in pids], sum(counts.values()), time.perf_counter()
+    before, tokens, started_at = [own_ns(each) for each in pids], sum(counts.values()), time.perf_counter()
     await asyncio.sleep(WINDOW_S)
     spent = [own_ns(each) - then for each, then in zip(pids, before, strict=True)]
-    took_s = time.perf_counter() - began_at
+    took_s = time.perf_counter() - started_at
     arrived = sum(counts.values()) - tokens
-    for one in made:
-        one.transport.abort()
+    for connection in connections:
+        connection.transport.abort()
     await asyncio.sleep(0.2)
     return sum(spent) / took_s, arrived / took_s, max(spent) / max(1, sum(spent))
 
 
-def measured(pid, port, idle_ns, pace_ms, streams):
-    rounds = [uvloop.run(window(pid, port, pace_ms, streams)) for _ in range(ROUNDS)]
+def measure(pid, port, idle_ns, pace_ms, streams):
+    rounds = [uvloop.run(measure_window(pid, port, pace_ms, streams)) for _ in range(ROUNDS)]
     costs = [(spent_ns - idle_ns) / tokens for spent_ns, tokens, _ in rounds]
     return statistics.median(costs), *(statistics.median(column) for column in list(zip(*rounds, strict=True))[1:])
 
@@ -95,7 +95,7 @@ COLUMNS = (
     ("ms apart", 8),
     ("streams", 8),
     ("tokens/s", 9),
-    ("of the asked", 12),
+    ("of expected", 12),
     ("us a token", 11),
     ("to the row above", 17),
     ("busiest", 8),
@@ -108,13 +108,13 @@ def row(cells):
 
 def run(processes, pace_ms, counts):
     with tempfile.TemporaryDirectory() as folder, antiphon(Path(folder), processes) as (pid, port, _):
-        uvloop.run(window(pid, port, 5, 20))
+        uvloop.run(measure_window(pid, port, 5, 20))
         idle_ns, above = idle(pid), None
         for streams in counts:
-            cost, rate, busiest = measured(pid, port, idle_ns, pace_ms, streams)
+            cost, rate, busiest = measure(pid, port, idle_ns, pace_ms, streams)
             ratio = f"{cost / above:.2f}x" if above else ""
-            kept = rate * pace_ms / 1000 / streams
-            row((processes, pace_ms, streams, f"{rate:.0f}", f"{kept:.0%}", f"{cost / 1000:.2f}", ratio, f"{busiest:.0%}"))
+            share = rate * pace_ms / 1000 / streams
+            row((processes, pace_ms, streams, f"{rate:.0f}", f"{share:.0%}", f"{cost / 1000:.2f}", ratio, f"{busiest:.0%}"))
             above = cost
 
 

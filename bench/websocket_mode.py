@@ -1,12 +1,12 @@
 """
-What a turn of an agent's tool loop costs over HTTP and over a WebSocket, above the engine.
+What does a turn of an agent's tool loop cost over HTTP and over a WebSocket, without the engine?
 
     python bench/websocket_mode.py [--turns 30] [--loops 10] [--output-kib 4]
 
-A scripted engine calls a tool in every turn, at once; the client answers with a result of some KiB and the id of the response before.
-Each loop has so many turns, on a server in a process of its own with a store in SQLite. Milliseconds from sending a request to the end of
-its response, median over all turns, and for the first and the last five turns of the loops: how it grows with the conversation. The CPU is
-that of the server.
+A scripted engine calls a tool at once in every turn; the client sends a result of some KiB and the id of the previous response. The server
+runs in a process of its own, with a store in SQLite. The table shows the milliseconds from sending a request to the end of its response,
+as the median of all turns and of the first and the last five turns of the loops, which shows the growth with the conversation, and the
+server's CPU time per turn.
 """
 
 import sys
@@ -45,7 +45,7 @@ Ask = Callable[[dict[str, object]], Awaitable[dict]]
 
 @asynccontextmanager
 async def http(url: str) -> AsyncIterator[Ask]:
-    """Each turn is a request for a stream, over one connection that is kept."""
+    """Each turn is a streamed request over one persistent connection."""
     async with aiohttp.ClientSession(read_bufsize=1 << 20) as session:
 
         async def ask(body: dict[str, object]) -> dict:
@@ -97,16 +97,16 @@ async def measure(arguments: argparse.Namespace, home: str) -> None:
     assert process.stdout is not None
     url = (await process.stdout.readline()).decode().strip()
     result = "x = 1\n" * (arguments.output_kib * 1024 // 6)
-    ways = [("HTTP, stored", http, True), ("WebSocket, stored", websocket, True), ("WebSocket, not stored", websocket, False)]
+    modes = [("HTTP, stored", http, True), ("WebSocket, stored", websocket, True), ("WebSocket, not stored", websocket, False)]
     print(f"{arguments.loops} loops of {arguments.turns} turns, results of {arguments.output_kib} KiB; milliseconds a turn\n")
     print(f"{'':24}{'median':>9}{'first 5':>9}{'last 5':>9}{'CPU':>9}")
     try:
-        loops: dict[str, list[list[float]]] = {name: [] for name, _, _ in ways}
+        loops: dict[str, list[list[float]]] = {name: [] for name, _, _ in modes}
         used_s = dict.fromkeys(loops, 0.0)
-        for _ in range(arguments.loops):  # in turn, so that a busy moment of the machine is nobody's alone
-            for name, way, store in ways:
+        for _ in range(arguments.loops):  # alternating, so that a busy moment of the machine affects all of them
+            for name, connect, store in modes:
                 before_s = cpu_s(process.pid)
-                async with way(url) as ask:
+                async with connect(url) as ask:
                     loops[name].append(await loop(ask, arguments.turns, result, store=store))
                 used_s[name] += cpu_s(process.pid) - before_s
         for name, runs in loops.items():

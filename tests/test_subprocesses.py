@@ -1,4 +1,4 @@
-"""Processes at the other end of a socket: begun, ended and replaced."""
+"""Processes at the other end of a socket: started, ended and replaced."""
 
 import asyncio
 import contextlib

@@ -1,8 +1,8 @@
 """
-Model servers that flood whoever asks them, in a process of its own: for `bench/hostile.py --upstream`.
+A model server that floods its clients, in a process of its own, for `bench/hostile.py --upstream`.
 
-The path of the request names the flood: `/comments/chat/completions`, `/fragments/realtime`. Writes its port to standard
-output once it accepts.
+The path of the request names the flood: `/comments/chat/completions`, `/fragments/realtime`. It prints its port once it
+accepts connections.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ STREAMS = {
     "long words": chunk(block(delta("word " * 2000))),
     "many lines without an event": chunk(block(b"data: a\n")),
 }
-"""What each stream repeats for ever."""
+"""What each stream repeats endlessly."""
 
 CREATED = frame(b'{"type":"session.created","event_id":"e1","session":{"type":"realtime","id":"sess_1","object":"realtime.session"}}')
 FRAGMENTS = frame(b'{"type":"', is_last=False) + frame(b"a", 0, is_last=False) * 20_000 + frame(b'"}', 0)
@@ -55,7 +55,7 @@ SOCKETS = {
     "short messages": block(frame(b'{"type":"a"}')),
     "pings": block(frame(bytes(125), 9)),
 }
-"""What each WebSocket repeats for ever, after `session.created`."""
+"""What each WebSocket repeats endlessly, after `session.created`."""
 
 
 async def serve(reader, writer):
@@ -71,7 +71,7 @@ async def serve(reader, writer):
                 % accept
             )
             writer.write(CREATED + (frame(b"x", is_last=False) if name == "empty fragments" else b""))
-            await reader.read(1)  # until it is asked something
+            await reader.read(1)  # until the first request
         else:
             writer.write(STREAM_HEAD)
         data = SOCKETS.get(name) or STREAMS[name]

@@ -1,4 +1,4 @@
-"""What several benchmarks share: processes and what they have cost, and HTTP as load."""
+"""Shared by several benchmarks: processes and their CPU time and memory, and HTTP load."""
 
 import asyncio
 import contextlib
@@ -24,11 +24,11 @@ def free_port():
 UPSTREAM_PORT = free_port()
 
 
-# Processes, and what they have cost
+# Processes, their CPU time and memory
 
 
 def tree(pid):
-    """A process and all that came of it."""
+    """A process and all its descendants."""
     children = []
     with contextlib.suppress(OSError):  # it has just ended
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -36,7 +36,7 @@ def tree(pid):
 
 
 def own_ns(pid):
-    """Nanoseconds of processor time that the process has had, without its children."""
+    """CPU time of a process in nanoseconds, without its children."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):
@@ -45,7 +45,7 @@ def own_ns(pid):
 
 
 def cpu_ns(pid):
-    """Nanoseconds of processor time that the process and its children have had."""
+    """CPU time of a process and its descendants in nanoseconds."""
     return sum(own_ns(each) for each in tree(pid))
 
 
@@ -58,7 +58,7 @@ def answers(port, path):
     try:
         urllib.request.urlopen(f"http://127.0.0.1:{port}{path}").read()
     except urllib.error.HTTPError:
-        return True  # whatever it says, it is there
+        return True  # any status shows that it is running
     except OSError:
         return False
     return True
@@ -66,7 +66,7 @@ def answers(port, path):
 
 @contextlib.contextmanager
 def running(command, port, path="/", **more):
-    """The process, once something answers at its port."""
+    """Run a program; yields its process id once it answers at its port."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **more)
     try:
         for _ in range(1200):
@@ -82,7 +82,7 @@ def running(command, port, path="/", **more):
 
 
 def upstream():
-    """The scripted chat server that everything measured stands before."""
+    """The scripted chat server behind everything that is measured."""
     return running([sys.executable, str(Path(__file__).parents[1] / "references" / "chat.py"), str(UPSTREAM_PORT)], UPSTREAM_PORT)
 
 
@@ -104,7 +104,7 @@ def antiphon(folder, processes=1):
 
 
 class Stream(asyncio.Protocol):
-    """One request after the other on one connection; notes when the first word and the end came."""
+    """Sends one request after the other on one connection; notes the times of the first word and of the end."""
 
     def __init__(self, request, first, end):
         self.request, self.first, self.end = request, first, end

@@ -1,5 +1,5 @@
 """
-A server for benchmarks, in a process of its own, which writes its address to standard output once it accepts.
+A server for benchmarks, in a process of its own, which prints its address once it accepts connections.
 
     python bench/common/serve.py HOME FLAGS_AS_JSON
 """

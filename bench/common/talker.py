@@ -1,4 +1,4 @@
-"""What benchmarks of speech share: a server with ears and a voice, what is said to it, and who says it at the pace of speech."""
+"""Shared by benchmarks of speech: a server that listens and speaks, recordings, and a client that sends them in real time."""
 
 import asyncio
 import base64
@@ -43,7 +43,7 @@ def speaking_server(folder, models, speculation=True):
 
 
 class Others:
-    """What the machine's processors did meanwhile for nobody of ours."""
+    """How busy programs other than the benchmark keep the machine."""
 
     def __init__(self):
         self.began = self._now()
@@ -54,12 +54,12 @@ class Others:
         return time.perf_counter(), busy_s - cpu_ns(os.getpid()) / 1e9
 
     def cores(self):
-        """How many cores they had, on average. What ended in between counts as theirs."""
+        """The cores that they used, on average. Our processes that ended meanwhile count as theirs."""
         (began, before), (now, after) = self.began, self._now()
         return max(0.0, (after - before) / (now - began))
 
 
-# What is said
+# Audio
 
 
 def noise(seconds, dbfs):
@@ -68,7 +68,7 @@ def noise(seconds, dbfs):
 
 
 def room(ms):
-    """A room in which nobody speaks; a microphone never gives zeros."""
+    """A silent room; a microphone never records zeros."""
     return noise(ms / 1000, ROOM_DBFS)
 
 
@@ -78,7 +78,7 @@ def recording(name):
 
 
 def loud_ms(pcm, below_peak_db=30):
-    """Where it begins to be loud, and where it ends to be."""
+    """When the loud part begins and ends."""
     samples = np.frombuffer(pcm, "<i2").astype(np.float64)
     power = np.mean(samples[: len(samples) // 240 * 240].reshape(-1, 240) ** 2, axis=1)
     loud = np.flatnonzero(power > power.max() * 10 ** (-below_peak_db / 10))
@@ -86,25 +86,25 @@ def loud_ms(pcm, below_peak_db=30):
 
 
 def trimmed(pcm):
-    """Without what is quiet at both ends, so that pauses between such are as long as they are meant to be."""
+    """Without the quiet at both ends, so that pauses between recordings have the intended length."""
     return pcm[slice(*(at_ms * RATE_HZ // 1000 * 2 for at_ms in loud_ms(pcm)))]
 
 
 def frames(pcm):
-    """The events that append it, 20 ms each."""
+    """The events that append the audio, 20 ms each."""
     pieces = (pcm[at : at + FRAME_BYTES] for at in range(0, len(pcm), FRAME_BYTES))
     return [json.dumps({"type": "input_audio_buffer.append", "audio": base64.b64encode(piece).decode()}) for piece in pieces]
 
 
-# Who says it
+# The client
 
 
 class Talker:
     """
-    Someone in a conversation, whose microphone never stops.
+    A user in a conversation, whose microphone never stops.
 
     Attributes:
-        heard: when each event came, and the event, without its sound.
+        heard: the arrival time of each event, and the event, without its audio.
     """
 
     def __init__(self, socket):
@@ -117,7 +117,7 @@ class Talker:
             at = time.perf_counter()
             event = json.loads(message.data)
             if event["type"] == "error":
-                raise SystemExit(f"the server says: {event['error']['message']}")
+                raise SystemExit(f"the server reports: {event['error']['message']}")
             if event["type"].endswith("audio.delta"):
                 event["delta"] = len(event["delta"])
             self.heard.append((at, event))
@@ -133,17 +133,17 @@ class Talker:
             await self.socket.send_str(self.saying.pop(0) if self.saying else next(self.room))
 
     def say(self, sound):
-        """Begin to say it; returns the number of its first frame."""
+        """Start to play a recording; returns the number of its first frame."""
         assert not self.saying
         self.saying = frames(sound)
         return len(self.sent_at)
 
     def sent_ms(self, at_ms):
-        """When the sound at that place of the conversation was sent."""
+        """When the audio at that time of the conversation was sent."""
         return self.sent_at[min(len(self.sent_at) - 1, int(at_ms / 1000 / FRAME_S))]
 
     async def until(self, looked):
-        """What `looked` finds, once it finds something."""
+        """The first result of `looked` that is not None."""
         async with asyncio.timeout(PATIENCE_S):
             while (found := looked()) is None:
                 self.news.clear()
@@ -151,7 +151,7 @@ class Talker:
         return found
 
     def last(self, kind, since=0.0, **fields):
-        """The last event of that type, and when it came; None where none has come since."""
+        """The last event of a type, and when it arrived; None if there was none since."""
         for at, event in reversed(self.heard):
             if at < since:
                 return None
@@ -171,7 +171,7 @@ class Talker:
 
 @contextlib.asynccontextmanager
 async def talking(port, model, instructions, modality="audio", tokens=40):
-    """Someone in a new conversation with that model."""
+    """A user in a new conversation with a model."""
     heard = {
         "turn_detection": {"type": "server_vad", "silence_duration_ms": SILENCE_MS},
         "transcription": {"model": "whisper-1", "language": "en"},
@@ -197,11 +197,11 @@ async def talking(port, model, instructions, modality="audio", tokens=40):
             listening.cancel()
 
 
-# What comes out
+# Results
 
 
 def part(values, share):
-    """A quantile; with few values the next higher one, as the mean of two would hide the worst."""
+    """A quantile; of few values the next higher one, as a mean of two would hide the worst."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 

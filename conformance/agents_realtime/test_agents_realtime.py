@@ -147,7 +147,7 @@ def test_spoken_turn():
     assert errors == []
 
 
-@pytest.mark.skipif(not QUESTION, reason="the server has no ears and no voice")
+@pytest.mark.skipif(not QUESTION, reason="the server can't listen and speak")
 def test_question_of_a_person_is_answered_aloud_by_a_real_model():
     async def scenario():
         async with connected(model=os.environ["ANTIPHON_MODEL"]) as talk:

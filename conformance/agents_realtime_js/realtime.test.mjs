@@ -149,7 +149,7 @@ dialogue("a spoken turn, as the client is set up from the start", undefined, asy
   assert.deepEqual(talk.errors, []);
 });
 
-const nobody = !process.env.ANTIPHON_QUESTION && "the server has no ears and no voice";
+const nobody = !process.env.ANTIPHON_QUESTION && "the server can't listen and speak";
 
 test("a person's question, answered aloud by a real model", { ...PATIENCE, skip: nobody }, async () => {
   const model = process.env.ANTIPHON_MODEL;

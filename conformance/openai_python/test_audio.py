@@ -1,4 +1,4 @@
-"""openai-python's audio: texts read aloud, and written down again; left out where the server has no ears and no voice."""
+"""openai-python's audio: speech synthesis and transcription; skipped if the server can't listen and speak."""
 
 import os
 import re

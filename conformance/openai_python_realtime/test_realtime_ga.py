@@ -128,7 +128,7 @@ def test_spoken_turn():
     assert done.response.usage.input_token_details.audio_tokens > 0
 
 
-@pytest.mark.skipif(not QUESTION, reason="the server has no ears and no voice")
+@pytest.mark.skipif(not QUESTION, reason="the server can't listen and speak")
 def test_question_of_a_person_is_answered_aloud_by_a_real_model():
     async def scenario():
         async with connected({**SPOKEN_TURN, "max_output_tokens": 40}, model=os.environ["ANTIPHON_MODEL"]) as dialogue:

@@ -268,13 +268,13 @@ def test_a_queue_in_its_order():
         order, all_are_there = [], asyncio.Event()
 
         async def come(who):
-            async with talking(model="one-place") as listener:
+            async with talking(model="one-slot") as listener:
                 order.append((who, listener))
                 await all_are_there.wait()
                 await asyncio.sleep(TOLD_S)
 
         async def all_come():
-            async with talking(model="one-place") as listener:
+            async with talking(model="one-slot") as listener:
                 order.append(("first", listener))
                 for count, who in enumerate(("second", "third"), start=1):
                     tasks.create_task(come(who))
@@ -296,10 +296,10 @@ def test_a_queue_in_its_order():
 def test_leaving_the_queue_lets_the_next_one_pass():
     async def scenario():
         async with asyncio.TaskGroup() as tasks:
-            async with talking(model="one-place"):
-                leaving = tasks.create_task(client().audio.connect(model="one-place"))
+            async with talking(model="one-slot"):
+                leaving = tasks.create_task(client().audio.connect(model="one-slot"))
                 await until_queued(1)
-                staying = tasks.create_task(client().audio.connect(model="one-place"))
+                staying = tasks.create_task(client().audio.connect(model="one-slot"))
                 await until_queued(2)
                 leaving.cancel()
                 await asyncio.wait([leaving])
@@ -315,11 +315,11 @@ def test_leaving_the_queue_lets_the_next_one_pass():
 
 def test_a_full_queue_refuses():
     async def scenario():
-        async with asyncio.TaskGroup() as tasks, talking(model="one-place"):
-            waiting = [tasks.create_task(client().audio.connect(model="one-place")) for _ in range(4)]
+        async with asyncio.TaskGroup() as tasks, talking(model="one-slot"):
+            waiting = [tasks.create_task(client().audio.connect(model="one-slot")) for _ in range(4)]
             await until_queued(4)
             with pytest.raises(RealtimeError) as refusal:
-                await client().audio.connect(model="one-place")
+                await client().audio.connect(model="one-slot")
             for task in waiting:
                 task.cancel()
             await asyncio.wait(waiting)
@@ -332,12 +332,12 @@ def test_waiting_longer_than_the_client_likes():
     """The SDK's patience covers the queue; it says goodbye, and waits for the answer to that."""
 
     async def scenario():
-        async with talking(model="one-place"):
+        async with talking(model="one-slot"):
             began = asyncio.get_running_loop().time()
             with pytest.raises(RealtimeError) as refusal:
-                await client(connect_timeout=0.3).audio.connect(model="one-place")
+                await client(connect_timeout=0.3).audio.connect(model="one-slot")
             took_s = asyncio.get_running_loop().time() - began
-        async with talking(model="one-place"):
+        async with talking(model="one-slot"):
             return refusal.value.code, took_s < 5
 
     assert asyncio.run(scenario()) == ("connect_timeout", True)
@@ -347,7 +347,7 @@ def test_waiting_longer_than_the_client_likes():
 def test_the_next_session_gets_the_place_however_the_last_one_ended(farewell):
     async def scenario():
         for _ in range(4):
-            session = await client(connect_timeout=DEADLINE_S).audio.connect(model="one-place")
+            session = await client(connect_timeout=DEADLINE_S).audio.connect(model="one-slot")
             await session.send_audio(speech(100))
             if farewell == "close":
                 await session.close()
@@ -379,7 +379,7 @@ def test_a_session_ends_when_its_time_is_up(strict):
     assert (listener.of(SessionClosed), listener.of(ErrorEvent)) == ([SessionClosed("timeout")], [])
 
 
-@pytest.mark.skipif("ANTIPHON_QUESTION" not in os.environ, reason="this server has no ears and no voice")
+@pytest.mark.skipif("ANTIPHON_QUESTION" not in os.environ, reason="this server can't listen and speak")
 def test_a_question_aloud_to_the_embedded_model():
     async def scenario():
         async with talking(model=MODEL, system_prompt="Answer with one short sentence.") as listener:

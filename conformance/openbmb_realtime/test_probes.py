@@ -332,7 +332,7 @@ def test_a_silent_chat_does_not_keep_its_place(strict):
 
 def test_the_queue_tells_its_places():
     async def scenario():
-        async with probing(URL, "chat", model="one-place") as one, probing(URL, "audio", model="one-place") as two:
+        async with probing(URL, "chat", model="one-slot") as one, probing(URL, "audio", model="one-slot") as two:
             first, second = Probe(one), Probe(two)
             await first.begin()
             queued = (await second.until("session.queued"))[-1]
@@ -348,13 +348,13 @@ def test_the_queue_tells_its_places():
 
 def test_a_full_queue_is_told_before_the_close():
     async def scenario():
-        async with asyncio.TaskGroup() as tasks, probing(URL, "chat", model="one-place") as one:
+        async with asyncio.TaskGroup() as tasks, probing(URL, "chat", model="one-slot") as one:
             first, sockets = Probe(one), []
             await first.begin()
             for _ in range(4):
-                sockets.append(await probing(URL, "chat", model="one-place"))
+                sockets.append(await probing(URL, "chat", model="one-slot"))
                 await Probe(sockets[-1]).until("session.queued")
-            async with probing(URL, "chat", model="one-place") as last:
+            async with probing(URL, "chat", model="one-slot") as last:
                 told = await closing(Probe(last))
             for socket in sockets:
                 tasks.create_task(socket.close())
@@ -403,7 +403,7 @@ BRIEF = {"system_prompt": "Answer with one short sentence.", "config": {"max_tok
 """A small model may say the same for ever."""
 
 
-@pytest.mark.skipif("ANTIPHON_QUESTION" not in os.environ, reason="this server has no ears and no voice")
+@pytest.mark.skipif("ANTIPHON_QUESTION" not in os.environ, reason="this server can't listen and speak")
 @pytest.mark.parametrize("mode", ["audio", "video"])
 def test_the_embedded_model_in_full_duplex(mode):
     async def scenario(probe):

@@ -190,7 +190,7 @@ def test_spoken_turn():
     ]
 
 
-@pytest.mark.skipif(not QUESTION, reason="the server has no ears and no voice")
+@pytest.mark.skipif(not QUESTION, reason="the server can't listen and speak")
 def test_question_of_a_person_is_answered_aloud_by_a_real_model():
     async def scenario():
         audio = events.AudioConfiguration(input=SERVER_VAD)

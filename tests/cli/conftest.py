@@ -75,7 +75,7 @@ def antiphon(home: Path) -> Antiphon:
 
 @pytest.fixture
 def free_port() -> str:
-    """A port that nobody has at the moment."""
+    """A port that is free at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return str(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""How the program ends, whatever it was asked."""
+"""The exit codes of the program."""
 
 import io
 import os

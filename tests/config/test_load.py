@@ -1,4 +1,4 @@
-"""One value is chosen where several places set it, everyone knows by whom, and mistakes are told."""
+"""Several sources of configuration: the last one wins, its name is known, and errors are reported."""
 
 import json
 from collections.abc import Mapping
@@ -199,6 +199,8 @@ def test_a_model_without_an_engine_is_refused(places: Places) -> None:
             "[responses]\nprofile = 'openresponses'",
             "responses.profile: the profile 'openresponses' is called 'open-responses' now",
         ),
+        ("[speech]\nears = 'whisper'", "speech.ears: there is no such setting; it is called 'speech.stt' now"),
+        ("[recording]\nmost_gb = 5", "recording.most_gb: there is no such setting; it is called 'recording.max_gb' now"),
         ("[logging]\nlevel = 'loud'", "logging.level: expected 'debug', 'info', 'warning' or 'error', got 'loud'"),
         ("server = 3", "server: expected a table, got 3"),
         ("home = 3", "home: expected a path, got 3"),
@@ -210,6 +212,12 @@ def test_a_model_without_an_engine_is_refused(places: Places) -> None:
 def test_a_mistake_names_file_and_key_what_was_expected_and_what_came(places: Places, written: str, told: str) -> None:
     places.here.write_text(written)
     assert places.mistake() == f"{places.here}: {told}"
+
+
+def test_the_error_for_a_former_variable_names_the_new_setting(places: Places) -> None:
+    assert places.mistake(ANTIPHON_SPEECH__EARS_URL="http://stt/v1") == (
+        "ANTIPHON_SPEECH__EARS_URL: speech.ears_url: there is no such setting; it is called 'speech.stt_url' now"
+    )
 
 
 def test_all_mistakes_are_told_at_once(places: Places) -> None:

@@ -1,4 +1,4 @@
-"""The settings of rewrites: what is accepted, and what is said of the rest."""
+"""The settings of rewrites: what is accepted, and the errors for the rest."""
 
 from pathlib import Path
 

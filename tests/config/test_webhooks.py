@@ -1,4 +1,4 @@
-"""The settings of webhook endpoints: what is refused, and that no message has a secret in it."""
+"""The settings of webhook endpoints: errors, and no message with a secret in it."""
 
 import base64
 import json

@@ -61,7 +61,7 @@ def in_full_duplex(name, options, scenario, asked=None):
 
 
 def check(words):
-    """One answer at a time, each with one end and listening behind it; sound is whole samples; nobody tells turns, except what was said."""
+    """One answer at a time, each with one end and then listening; audio has whole samples; there are no turn events except transcripts."""
     assert not of(words, *OF_TURNS, events.EngineError)
     for heard in of(words, events.InputTranscriptDone):
         assert heard.transcript and 0 <= heard.start_ms < heard.end_ms

@@ -1,4 +1,4 @@
-"""The suites of official clients, each in an environment of its own: `conformance/README.md` tells what they try."""
+"""The suites of official clients, each in an environment of its own; `conformance/README.md` lists what they test."""
 
 import subprocess
 import sys
@@ -28,4 +28,4 @@ def _run(record_property, *options):
     assert done.returncode == 0, done.stdout
     for line in done.stdout.splitlines():
         if line.startswith(("conformance:", "skipped:")):
-            record_property("told", line)
+            record_property("report", line)

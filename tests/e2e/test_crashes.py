@@ -1,4 +1,4 @@
-"""Killed again and again, the server loses nothing that it said was completed, and leaves nothing unfinished."""
+"""A server that is killed again and again loses no completed response, and leaves none unfinished."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`docs/guide/architecture.md` says which functions a token, a piece of audio and a queued client pass through. That is what happens."""
+"""The functions that a token, an audio chunk and a queued client pass through are those in `docs/guide/architecture.md`."""
 
 import asyncio
 import contextlib

@@ -1,5 +1,5 @@
 """
-Whatever dies, everybody else learns of it and goes on: `docs/reference/minicpmo-failures.md` is what is seen here, row by row.
+When a process dies, the others notice and continue: these tests observe `docs/reference/minicpmo-failures.md`, row by row.
 """
 
 import base64
@@ -49,7 +49,7 @@ def mortal(tmp_path):
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory):
-    """A gateway that runs, and outlives whatever else dies."""
+    """A running gateway, which outlives all other processes."""
     program = Program(tmp_path_factory.mktemp("gateway"), SETTINGS)
     with program.running():
         yield program
@@ -61,7 +61,7 @@ async def joined(gateway):
 
 
 async def served(behind):
-    """How it goes on for somebody who waited."""
+    """What happens to a client that waited."""
     await behind.begin()
     await behind.say("input.append", input={"audio": SILENCE})
     await behind.until("listen")
@@ -73,7 +73,7 @@ async def served(behind):
 async def free(gateway):
     """What is left of it all: nothing."""
     await gateway.settled("/queue", lambda told: not told["items"] and not told["running_tasks"])
-    return "no ticket, no place taken"
+    return "no ticket, no slot in use"
 
 
 def seen(what, client, behind, after):
@@ -86,7 +86,7 @@ def seen(what, client, behind, after):
 
 async def bring_to(client, step):
     """Have a session come as far as that."""
-    if step == "has its turn":
+    if step == "has left the queue":
         await client.until("session.queue_done")
         return
     await client.begin()
@@ -94,7 +94,7 @@ async def bring_to(client, step):
         await client.speak()
 
 
-@pytest.mark.parametrize("step", ["has its turn", "listens", "is being answered"])
+@pytest.mark.parametrize("step", ["has left the queue", "listens", "is being answered"])
 async def test_the_worker_is_killed(gateway, step):
     with contextlib.ExitStack() as held:
         process = held.enter_context(gateway.worker())
@@ -125,7 +125,7 @@ async def test_a_worker_is_killed_and_another_is_there(gateway):
                 seen(
                     "one worker of two killed",
                     fate,
-                    f"keeps its place in the queue, {await served(behind)} by the other",
+                    f"keeps its position in the queue, {await served(behind)} by the other",
                     await free(gateway),
                 )
 
@@ -150,7 +150,7 @@ async def test_a_worker_is_told_to_stop(gateway):
             fate = await client.fate()
             held.enter_context(gateway.worker())
             seen(
-                "worker told to stop (SIGTERM)",
+                "worker stopped (SIGTERM)",
                 f"goes on; {fate}",
                 f"waits for a worker to join, {await served(behind)}",
                 await free(gateway),
@@ -169,7 +169,7 @@ async def test_the_gateway_is_told_to_stop(mortal):
             process.send_signal(signal.SIGTERM)
             fates = [await client.fate(), await behind.fate()]
         assert process.wait(timeout=PATIENCE_S) == 0
-        seen("gateway told to stop (SIGTERM)", *fates, "the process ends with 0")
+        seen("gateway stopped (SIGTERM)", *fates, "the process ends with 0")
 
 
 async def test_the_gateway_is_killed_and_started_again(mortal):
@@ -217,18 +217,18 @@ async def test_the_disk_is_full_while_a_session_is_recorded(mortal):
             after = await served(behind)
         kept = await mortal.settled(f"/v1/sessions/{created['session_id']}", lambda told: told["status"] != "live" and told)
         assert kept["truncated"]
-        seen("disk full while recording", f"is answered on; {fate}", after, f"recording `{kept['status']}`, with why it is shorter")
+        seen("disk full while recording", f"is still answered; {fate}", after, f"recording `{kept['status']}`, with the reason")
 
 
 # The client
 
 
 async def nothing(_client):
-    """It waits, or has its turn."""
+    """It waits, or has left the queue."""
 
 
 async def begins(client):
-    """It says how to begin, and is not heard out."""
+    """It sends `session.init`, and does not wait for the answer."""
     await client.say("session.init", payload={})
 
 
@@ -249,11 +249,11 @@ async def says_goodbye(client):
 
 STEPS = {
     "waits": nothing,
-    "has its turn": nothing,
-    "has said how to begin": begins,
+    "has left the queue": nothing,
+    "has sent `session.init`": begins,
     "listens": listens,
     "is being answered": is_answered,
-    "has said goodbye": says_goodbye,
+    "has sent `session.close`": says_goodbye,
 }
 
 

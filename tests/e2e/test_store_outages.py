@@ -70,7 +70,7 @@ class Server:
                 await asyncio.sleep(0.05)
 
     async def refuse(self, method: str, path: str, body: Any = None, key: str | None = None) -> None:
-        """Be told that the store can't be used, and nothing more."""
+        """Expect an error that the store can't be used, without details."""
         reply = await self.request(method, path, body, key)
         assert (reply.status, reply.body["error"]["code"]) == (503, "store_unavailable"), reply
         assert int(reply.headers["retry-after"]) >= 1

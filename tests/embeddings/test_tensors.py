@@ -1,4 +1,4 @@
-"""Files of weights: what is read, and what is refused before anything of it is used."""
+"""Files of weights: what is read, and what is refused before it is used."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The response machine: what opens, what closes, and what must hold whatever an engine says."""
+"""The response machine: what opens, what closes, and its invariants for any engine events."""
 
 import itertools
 from typing import get_args

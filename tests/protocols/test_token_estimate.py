@@ -1,4 +1,4 @@
-"""What an answer counts against limits, where its engine has not said what it came to."""
+"""How answers count against limits if their engine reported no usage."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Models by name: exact ones, families, and the first for whoever names none."""
+"""Models by name: exact names, prefixes, and the default."""
 
 import asyncio
 from pathlib import Path

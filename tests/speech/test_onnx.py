@@ -1,4 +1,4 @@
-"""Models that are missing or altered: said when they are loaded, with what to do."""
+"""Models that are missing or modified: the error comes when they are loaded, and says what to do."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Files are kept alike in a folder, in S3, and in memory."""
+"""Files are stored in the same way in a folder, in S3, and in memory."""
 
 import pytest
 

@@ -1,7 +1,7 @@
 """
-The picture of the house in `docs/guide/architecture.md`, drawn from the imports: `python tests/support/architecture.py` draws it again.
+The picture in `docs/guide/architecture.md`, drawn from the imports; `python tests/support/architecture.py` draws it again.
 
-A box is a room, with its sub-rooms from the top down; an arrow means *imports*. An arrow that follows from two others is left out.
+A box is a room, with its sub-rooms from the top down; an arrow means *imports*. Arrows that follow from others are left out.
 """
 
 import ast
@@ -18,7 +18,7 @@ PAGE = ROOT / "docs" / "guide" / "architecture.md"
 Graph = dict[str, set[str]]
 
 LEAVES = "leaves"
-"""The box of the rooms that import none but each other."""
+"""The box of the rooms that import only each other."""
 
 
 @functools.cache
@@ -105,7 +105,7 @@ def leaf_rooms() -> list[str]:
 
 
 def picture() -> str:
-    """The picture, as Mermaid reads it."""
+    """The picture as Mermaid source."""
     leaves, graph = leaf_rooms(), rooms()
     upper = {name: {LEAVES if other in leaves else other for other in others} for name, others in graph.items() if name not in leaves}
     upper[LEAVES] = set()
@@ -118,7 +118,7 @@ def picture() -> str:
 
 
 def page_with(drawing: str) -> str:
-    """The page with this picture instead of its own."""
+    """The page with its picture replaced by this one."""
     marked = re.compile(r"(?s)(<!-- drawn from the imports -->\n```mermaid\n).*?(\n```)")
     return marked.sub(lambda found: found[1] + drawing + found[2], PAGE.read_text())
 

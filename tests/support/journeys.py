@@ -1,4 +1,4 @@
-"""What a server in a thread of this process calls, seen by the interpreter's profiling hook."""
+"""The calls that a server in a thread of this process makes, recorded by the interpreter's profiling hook."""
 
 import sys
 import threading
@@ -23,7 +23,7 @@ def file_of(name):
 
 class Journeys:
     """
-    The calls from one file to another that a function makes, however deep, from when it is entered until it returns.
+    The calls between files that a function makes, directly or not, until it returns.
 
     Args:
         starts: the functions at which journeys start, each as `room/sub-room/module.py:function`.

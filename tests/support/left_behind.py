@@ -1,4 +1,4 @@
-"""What outlives its use and is freed by a full garbage collection only, if at all."""
+"""Objects that only a full garbage collection frees, or nothing at all."""
 
 import contextlib
 import gc
@@ -8,9 +8,11 @@ from collections import Counter
 @contextlib.contextmanager
 def no_collector():
     """
-    Objects are freed by counting references to them, or not at all.
+    Turn the garbage collector off, so that only reference counts free objects.
 
-    Gives what counts those of antiphon's classes that were made since and still are, but for the classes it is given.
+    Yields:
+        A function that counts the instances of antiphon's classes that were created since and still exist, without
+        those of the classes that it is given.
     """
 
     def left(*kept):
@@ -18,7 +20,7 @@ def no_collector():
         return Counter(each.__name__ for each in types if str(each.__module__).startswith("antiphon.") and each not in kept)
 
     gc.disable()
-    gc.freeze()  # `gc.get_objects` gives none of what there is by now
+    gc.freeze()  # `gc.get_objects` doesn't return what exists by now
     try:
         yield left
     finally:

@@ -43,6 +43,15 @@ from antiphon.masking import mask_password, mask_secrets
 
 _SYSTEM_FILE = Path("/etc/antiphon/config.toml")
 
+_FORMER_KEYS = {
+    "recording.most_gb": "recording.max_gb",
+    "speech.ears": "speech.stt",
+    "speech.ears_key_env": "speech.stt_key_env",
+    "speech.ears_languages": "speech.stt_languages",
+    "speech.ears_url": "speech.stt_url",
+}
+"""Today's keys of settings, by those of earlier versions."""
+
 # Every setting has an environment variable: its dotted key in capitals, with `__` for the dot. These also have a short
 # one.
 _SHORT_NAMES = {
@@ -296,7 +305,7 @@ def _read_secrets(config: Config, environ: Mapping[str, str]) -> Iterator[tuple[
     option_variables = [variable for table in tables for key, variable in table.items() if key.endswith("_env")]
     for variable in (
         *option_variables,
-        config.speech.ears_key_env,
+        config.speech.stt_key_env,
         config.speech.voice_key_env,
         config.workers.key_env,
         config.responses.encryption_keys_env,
@@ -520,7 +529,9 @@ def _problem(error: ErrorDetails) -> str:
 
 
 def _suggestion(path: tuple[str | int, ...]) -> str:
-    """Similar or else all known keys, for an unknown one."""
+    """Today's key for a former one, and similar or else all known keys for an unknown one."""
+    if new_key := _FORMER_KEYS.get(".".join(map(str, path))):
+        return f"it is called '{new_key}' now"
     *above, key = path
     model: Any = Config  # pydantic's annotations have no common type
     for part in above:

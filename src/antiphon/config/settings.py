@@ -188,10 +188,10 @@ class SpeechSettings(BaseModel, frozen=True, extra="forbid"):
     )
     warm_up: bool = Field(default=True, description="Load the speech models after the start, not for the first conversation.")
     speculation: bool = Field(default=True, description="Start the response before it is certain that the turn has ended.")
-    ears: str = Field(default="moonshine-tiny-en", min_length=1, description="The model that transcribes.")
-    ears_url: str | None = Field(default=None, description="URL of a transcription server, such as `http://127.0.0.1:8000/v1`.")
-    ears_key_env: str | None = Field(default=None, description="The environment variable with that server's key.")
-    ears_languages: _Names = Field(default=(), description="Languages that the transcription server understands, as codes; empty for any.")
+    stt: str = Field(default="moonshine-tiny-en", min_length=1, description="The model that transcribes.")
+    stt_url: str | None = Field(default=None, description="URL of a transcription server, such as `http://127.0.0.1:8000/v1`.")
+    stt_key_env: str | None = Field(default=None, description="The environment variable with that server's key.")
+    stt_languages: _Names = Field(default=(), description="Languages that the transcription server understands, as codes; empty for any.")
     voice: str = Field(default="piper-en-us-joe-medium", min_length=1, description="The model that speaks.")
     voice_url: str | None = Field(default=None, description="URL of a text-to-speech server, such as `http://127.0.0.1:8880/v1`.")
     voice_key_env: str | None = Field(default=None, description="The environment variable with that server's key.")
@@ -214,7 +214,7 @@ class SpeechSettings(BaseModel, frozen=True, extra="forbid"):
     @property
     def catalogue_models(self) -> tuple[str, ...]:
         """The models of the catalogue that these settings need."""
-        parts = ((self.ears, self.ears_url), (self.voice, self.voice_url))
+        parts = ((self.stt, self.stt_url), (self.voice, self.voice_url))
         return (VAD_MODEL, TURN_MODEL, *(model for model, url in parts if url is None))
 
 
@@ -305,7 +305,7 @@ class RecordingSettings(BaseModel, frozen=True, extra="forbid"):
         default=None, min_length=1, description="Where to store recordings: a folder or `s3://…`; unset: in the home folder."
     )
     days: float = Field(default=30, ge=0, description="Days after which a recording is deleted; 0: never.")
-    most_gb: float = Field(default=10, ge=0, description="Gigabytes after which the oldest recordings are deleted; 0: never.")
+    max_gb: float = Field(default=10, ge=0, description="Gigabytes after which the oldest recordings are deleted; 0: never.")
     spool_gb: float = Field(
         default=10, ge=0, description="Gigabytes for recordings that can't be stored yet; beyond it the oldest are deleted; 0: no limit."
     )

@@ -31,7 +31,7 @@ SECRETS = """
 [recording]
 url = "s3://me:hush-1@bucket/x?region=eu"
 [speech]
-ears_url = "http://me:hush-2/3@ears:8000/v1?api_key=hush-4&size=2"
+stt_url = "http://me:hush-2/3@stt:8000/v1?api_key=hush-4&size=2"
 [[models]]
 name = "a"
 engine = "chat"

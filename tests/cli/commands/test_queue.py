@@ -1,4 +1,4 @@
-"""`antiphon queue` and `antiphon workers`: what a running server says of them, in a terminal."""
+"""`antiphon queue` and `antiphon workers`: their output for a running server."""
 
 import asyncio
 import contextlib

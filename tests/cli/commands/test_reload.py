@@ -1,4 +1,4 @@
-"""`antiphon reload`: what a running server says of its configuration, in a terminal."""
+"""`antiphon reload`: the output for the answers of a running server."""
 
 import json
 

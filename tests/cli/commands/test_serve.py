@@ -1,4 +1,4 @@
-"""What `antiphon serve` says."""
+"""The output of `antiphon serve`."""
 
 import itertools
 import os
@@ -110,7 +110,7 @@ def test_the_greeting_says_that_nothing_speaks_where_its_weights_were_altered(tm
     said = greeting(config().model_copy(update={"models_dir": tmp_path}), "http://127.0.0.1:8642", ".venv/bin/antiphon", OPEN)
     assert "  speech     none: weights altered since they were fetched; run `.venv/bin/antiphon models pull --speech`\n" in said
     hollow(tmp_path, is_remembered=True)
-    assert "  speech     moonshine-tiny-en hears, piper-en-us-joe-medium speaks\n" in greeting(
+    assert "  speech     moonshine-tiny-en transcribes, piper-en-us-joe-medium speaks\n" in greeting(
         config().model_copy(update={"models_dir": tmp_path}), "http://127.0.0.1:8642", "antiphon", OPEN
     )
 

@@ -1,4 +1,4 @@
-"""The log of `antiphon serve` where it is no terminal: every line is a JSON object, whoever writes it."""
+"""The log of `antiphon serve` without a terminal: every line is a JSON object, from any source."""
 
 import contextlib
 import itertools

@@ -1,4 +1,4 @@
-"""The plain HTTP client, against servers that say what they are told."""
+"""The plain HTTP client, with servers that send the test's answers."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""What is said of what was typed wrongly."""
+"""The errors for mistyped flags."""
 
 import pytest
 

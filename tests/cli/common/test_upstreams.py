@@ -1,4 +1,4 @@
-"""Which model servers can't be reached, and that nobody waits for those that say nothing."""
+"""Which model servers can't be reached, without waiting long for silent ones."""
 
 import contextlib
 import socket

@@ -1,4 +1,4 @@
-"""What is fetched before anything is served, on a machine where no weights can be kept."""
+"""What is downloaded before the server starts, and a machine where weights can't be stored."""
 
 import io
 import os

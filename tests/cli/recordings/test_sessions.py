@@ -1,4 +1,4 @@
-"""`antiphon sessions`: what a server has recorded, seen, saved, said again and deleted from a terminal."""
+"""`antiphon sessions`: list, show, export, replay and delete a server's recordings."""
 
 import asyncio
 import base64
@@ -38,7 +38,7 @@ MODELS = [
 
 
 def served(home, when):
-    """A server that records as it is told."""
+    """A server with a rule for recordings."""
     home.mkdir()
     flags = {"models": MODELS, "recording.when": when, "logging.level": "error"}
     return background_server(load(flags, None, {"HOME": str(home)}, home, system_file=home / "none.toml").config, is_persistent=True)

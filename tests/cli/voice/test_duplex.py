@@ -1,4 +1,4 @@
-"""`antiphon duplex`, heard and answered by a scripted model."""
+"""`antiphon duplex` with a scripted model."""
 
 import base64
 import wave

@@ -1,4 +1,4 @@
-"""Recordings that are said to a server, in what goes wrong with them."""
+"""Recordings sent to a server: what can be wrong with them."""
 
 import pytest
 

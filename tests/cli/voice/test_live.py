@@ -50,7 +50,7 @@ def client(tmp_path: Path):
 
 
 class Screen(io.StringIO):
-    """Where the conversation is shown, for whoever waits for something to be."""
+    """The display of the conversation, with a way to wait for its content."""
 
     def __init__(self) -> None:
         super().__init__()

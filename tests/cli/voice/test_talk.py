@@ -1,4 +1,4 @@
-"""`antiphon talk`, heard and answered by a scripted model."""
+"""`antiphon talk` with a scripted model."""
 
 import wave
 

@@ -1,4 +1,4 @@
-"""What is noted down of a conversation."""
+"""The transcript of a conversation."""
 
 from antiphon.cli.voice.transcript import MODEL, USER, TalkTranscript, TextChunk
 from antiphon.wire.realtime import server_events as events

@@ -1,4 +1,4 @@
-"""What is noted of a MiniCPM-o session, also of servers that say less than antiphon."""
+"""The transcript of a MiniCPM-o session, also from servers that send less than antiphon."""
 
 from antiphon.cli.voice.render import format_latencies, format_queue_position
 from antiphon.cli.voice.transcript import MODEL, DuplexQueuePosition, DuplexTranscript, TextChunk

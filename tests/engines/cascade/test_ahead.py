@@ -50,7 +50,7 @@ def test_an_answer_is_begun_in_the_pause_and_held_until_it_is_asked_for():
 
 
 class Seer(Puppet):
-    """A puppet that is told what it will be asked."""
+    """A puppet that gets `Prepare`."""
 
     capabilities = Capabilities(foresees=True)
 
@@ -376,7 +376,7 @@ def ids(session):
 
 
 def said_of(session, id):
-    """All that was said of an answer or a turn; words that are told one after the other count as one."""
+    """All events of an answer or a turn; consecutive deltas count as one."""
     words = [word for word in session.told.words if word.id == id]
     heard = "".join(word.text for word in words if isinstance(word, events.InputTranscriptDelta))
     return heard, [word for word in words if not isinstance(word, events.InputTranscriptDelta)]

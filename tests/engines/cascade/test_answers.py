@@ -1,4 +1,4 @@
-"""What a cascade answers: in writing what its engine writes, aloud what that is when it is read, and what comes of trouble on the way."""
+"""A cascade's answers: text as its engine writes it, speech in speakable words, and failures."""
 
 import asyncio
 

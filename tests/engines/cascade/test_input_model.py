@@ -1,4 +1,4 @@
-"""Ears around an engine that answers by the sound of a turn and speaks for itself."""
+"""Turn detection around an engine that takes the audio of a turn and speaks by itself."""
 
 import pytest
 

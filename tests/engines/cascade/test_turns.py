@@ -1,4 +1,4 @@
-"""What a cascade hears: turns, their words while they are said and afterwards, and what is taken back."""
+"""What a cascade hears: turns, their partial and final transcripts, and what is withdrawn."""
 
 import asyncio
 
@@ -165,7 +165,7 @@ def test_a_turn_that_is_committed_while_it_is_open_has_all_that_was_said():
 
 @pytest.mark.parametrize("frames", range(0, 40))
 def test_whatever_is_committed_before_it_is_told_is_one_turn_with_all_its_words(frames):
-    """The session commits what it heard, while the ears have found a turn in it, or its end, that nobody was told of."""
+    """The session commits its audio, while the detector has found a turn in it, or its end, and not reported it yet."""
 
     async def scenario(session):
         session.send(commands.AppendAudio(said("one", "two") + quiet(640) + said("three")))

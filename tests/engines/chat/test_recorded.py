@@ -1,4 +1,4 @@
-"""Every server's recorded exchanges: what it is sent, and what is understood of its answer wherever that is cut."""
+"""Recorded exchanges with every kind of server: the request, and the result, however the answer is split."""
 
 import json
 

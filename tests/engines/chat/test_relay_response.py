@@ -1,4 +1,4 @@
-"""Answers that are passed on: what survives, what is mended, what is kept back."""
+"""Relayed answers: what is passed on, repaired and held back."""
 
 import asyncio
 import json

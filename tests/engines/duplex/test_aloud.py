@@ -1,4 +1,4 @@
-"""Full duplex with the real ears and the real voice: people's recordings, told as fast as they are taken."""
+"""Full duplex with real speech models: people's recordings, sent as fast as they are accepted."""
 
 import asyncio
 import os
@@ -59,7 +59,7 @@ def ended(duet):
 
 @pytest.fixture(scope="module")
 def talked():
-    """Plays a scenario with the ears and the voice that the module's tests share."""
+    """Plays a scenario with the speech models that the module's tests share."""
     with asyncio.Runner() as runner:
         speech = SpeechService(SpeechSettings(), WEIGHTS, {})
 

@@ -1,4 +1,4 @@
-"""An engine of turns in full duplex: who listens, who speaks, and who is cut short."""
+"""A turn-based engine in full duplex: listening, speaking and interruptions."""
 
 from antiphon.engine_api import commands, events, history
 from antiphon.engine_api.engine import EngineOverrun

@@ -1,4 +1,4 @@
-"""What is remembered of a conversation in full duplex."""
+"""The history of a full-duplex conversation."""
 
 from antiphon.engine_api import history as engine_history
 from antiphon.engine_api.options import LOOKBACK_MS

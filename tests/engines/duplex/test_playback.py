@@ -1,4 +1,4 @@
-"""An answer in full duplex: the pace at which it leaves, and what is remembered of it."""
+"""An answer in full duplex: the pace at which it is sent, and its part in the history."""
 
 from hypothesis import given, strategies as st
 

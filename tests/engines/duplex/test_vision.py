@@ -1,4 +1,4 @@
-"""What an engine of turns sees in full duplex: pictures, or what is written on them."""
+"""What a turn-based engine sees in full duplex: pictures, or the text on them."""
 
 import asyncio
 from base64 import b64encode

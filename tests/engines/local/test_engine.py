@@ -1,4 +1,4 @@
-"""The embedded engine: its options, and with the small model what it says."""
+"""The embedded engine: its options, and its answers with the small model."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Schemas from outside: what is none, too large, or more than a model can be held to, is said before any work."""
+"""Clients' schemas: errors for those that are invalid, too large, or can't be enforced, before any work."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Reading prompts before they are asked for: only while nobody is answered, and for few."""
+"""Processing prompts in advance: only while no response is generated, and for few conversations."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The prompt: who said what, and what may be left out."""
+"""The prompt: who said what, and what may be dropped."""
 
 import json
 

@@ -21,7 +21,7 @@ async def settle():
 
 
 class Holders:
-    """Responses that hold a slot until they are told to end."""
+    """Responses that hold a slot until the test ends them."""
 
     def __init__(self, slots, tasks):
         self.slots = slots

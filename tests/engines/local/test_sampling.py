@@ -1,4 +1,4 @@
-"""How words are chosen: what the client says, else what the model's makers advise."""
+"""Sampling: the client's settings, else those that the model's makers recommend."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What becomes of a conversation when a MiniCPM-o worker does not do what it should: one end, told once, and soon."""
+"""Conversations with a MiniCPM-o worker that misbehaves: they end once, and soon."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""An engine before a Realtime server: connections that can't be had, are lost, fall silent; and who is told what of it."""
+"""An engine in front of a Realtime server: connections that fail, are lost or fall silent, and the errors for clients."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""An engine before a Realtime server: what is heard, turns, transcripts, clocks."""
+"""An engine in front of a Realtime server: input audio, turns, transcripts, clocks."""
 
 import struct
 

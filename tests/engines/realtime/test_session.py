@@ -1,4 +1,4 @@
-"""What is said over one connection to a Realtime server, without one: times are given, so that nothing waits."""
+"""The messages of one connection to a Realtime server, without a connection: the test sets the clock, so nothing waits."""
 
 from math import inf
 

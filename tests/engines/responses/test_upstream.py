@@ -1,4 +1,4 @@
-"""The responses engine before a server that plays what a test tells it, byte by byte: what it is asked, and how answers fail."""
+"""The responses engine in front of a server that plays the test's bytes: its requests, and how answers fail."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Full duplex by script: what comes when, to the piece of sound."""
+"""Scripted full duplex: which event comes at which chunk of audio."""
 
 import asyncio
 

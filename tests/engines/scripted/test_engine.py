@@ -1,4 +1,4 @@
-"""The scripted engine: it says what its script says, and stops when told."""
+"""The scripted engine: it plays its script, and stops when it is cancelled."""
 
 import asyncio
 import subprocess

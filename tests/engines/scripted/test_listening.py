@@ -1,4 +1,4 @@
-"""What a scripted engine hears: turns on the conversation's clock, and what they are heard as."""
+"""What a scripted engine hears: turns on the conversation's clock, and their transcripts."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What a scripted engine says aloud: words before their sound, as long as they are, or a recording."""
+"""How a scripted engine speaks: words before their audio, with its duration, or a recording."""
 
 import asyncio
 import struct

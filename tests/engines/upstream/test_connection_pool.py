@@ -1,4 +1,4 @@
-"""Connections kept for the next request, and the places that requests take."""
+"""Connections kept for the next request, and the slots that requests take."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What becomes of the errors that upstreams send, whatever they put into them."""
+"""The errors that clients get for upstreams' errors, whatever these contain."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Upstreams that send more than anybody wants: nobody else waits for them, and they come to an end."""
+"""Upstreams that send too much: other clients don't wait for them, and their answers end."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""When an upstream is asked: in turn, again, and not at all while it is left alone."""
+"""When an upstream gets requests: in turn, retried, and none while it rests."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""One WebSocket to an upstream that says bytes of the test's choice."""
+"""A WebSocket to an upstream that sends the test's bytes."""
 
 import asyncio
 import base64
@@ -58,7 +58,7 @@ class Ear:
 
 
 def linked(scenario, *said, ping_after_s=20.0):
-    """Play `scenario(link, ear, peer)` with a server that says so behind its handshake; `peer` is its reader and writer."""
+    """Play `scenario(link, ear, peer)` with a server that sends these bytes after its handshake; `peer` is its reader and writer."""
 
     async def play():
         peer = asyncio.get_running_loop().create_future()

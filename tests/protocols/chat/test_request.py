@@ -1,4 +1,4 @@
-"""What becomes of each field of a chat, and which are refused."""
+"""How each field of a chat request is used, and which are refused."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The Messages session: blocks of a message from whatever an engine says."""
+"""The Messages session: the blocks of a message for any engine events."""
 
 import itertools
 import json

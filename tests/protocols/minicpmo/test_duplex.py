@@ -1,4 +1,4 @@
-"""In full duplex the engine hears and sees what the client does, and says what it likes when it likes."""
+"""In full duplex, the engine gets the client's audio and pictures, and speaks whenever it likes."""
 
 import pytest
 from msgspec import structs

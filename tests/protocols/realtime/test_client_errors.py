@@ -1,4 +1,4 @@
-"""What a client gets wrong: told once, by its code, with the client's own id; nothing has changed and the session goes on."""
+"""Client errors: reported once, with a code and the client's event id; the session goes on unchanged."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Where the server plays the sound: what is told of it, and what of it was heard when someone breaks in."""
+"""Playback by the server: its events, and how much was heard before an interruption."""
 
 from antiphon.engine_api import commands, events, history
 from support.protocols.realtime_dialogues import ANY, TEXT, Tells, error, event, responds, silence, sound

@@ -1,4 +1,4 @@
-"""What an engine that begins early is told beforehand: what it will be asked if the turn ends now, or nothing where nothing will be."""
+"""`Prepare`: an engine that starts early learns the request that comes if the turn ends now, if any."""
 
 import pytest
 from msgspec import structs
@@ -29,7 +29,7 @@ def early(talk_to, **settings):
 
 
 def told(session, kind):
-    """The words of that kind that the engine was told since the last look, of all that came."""
+    """The commands of a type that the engine got since the last call."""
     found = [word for word in session.pending if isinstance(word, kind)]
     session.skip()
     return found

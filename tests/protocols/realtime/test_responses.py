@@ -1,4 +1,4 @@
-"""Answers: in writing, aloud, as calls; cancelled, refused, out of band; and what they cost."""
+"""Responses: in text, spoken, as calls; cancelled, refused, out of band; and their usage."""
 
 import pytest
 

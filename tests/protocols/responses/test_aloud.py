@@ -1,4 +1,4 @@
-"""Responses that are spoken, too: the events of the sound beside those of the text."""
+"""Spoken responses: audio events beside those of the text."""
 
 import base64
 
@@ -21,7 +21,7 @@ ALOUD = {"modalities": ["text", "audio"], "capabilities": SPEAKS}
 
 
 def spoken(*words, **fields):
-    """What is told of an answer of words and their sounds."""
+    """The events of an answer of words and their audio."""
     said = [
         word
         for number, text in enumerate(words)

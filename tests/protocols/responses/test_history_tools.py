@@ -13,7 +13,7 @@ from antiphon.wire.responses.items import decode_item
 
 
 def told(*written, carries=True, **capabilities):
-    """The turns of items, and the types of those that are not told."""
+    """The history of items, and the types of those that are left out."""
     left_out = Omissions()
     terms = TranslationContext(Capabilities(**capabilities), "m", carries, left_out)
     located = [(f"input[{index}]", decode_item(msgspec.json.encode(each))) for index, each in enumerate(written)]

@@ -1,4 +1,4 @@
-"""Which tools of a request the model is offered, and what is said of the others."""
+"""Which tools of a request the model gets, and how the others are reported."""
 
 import time
 

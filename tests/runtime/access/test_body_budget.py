@@ -1,4 +1,4 @@
-"""How many bytes of bodies are kept at once."""
+"""How many bytes of bodies are in memory at once."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who is let in, by a clock that the test turns."""
+"""Which keys are accepted, by a clock that the test sets."""
 
 import asyncio
 import contextlib
@@ -199,7 +199,7 @@ async def refused_for_now(house: House, secret: str | None) -> None:
 
 
 async def read_again(house: House, secret: str) -> None:
-    """Have a request start a read that nobody waits for, and let it end."""
+    """Start a read in the background by a request, and let it end."""
     house.now += REFRESH_S
     with contextlib.suppress(StoreError):
         await house.ring.authenticate(secret)

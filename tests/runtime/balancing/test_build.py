@@ -1,4 +1,4 @@
-"""Models with several upstreams and with fallbacks, as they are configured: what is wrong is said by name."""
+"""The configuration of models with several upstreams and fallbacks: errors name the key."""
 
 from pathlib import Path
 

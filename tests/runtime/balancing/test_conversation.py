@@ -1,4 +1,4 @@
-"""Relayed requests, and what is held back of an answer, with engines that deliver what a test says."""
+"""Relayed requests, and the events that are held back, with engines that the test controls."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Other models that answer where the one that was asked for can't."""
+"""Other models that answer when the requested one can't."""
 
 import asyncio
 import gc

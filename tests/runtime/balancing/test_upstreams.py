@@ -229,7 +229,7 @@ def test_a_conversation_finds_its_upstream_again_and_it_is_counted():
 
 
 class RunningClock(Clock):
-    """Time that goes on whenever somebody looks."""
+    """A clock that advances with every read."""
 
     def __call__(self):
         self.now += 0.001

@@ -247,7 +247,7 @@ def test_history_reaches_the_engine():
 
 
 class Firehose(Full):
-    """An engine that says all it has at once, whatever it is told."""
+    """An engine that delivers all its events at once, without regard to pauses."""
 
     def __init__(self, words):
         self.words = words
@@ -287,7 +287,7 @@ def test_a_client_that_is_behind_gets_no_more_of_a_flood_until_it_has_caught_up(
 
 
 class Pausable(Firehose):
-    """A firehose that takes note of being told to wait."""
+    """A firehose that notes when it is paused."""
 
     def __init__(self, words):
         super().__init__(words)
@@ -358,4 +358,4 @@ def test_what_is_written_to_the_store_is_counted():
     failing.gate.set()
     asyncio.run(run(MemoryStore()))
     asyncio.run(run(failing))
-    assert metrics.store_writes == {"kept": 3, "failed": 1}
+    assert metrics.store_writes == {"stored": 3, "failed": 1}

@@ -1,4 +1,4 @@
-"""What is counted of a MiniCPM-o session."""
+"""Metrics of a MiniCPM-o session."""
 
 from antiphon.runtime.core.metrics import Metrics
 from antiphon.runtime.core.session_metrics import MinicpmoSessionMetrics
@@ -27,7 +27,7 @@ def test_events_and_sound_are_counted_both_ways():
     counted.on_client_event(DuplexAppend(pcm=bytes(48_000)))
     counted.on_server_event(delta("audio", audio=bytes(96_000)))
     assert metrics.session_events == {"in": 2, "out": 1} and (counted.events_in, counted.events_out) == (2, 1)
-    assert metrics.session_sound_s == {"in": 1.5, "out": 1.0}
+    assert metrics.session_audio_s == {"in": 1.5, "out": 1.0}
 
 
 def test_tokens_are_told_of_the_whole_session_and_counted_once():

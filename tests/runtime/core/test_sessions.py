@@ -8,7 +8,7 @@ from antiphon.runtime.core.sessions import LiveSessions
 
 
 class Session:
-    """What a session was told to end with."""
+    """The event that ends a session."""
 
     def __init__(self) -> None:
         self.ends: list[str | None] = []

@@ -12,13 +12,13 @@ def counted(seconds: float, model: str) -> Metrics:
     metrics.first_token[model].observe(seconds)
     metrics.tokens[model, "output"] += 3
     metrics.dropped["backlog"] += 1
-    metrics.store_writes["kept"] += 2
+    metrics.store_writes["stored"] += 2
     metrics.sessions = 1
     metrics.sessions_ended[model, "left"] += 1
     metrics.session_events["in"] += 4
     metrics.session_responses[model, "completed"] += 1
-    metrics.session_sound_s["out"] += seconds
-    metrics.first_sound[model].observe(seconds)
+    metrics.session_audio_s["out"] += seconds
+    metrics.time_to_first_audio[model].observe(seconds)
     metrics.audio_tokens[model, "input"] += 5
     metrics.webhook_attempts["hook", "delivered"] += 6
     metrics.rewrites["spelling", "failed"] += 2
@@ -34,12 +34,12 @@ def test_counters_histograms_and_gauges_are_added() -> None:
     assert (sum(requests.counts), requests.total) == (2, 2.5)
     assert {key: value.total for key, value in total.answers.items()} == {("a", "completed"): 0.5, ("b", "completed"): 2.0}
     assert total.tokens == {("a", "output"): 3, ("b", "output"): 3}
-    assert (total.dropped, total.store_writes) == ({"backlog": 2}, {"kept": 4})
+    assert (total.dropped, total.store_writes) == ({"backlog": 2}, {"stored": 4})
     assert (total.sessions, total.sessions_ended) == (2, {("a", "left"): 1, ("b", "left"): 1})
-    assert (total.session_events, total.session_sound_s) == ({"in": 8}, {"out": 2.5})
+    assert (total.session_events, total.session_audio_s) == ({"in": 8}, {"out": 2.5})
     assert total.session_responses == {("a", "completed"): 1, ("b", "completed"): 1}
     assert total.audio_tokens == {("a", "input"): 5, ("b", "input"): 5}
-    assert {model: value.total for model, value in total.first_sound.items()} == {"a": 0.5, "b": 2.0}
+    assert {model: value.total for model, value in total.time_to_first_audio.items()} == {"a": 0.5, "b": 2.0}
     assert total.webhook_attempts == {("hook", "delivered"): 12}
     assert total.rewrites == {("spelling", "failed"): 4}
     assert total.webhooks_pending == {"hook": 20, "a": 1, "b": 1}  # all processes count the same store

@@ -1,4 +1,4 @@
-"""What is counted of a Realtime session as its events pass."""
+"""Metrics of a Realtime session, from its events."""
 
 import pytest
 from msgspec import UNSET
@@ -50,7 +50,7 @@ def test_sound_is_counted_in_seconds_of_its_format(metrics: Metrics) -> None:
     tap.on_server_event(created(PcmuFormat(), PcmFormat()))
     tap.on_client_event(InputAudioBufferAppend(audio=SECOND_OF_ULAW))
     tap.on_server_event(sound(SECOND_OF_PCM))
-    assert metrics.session_sound_s == {"in": 2, "out": 2}
+    assert metrics.session_audio_s == {"in": 2, "out": 2}
 
 
 def test_an_answer_may_have_a_format_of_its_own(metrics: Metrics) -> None:
@@ -59,14 +59,14 @@ def test_an_answer_may_have_a_format_of_its_own(metrics: Metrics) -> None:
     audio = ResponseAudio(output=ResponseAudioOutput(format=PcmuFormat()))
     tap.on_server_event(server.ResponseCreated(event_id="event_1", response=Response(id="resp_1", status="in_progress", audio=audio)))
     tap.on_server_event(sound(SECOND_OF_ULAW))
-    assert metrics.session_sound_s["out"] == 1
+    assert metrics.session_audio_s["out"] == 1
 
 
 def test_a_session_without_sound_is_as_one_with_the_default(metrics: Metrics) -> None:
     tap = RealtimeSessionMetrics(metrics, "parrot")
     tap.on_server_event(server.SessionCreated(event_id="event_1", session=Session(audio=UNSET)))
     tap.on_client_event(InputAudioBufferAppend(audio=SECOND_OF_PCM))
-    assert metrics.session_sound_s["in"] == 1
+    assert metrics.session_audio_s["in"] == 1
 
 
 def test_the_wait_for_an_answer_is_from_the_end_of_speech_to_its_first_sound(metrics: Metrics) -> None:
@@ -78,7 +78,7 @@ def test_the_wait_for_an_answer_is_from_the_end_of_speech_to_its_first_sound(met
     tap.on_server_event(sound(b""))
     clock.now = 9.0
     tap.on_server_event(sound(b""))
-    assert (sum(metrics.first_sound["parrot"].counts), metrics.first_sound["parrot"].total) == (1, 0.5)
+    assert (sum(metrics.time_to_first_audio["parrot"].counts), metrics.time_to_first_audio["parrot"].total) == (1, 0.5)
 
 
 def test_an_answer_without_sound_is_none_that_was_waited_for(metrics: Metrics) -> None:
@@ -86,7 +86,7 @@ def test_an_answer_without_sound_is_none_that_was_waited_for(metrics: Metrics) -
     tap.on_server_event(server.InputAudioBufferSpeechStopped(event_id="event_1", item_id="item_1", audio_end_ms=1))
     tap.on_server_event(done(status="completed"))
     tap.on_server_event(sound(b""))
-    assert not metrics.first_sound
+    assert not metrics.time_to_first_audio
 
 
 def test_tokens_are_counted_as_each_answer_ends(metrics: Metrics) -> None:

@@ -1,4 +1,4 @@
-"""A film, decoded again: what is seen, heard and read in it, and when."""
+"""A film, decoded again: its pictures, sound and subtitles, with their times."""
 
 import math
 import shutil

@@ -1,4 +1,4 @@
-"""A session's recording: whole, in order, of nobody who did not ask; and what is left of it when something goes wrong."""
+"""Recordings of sessions: complete, in order, only with consent; and what remains after a failure."""
 
 import asyncio
 import subprocess
@@ -169,7 +169,7 @@ async def test_a_recording_that_can_not_be_kept_is_tried_again_at_the_next_start
         tap.on_server_event(created("sess_1"))
         tap.end("left")
         async with asyncio.timeout(20):
-            while not desk.metrics.recordings["not_kept"]:  # noqa: ASYNC110 - a store sets no event
+            while not desk.metrics.recordings["upload_failed"]:  # noqa: ASYNC110 - a store sets no event
                 await asyncio.sleep(0.01)
     place.unlink()
     async with Desk(tmp_path).open() as desk:

@@ -1,4 +1,4 @@
-"""How long recordings are kept, and how they are found."""
+"""How long recordings are stored, and how they are found."""
 
 import time
 
@@ -57,7 +57,7 @@ async def test_what_is_too_old_is_deleted_with_its_files(tmp_path):
 
 
 async def test_the_oldest_go_first_when_all_are_too_much(tmp_path):
-    desk = Desk(tmp_path, most_gb=1)
+    desk = Desk(tmp_path, max_gb=1)
     for number in range(4):
         await recorded(desk, f"sess_{number}", size_bytes=400_000_000)
     await desk.recordings.expire()
@@ -65,12 +65,12 @@ async def test_the_oldest_go_first_when_all_are_too_much(tmp_path):
 
 
 async def test_a_live_session_is_never_deleted_and_without_limits_none_is(tmp_path):
-    desk = Desk(tmp_path, days=1, most_gb=0.000001)
+    desk = Desk(tmp_path, days=1, max_gb=0.000001)
     await recorded(desk, "sess_live", state="live", size_bytes=10**9)
     await recorded(desk, "sess_old", 400)
     await desk.recordings.expire()
     assert await left(desk) == ["sess_live"]
-    endless = Desk(tmp_path / "more", days=0, most_gb=0)
+    endless = Desk(tmp_path / "more", days=0, max_gb=0)
     await recorded(endless, "sess_old", 4000, size_bytes=10**12)
     await endless.recordings.expire()
     assert await left(endless) == ["sess_old"]

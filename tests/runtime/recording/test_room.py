@@ -24,7 +24,7 @@ def anyio_backend():
 
 
 class Away(Desk):
-    """A desk whose place is away until it is told to come back."""
+    """A recorder whose storage is unavailable until the test restores it."""
 
     def __init__(self, folder, room, now=time.time):
         super().__init__(folder, room=room, now=now)
@@ -80,7 +80,7 @@ async def test_what_waits_is_kept_when_the_place_is_back(tmp_path):
     async with desk.open():
         for number in range(3):
             await desk.record(f"sess_{number}")
-        await desk.until(lambda: desk.metrics.recordings["not_kept"])
+        await desk.until(lambda: desk.metrics.recordings["upload_failed"])
         desk.come_back()
         await desk.recorder.retry_pending()
         for number in range(3):
@@ -96,9 +96,9 @@ async def test_a_place_that_is_away_is_asked_once_a_round_and_not_for_each_recor
         await desk.until(lambda: desk.rounds == 1)  # that of the start
         for number in range(5):
             await desk.record(f"sess_{number}")
-        await desk.until(lambda: desk.metrics.recordings["not_kept"])  # the first of them
+        await desk.until(lambda: desk.metrics.recordings["upload_failed"])  # the first of them
         await desk.recorder.retry_pending()
-    assert desk.metrics.recordings["not_kept"] == 2
+    assert desk.metrics.recordings["upload_failed"] == 2
 
 
 async def test_one_that_can_not_be_kept_keeps_no_other_from_being_kept(tmp_path):

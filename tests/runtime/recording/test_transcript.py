@@ -1,4 +1,4 @@
-"""Where an answer was interrupted, and what of it was heard."""
+"""Where an answer was interrupted, and how much of it was heard."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""How soon and in what words two sessions were answered in which a client said the same."""
+"""Two sessions with the same client input, compared by response times and words."""
 
 import base64
 from array import array

@@ -1,4 +1,4 @@
-"""What of a recording is sent again, and when; and who said what in it."""
+"""Which events of a recording are sent again, and when; and who said what in it."""
 
 import base64
 

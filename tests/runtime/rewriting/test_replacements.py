@@ -1,4 +1,4 @@
-"""Rules: what they replace, what they leave alone, where annotations are then, and what becomes of one that runs away."""
+"""Rules: what they replace and leave alone, the positions of annotations, and rules that don't terminate."""
 
 import asyncio
 import re

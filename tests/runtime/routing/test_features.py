@@ -1,4 +1,4 @@
-"""What of a request counts: its size, what its user said, and what a model must be able to do."""
+"""The features of a request: its size, its user's text, and the capabilities that it needs."""
 
 import pytest
 from hypothesis import given, strategies as st

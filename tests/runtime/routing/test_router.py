@@ -1,4 +1,4 @@
-"""The order in which a model is chosen: conversation, abilities, rules, examples, default; and how it is told."""
+"""The order in which a model is chosen: conversation, capabilities, rules, examples, default; and how it is reported."""
 
 import asyncio
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Conversations whose worker does not begin, refuses, or is lost: what they hear, and who gets another place."""
+"""Conversations whose worker can't start, refuses, or is lost: their events, and which ones get another slot."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Asking workers whether they are well: what is made of the answer, and of none."""
+"""Health checks of workers: the effect of each answer, and of none."""
 
 import asyncio
 

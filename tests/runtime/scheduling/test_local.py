@@ -1,4 +1,4 @@
-"""The coordinator of one process: what those who wait are told, and workers that come, go and fail."""
+"""The coordinator of one process: updates for waiting clients, and workers that join, leave and fail."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ class Clock:
 
 
 class Visitor:
-    """Somebody who wants a place, keeps what they are told, and holds the place until they are let go."""
+    """A client that requests a slot, collects its updates, and holds the slot until it is released."""
 
     def __init__(self, tasks, coordinator, wants=WANTS):
         self.told, self.lease, self.fault = [], None, None
@@ -480,7 +480,7 @@ async def test_what_the_workers_can_do_is_what_the_first_of_them_says():
 
 
 class Link:
-    """What an operator has of a worker that joined; what it is told is kept."""
+    """The control of a worker that joined; it collects its calls."""
 
     silent_s = 1.5
     is_ending = False

@@ -1,4 +1,4 @@
-"""What is kept for a worker that is not there yet, and what is not."""
+"""Which commands are buffered until there is a worker."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who gets which place: the laws of the pool over any history, and a day of it in virtual time."""
+"""Which ticket gets which slot: the rules of the pool over any history, and a day of it in virtual time."""
 
 import itertools
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Telling people where they are: who is told what, and that it keeps nobody else waiting."""
+"""Queue updates: which clients get which position, without delaying others."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ def anyio_backend():
 
 
 class Told:
-    """A queue, who is told what of it, and a way to wait for that."""
+    """A queue, the updates of its clients, and a way to wait for them."""
 
     def __init__(self, each_s=0.0, places=()):
         self.queue, self.heard, self.at_s, self.waits_s, self.then = TicketQueue(), [], [], {}, {}

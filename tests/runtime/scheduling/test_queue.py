@@ -1,4 +1,4 @@
-"""Who waits, in which order, as a structure of its own."""
+"""The order of waiting tickets, as a data structure."""
 
 import pytest
 

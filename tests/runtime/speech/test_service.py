@@ -1,4 +1,4 @@
-"""The ears and the voice of a server: what they are put around, and what is said where they are not what they should be, or not there."""
+"""The speech models of a server: which engines they wrap, and the errors when they are wrong or missing."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""What is remembered of audio that was transcribed."""
+"""The memory of transcripts."""
 
 import pytest
 

@@ -73,7 +73,7 @@ def test_every_model_is_run_once(tmp_path):
 def test_models_on_other_servers_are_not_asked(tmp_path):
     ran = []
     there = "http://127.0.0.1:9/v1"
-    asyncio.run(service(tmp_path, ran, ears_url=there, voice_url=there).warm_up())
+    asyncio.run(service(tmp_path, ran, stt_url=there, voice_url=there).warm_up())
     assert ran == ["vad", "turn"]
 
 

@@ -43,7 +43,7 @@ def slow(**more):
 
 
 class Engine:
-    """An engine that does as it is told, and can be kept from leaving."""
+    """An engine that the test controls, and whose conversations can be kept open."""
 
     capabilities = Capabilities(counts_tokens=True)
 

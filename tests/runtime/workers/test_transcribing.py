@@ -1,4 +1,4 @@
-"""Recordings in what a worker is asked: its engine is given their words."""
+"""Recordings in a worker's requests: its engine gets their transcripts."""
 
 import asyncio
 import base64

@@ -50,7 +50,7 @@ def test_answers_are_counted_with_their_tokens_and_their_first_one(url):
     assert counts["gen_ai_server_request_duration_seconds_count", "parrot", "completed"] == 2
     assert counts["gen_ai_server_request_duration_seconds_count", "parrot", "incomplete"] == 1
     assert counts["gen_ai_server_time_to_first_token_seconds_count", "parrot"] == 1  # what is answered whole has no first token
-    assert counts["antiphon_store_writes_total", "kept"] == 1 + 2 + 1
+    assert counts["antiphon_store_writes_total", "stored"] == 1 + 2 + 1
 
 
 def test_requests_are_counted_by_route_and_never_by_what_a_client_made_up(url):
@@ -103,7 +103,7 @@ def test_every_metric_is_described_and_every_description_has_its_metric(url):
         families = set(re.findall(r"# TYPE (\w+) ", reply.read().decode()))
     described = set(re.findall(r"^\| `([a-z_]+)` \|", REFERENCE, re.MULTILINE))
     reasons = {"slow_head", "slow_body", "slow_reader", "backlog", "large_head", "malformed", "unwanted_body", "connection_limit"}
-    reasons |= {"large_message", "dead_peer", "defect", "broken_off"}
+    reasons |= {"large_message", "dead_peer", "defect", "aborted"}
     assert {name for name in families if not name.startswith("process_")} == described - {"large_head", "malformed"} - reasons
     assert all(f"`{reason}`" in REFERENCE for reason in reasons)
 

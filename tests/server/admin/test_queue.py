@@ -1,4 +1,4 @@
-"""Queue and workers over HTTP: who sees which, and what can be done with them; and three who want one place."""
+"""Queue and workers over HTTP: who may see them, what operators can do, and three clients for one slot."""
 
 import asyncio
 import contextlib

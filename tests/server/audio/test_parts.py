@@ -1,4 +1,4 @@
-"""The routes of speech with the real ear and the real voice."""
+"""The audio routes with real speech models."""
 
 import io
 import os

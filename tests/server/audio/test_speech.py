@@ -1,4 +1,4 @@
-"""Texts read aloud, over a real socket, asked by the official client and by plain HTTP."""
+"""Text to speech over a real socket, with the official client and plain HTTP."""
 
 import base64
 import io
@@ -138,7 +138,7 @@ def test_an_answer_that_fails_midway_is_broken_off(served):
         connection.sendall(request("POST", "/v1/audio/speech", body, content_type="application/json"))
         answer = rest_of(connection)
     assert answer.startswith(b"HTTP/1.1 200") and not answer.endswith(b"0\r\n\r\n")
-    assert served.service.metrics.dropped["broken_off"] == 1
+    assert served.service.metrics.dropped["aborted"] == 1
 
 
 def test_a_stream_of_events_says_what_failed_midway(served):

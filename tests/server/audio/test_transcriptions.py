@@ -1,4 +1,4 @@
-"""Recordings written down, over a real socket, asked by the official client and by plain HTTP."""
+"""Transcriptions over a real socket, with the official client and plain HTTP."""
 
 import json
 import urllib.error
@@ -16,14 +16,14 @@ RATE_HZ = 16_000
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """A server whose ear tells no times."""
+    """A server whose transcriber provides no times."""
     with speaking(tmp_path_factory.mktemp("home")) as served:
         yield served
 
 
 @pytest.fixture(scope="module")
 def timed(tmp_path_factory):
-    """A server whose ear tells times."""
+    """A server whose transcriber provides times."""
     with speaking(tmp_path_factory.mktemp("home"), transcriber=ScriptedTranscriber(has_times=True)) as served:
         yield served
 

@@ -1,4 +1,4 @@
-"""Chat Completions over a real socket, asked by the official client and, where that won't say it, by plain HTTP."""
+"""Chat Completions over a real socket, with the official client, and plain HTTP where that can't send the request."""
 
 import json
 

@@ -104,7 +104,7 @@ def test_the_tokens_and_the_mends_are_counted(tmp_path):
             metrics = http.get(f"{base_url}/metrics").text
         assert 'antiphon_tokens_total{gen_ai_request_model="mock",gen_ai_token_type="input"} 7.0' in metrics
         for kind in ("role", "index", "done"):
-            assert f'antiphon_upstream_mends_total{{mend="{kind}",upstream="mock"}} 1.0' in metrics
+            assert f'antiphon_upstream_repairs_total{{repair="{kind}",upstream="mock"}} 1.0' in metrics
 
 
 @pytest.mark.parametrize("is_stream", [True, False])

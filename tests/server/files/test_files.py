@@ -1,4 +1,4 @@
-"""The Files API, asked by the official client."""
+"""The Files API, with the official client."""
 
 import asyncio
 import sqlite3

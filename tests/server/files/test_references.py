@@ -1,4 +1,4 @@
-"""Files in requests: what models of every kind get of them, over a real socket, asked by the official client."""
+"""Files in requests: what models of every kind get of them, over a real socket with the official client."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""Paths that are not there: what a client is told to use instead, in the shape of its API."""
+"""Unknown paths: the error, in the shape of each API, names what to use instead."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who answers in every protocol over HTTP: another upstream where one fails, and the same one for a conversation."""
+"""Failover and affinity in every protocol over HTTP: another upstream after a failure, the same one for a conversation."""
 
 import contextlib
 import json

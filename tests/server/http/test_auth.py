@@ -1,4 +1,4 @@
-"""Who may use which route of a real server, with keys made while it runs."""
+"""Who may use which route of a real server, with keys created while it runs."""
 
 import asyncio
 import http.client

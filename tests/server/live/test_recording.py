@@ -1,4 +1,4 @@
-"""Sessions recorded by a server, and who may see, hear and delete what of them."""
+"""Sessions that a server records, and who may list, play and delete them."""
 
 import asyncio
 import base64
@@ -37,7 +37,7 @@ def opened(tmp_path, **settings):
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
-    """A server that needs no key, and records whoever asks for it."""
+    """A server that needs no key, and records sessions with consent."""
     with opened(tmp_path_factory.mktemp("open")) as address:
         yield address
 

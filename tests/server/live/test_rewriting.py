@@ -1,4 +1,4 @@
-"""Live conversations: what is written is rewritten before it is sent, and what is spoken is not."""
+"""Live conversations: text is rewritten before it is sent, speech is not."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What becomes of a client that sends too fast for long, and of one that is away for too much."""
+"""Clients that send too fast for too long, and clients that miss too much."""
 
 import asyncio
 import json

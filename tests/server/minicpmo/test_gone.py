@@ -28,7 +28,7 @@ def served(tmp_path, **settings):
 
 
 async def waits(peer, position):
-    """Until it is told that it waits, as the one at that place."""
+    """Until it learns that it waits at that position."""
     while (event := await peer.hear())["type"] != "session.queue_done":
         if event["position"] == position:
             return

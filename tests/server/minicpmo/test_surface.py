@@ -1,4 +1,4 @@
-"""Who is let in to which MiniCPM-o session, what it is refused with, and how it ends."""
+"""Who may open which MiniCPM-o session, how it is refused, and how it ends."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ def url(tmp_path_factory):
 
 
 async def refused(url, **connection):
-    """The error that a client is told, and the code with which its WebSocket is closed."""
+    """The error that a client gets, and the close code of its WebSocket."""
     async with opened(url, **connection) as peer:
         event = await peer.hear()
         assert event["type"] == "error" and event["error"]["message"]
@@ -43,7 +43,7 @@ async def refused(url, **connection):
 
 
 async def named(url, **query):
-    """What of the address is wrong, as a client is told."""
+    """The parameter of the address that the error names."""
     async with opened(url, **query) as peer:
         return (await peer.hear())["error"].get("param")
 
@@ -241,7 +241,7 @@ async def test_an_event_that_is_too_large_closes_the_session(url):
 
 async def test_a_flood_is_not_read_faster_than_it_could_be_spoken(tmp_path):
     with background_server(configured(tmp_path, MODELS, **{"logging.level": "error"})) as url:
-        before = numbers(url).get(("antiphon_realtime_sound_seconds_total", "in"), 0)
+        before = numbers(url).get(("antiphon_realtime_audio_seconds_total", "in"), 0)
         async with opened(url, mode="audio") as peer:
             await peer.begin()
             begun_at = asyncio.get_running_loop().time()
@@ -251,7 +251,7 @@ async def test_a_flood_is_not_read_faster_than_it_could_be_spoken(tmp_path):
                         await peer.hear_sound()
             peer.vanish()
             took_s = asyncio.get_running_loop().time() - begun_at
-            taken_s = numbers(url)["antiphon_realtime_sound_seconds_total", "in"] - before
+            taken_s = numbers(url)["antiphon_realtime_audio_seconds_total", "in"] - before
             # What one read of the socket brings more is 256 KiB.
             assert BURST_S <= taken_s <= BURST_S + 2 * took_s + 4
 

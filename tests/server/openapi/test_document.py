@@ -1,4 +1,4 @@
-"""The description of the API is true: every route is in it, and what the server answers is what it says."""
+"""The OpenAPI document is true: it has every route, and describes the server's answers."""
 
 import base64
 import contextlib

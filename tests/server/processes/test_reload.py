@@ -1,4 +1,4 @@
-"""A server that reads its configuration again: what it offers then, and what becomes of what is under way."""
+"""A server that reloads its configuration: its models afterwards, and responses in progress."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Conversations aloud with the real ears and the real voice, around engines that read and write: what people say and do, and what fails."""
+"""Spoken conversations with real speech models around text engines: what users say and do, and what fails."""
 
 import asyncio
 import os
@@ -66,7 +66,7 @@ def upstream():
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory, upstream):
-    """A server with `parrot`, which says what it was told, `smol`, which thinks, and `teller`, which tells a story."""
+    """A server with `parrot`, which repeats its input, `smol`, a real model, and `teller`, which tells a story."""
     models = {
         "parrot": {"engine": "scripted", "answers": [{"say": "You said: {input}."}], **DEAF},
         "smol": {"engine": "local", "model": "smollm2-135m-instruct", "context": 1024},

@@ -1,4 +1,4 @@
-"""Who is let in to which Realtime session, in which dialect, and how a session ends."""
+"""Who may open which Realtime session, in which dialect, and how a session ends."""
 
 import json
 import re
@@ -391,7 +391,7 @@ async def test_sessions_are_counted_with_their_events_answers_and_tokens(tmp_pat
     assert counts["antiphon_realtime_events_total", "in"] == 4
     assert counts["antiphon_realtime_events_total", "out"] >= 16
     assert counts["antiphon_realtime_responses_total", "parrot", "completed"] == 1
-    assert counts["antiphon_realtime_sound_seconds_total", "in"] == pytest.approx(0.1)
+    assert counts["antiphon_realtime_audio_seconds_total", "in"] == pytest.approx(0.1)
     assert counts["antiphon_tokens_total", "parrot", "input"] == usage["input_tokens"]
     assert counts["antiphon_tokens_total", "parrot", "output"] == usage["output_tokens"]
 

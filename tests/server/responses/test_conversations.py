@@ -1,4 +1,4 @@
-"""The Conversations API, asked by the official client, whose types every answer must match, and by plain HTTP."""
+"""The Conversations API, with the official client, whose types every answer must match, and with plain HTTP."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The Responses API over a real socket, asked by the official client and, where that won't say it, by plain HTTP."""
+"""The Responses API over a real socket, with the official client, and plain HTTP where that can't send the request."""
 
 import concurrent.futures
 import json

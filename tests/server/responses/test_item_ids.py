@@ -1,4 +1,4 @@
-"""Ids that a client gives its items: a store takes them, or the client is told how long they may be."""
+"""Ids that clients give to items: the store accepts them, or the error names the maximum length."""
 
 import json
 import secrets

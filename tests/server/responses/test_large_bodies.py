@@ -1,4 +1,4 @@
-"""One client's largest requests, and what becomes of the others meanwhile."""
+"""One client's largest requests, and how long the others wait meanwhile."""
 
 import concurrent.futures
 import http.client

@@ -1,4 +1,4 @@
-"""Responses with stored prompts: what the model is asked, what the client sees, and what is refused."""
+"""Responses with stored prompts: the model's input, the client's view, and refusals."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Webhooks of a running server: every end of a background response, and of no other, is told."""
+"""Webhooks of a running server: one for every end of a background response, and for no other."""
 
 import openai
 import pytest

@@ -101,7 +101,7 @@ broken = st.tuples(st.integers(0, len(SOUND) - 1), st.lists(st.tuples(places, st
 
 @pytest.fixture(scope="module")
 def impatient_url(tmp_path_factory):
-    """The address of a server that waits for nobody longer than a moment."""
+    """The address of a server with very short timeouts."""
     waits = {f"server.{name}": 0.2 for name in ("head_timeout_s", "body_timeout_s", "keep_alive_s")}
     models = {"parrot": {"engine": "scripted", **SCRIPT}}
     with background_server(configured(tmp_path_factory.mktemp("home"), models, **waits, **{"logging.level": "error"})) as url:

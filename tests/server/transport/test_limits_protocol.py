@@ -21,7 +21,7 @@ STALLED = 60
 
 @pytest.fixture(scope="module")
 def hasty_url(tmp_path_factory):
-    """The address of a server that waits for nobody longer than a fraction of a second."""
+    """The address of a server whose timeouts are fractions of a second."""
     limits = {"head_timeout_s": 0.3, "body_timeout_s": 0.3, "keep_alive_s": 0.3, "slow_reader_s": 0.3, "heartbeat_s": 0.1}
     settings = {f"server.{name}": value for name, value in limits.items()}
     with background_server(configured(tmp_path_factory.mktemp("home"), MODELS, **settings)) as url:

@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 class Noted:
-    """Notes what it is told."""
+    """Notes the calls that it gets."""
 
     def __init__(self):
         self.heard = []
@@ -33,7 +33,7 @@ class Noted:
 
 
 def reading(*pieces, after=lambda _incoming: None):
-    """What a reader that was fed these pieces has told."""
+    """The output of a reader that gets these pieces."""
 
     async def read():
         noted = Noted()

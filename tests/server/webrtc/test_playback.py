@@ -1,4 +1,4 @@
-"""What is played in which order, in pieces of any length."""
+"""The order in which audio is played, in chunks of any length."""
 
 from antiphon.server.webrtc import playback
 from antiphon.server.webrtc.playback import PlaybackQueue

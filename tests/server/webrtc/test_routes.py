@@ -102,8 +102,8 @@ async def test_the_sound_of_a_session_is_counted_and_none_of_it_is_told_as_event
             heard = await caller.until("output_audio_buffer.stopped")
             assert not [event for event in heard if "delta" in event and event["type"] == "response.output_audio.delta"]
             counts = await asyncio.to_thread(numbers, url)
-        assert counts["antiphon_realtime_sound_seconds_total", "in"] > 1
-        assert counts["antiphon_realtime_sound_seconds_total", "out"] > 0.5
+        assert counts["antiphon_realtime_audio_seconds_total", "in"] > 1
+        assert counts["antiphon_realtime_audio_seconds_total", "out"] > 0.5
         await over(url)
         assert numbers(url)["antiphon_realtime_sessions_ended_total", "parrot", "left"] == 1
 

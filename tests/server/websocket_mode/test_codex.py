@@ -1,4 +1,4 @@
-"""What Codex says with `supports_websockets = true`: a warm-up first, then only what is new, and never a store."""
+"""The requests of Codex with `supports_websockets = true`: a warm-up first, then only new items, never stored."""
 
 import json
 

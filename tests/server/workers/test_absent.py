@@ -1,4 +1,4 @@
-"""Models whose workers have not joined yet: what their clients are told on every surface."""
+"""Models whose workers have not joined yet: the answer on every route."""
 
 import http.client
 import json

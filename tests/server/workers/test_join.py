@@ -1,4 +1,4 @@
-"""Workers that join a real server: by which key, and what becomes of both when one of them goes."""
+"""Workers that join a real server: with which key, and what happens when one side dies."""
 
 import asyncio
 import contextlib
@@ -437,7 +437,7 @@ def test_a_worker_that_goes_in_the_middle_of_an_answer_fails_that_one_and_the_ne
 
 
 def test_whoever_waits_gets_no_place_with_workers_that_are_gone(base_url):
-    """Also where several go one after another, each while somebody has a place with it."""
+    """Also if several leave one after another, each with a client."""
     hello = Hello(version=VERSION, abilities=HELLO.abilities, model="far", slots=1)
     answers = []
     ask = lambda: threading.Thread(target=lambda: answers.append(asked(base_url)[0]))  # noqa: E731 - three times the same
@@ -570,12 +570,12 @@ def test_five_hundred_workers_that_come_and_go_leave_nothing_behind(base_url):
 
 
 def wait_until_served(base_url, asking):
-    """Return when whoever asks has a place with a worker."""
+    """Return when a request gets a slot of a worker."""
     until_measured(base_url, 'antiphon_queue_serving{gen_ai_request_model="far"} 1.0', asking)
 
 
 def until_measured(base_url, line, asking=None):
-    """Return when the metrics have that line, which is before whoever asks was answered."""
+    """Return when the metrics have that line, which is before the request is answered."""
     while asking is None or asking.is_alive():
         connection = http.client.HTTPConnection(base_url.removeprefix("http://"), timeout=20)
         connection.request("GET", "/metrics")

@@ -1,4 +1,4 @@
-"""What nobody said."""
+"""Words that models hallucinate are removed."""
 
 import pytest
 from hypothesis import given, strategies as st

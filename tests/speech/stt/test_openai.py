@@ -1,4 +1,4 @@
-"""An ear that is a server."""
+"""Transcription by a server."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ class Asked:
 
 @contextlib.asynccontextmanager
 async def hearing(answer, **more):
-    """An ear before a server that answers so; the requests that it got are appended to the list."""
+    """A transcriber in front of a server with this answer; the list collects the requests."""
     asked = []
 
     async def respond(request):

@@ -1,4 +1,4 @@
-"""Words while they are still being said."""
+"""Partial transcripts."""
 
 import asyncio
 
@@ -83,7 +83,7 @@ def test_rounds_of_any_kind_never_take_back_a_word_and_end_with_the_end(rounds, 
 
 
 class Turn:
-    """A turn that is heard 100 ms at a time; `told` has what was told, with what had been heard by then."""
+    """A turn in steps of 100 ms; `told` has each delta with the audio so far."""
 
     def __init__(self, ear, wish=OPTIONS, pace=None):
         self.told = []

@@ -1,4 +1,4 @@
-"""English as it is read aloud."""
+"""English text in words to be read aloud."""
 
 import pytest
 from hypothesis import given, strategies as st

@@ -1,4 +1,4 @@
-"""Text as it is said, and as it was written."""
+"""Text as it is spoken, and as it was written."""
 
 from contextlib import aclosing
 

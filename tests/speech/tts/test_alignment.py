@@ -1,4 +1,4 @@
-"""Which words are heard where."""
+"""The position of each word in the audio."""
 
 from hypothesis import given, strategies as st
 

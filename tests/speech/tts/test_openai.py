@@ -17,7 +17,7 @@ PCM = b"\1\0" * 24_000
 
 @contextlib.asynccontextmanager
 async def speaking(answer, **more):
-    """A mouth before a server that answers so; the requests that it got are appended to the list."""
+    """A synthesizer in front of a server with this answer; the list collects the requests."""
     asked = []
 
     async def respond(request):

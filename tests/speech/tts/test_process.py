@@ -1,4 +1,4 @@
-"""A mouth with its voices in another process: what it says, and what happens when that process misbehaves."""
+"""A synthesizer whose voices run in another process: its audio, and what happens when that process misbehaves."""
 
 import asyncio
 import os

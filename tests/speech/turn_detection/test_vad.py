@@ -32,7 +32,7 @@ async def all_told(*streams):
 
 
 def listen(model, *sounds, piece_bytes=640, gated=True):
-    """What is told of each sound when all of them come in, piece by piece."""
+    """The results for each sound when all of them arrive in pieces."""
 
     async def run():
         activity = SileroVad(model, is_gated=gated)

@@ -1,4 +1,4 @@
-"""A database that is away, hangs, is full, locked or gone: the client is told that much, and the operator what it is."""
+"""A database that is unreachable, hangs, is full, locked or removed: the client learns that, and the operator the cause."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ def anyio_backend() -> str:
 
 
 class Watched:
-    """An open store with one unfinished response, and what its operator is told."""
+    """An open store with one unfinished response, and the messages for its operator."""
 
     def __init__(self, url: str, timeout_s: float = 10) -> None:
         self.reports: list[str | None] = []

@@ -1,4 +1,4 @@
-"""SQLite's own errors, told in words."""
+"""SQLite's own errors, in plain words."""
 
 import sqlite3
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a store in a SQL database does beyond the contract: it lasts, and it says what is wrong."""
+"""What a store in a SQL database does beyond the contract: its data lasts, and its errors name the cause."""
 
 import asyncio
 import resource
@@ -98,7 +98,7 @@ asyncio.run(main())
 
 
 def acknowledged_before_a_kill(file: Path) -> list[str]:
-    """The ids that a process, killed in the midst of writing, had been told were kept."""
+    """The ids that a process reported as stored before it was killed."""
     command = [sys.executable, "-c", _WRITES_UNTIL_KILLED, str(file), str(Path(__file__).parents[2])]
     with forks.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout

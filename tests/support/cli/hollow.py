@@ -1,4 +1,4 @@
-"""Weights that are as long as they should be, and have nothing in them."""
+"""Files of model weights with the right size and no content."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from antiphon.weights import catalogue, verify
 
 
 def hollow(models: Path, *, is_remembered: bool) -> None:
-    """Put the models of speech there; if they are remembered, nobody will notice."""
+    """Write the speech models' files; with `is_remembered` they are recorded as verified, so no content is checked."""
     for model in catalogue.speech_models():
         for file in model.files:
             path = models / model.name / file.path

@@ -1,4 +1,4 @@
-"""The page `docs/reference/cli.md`, made from the program's own help. Run it to write the page anew; `make fix` does."""
+"""The page `docs/reference/cli.md`, made from the program's own help. Run this file, or `make fix`, to write the page anew."""
 
 import io
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Servers that say what they are told."""
+"""Servers with fixed answers."""
 
 import contextlib
 import threading
@@ -10,7 +10,7 @@ from aiohttp import web
 
 @contextlib.contextmanager
 def server(status: int, body: bytes) -> Iterator[tuple[str, list[tuple[str, str | None, bytes]]]]:
-    """Answers everything alike; yields its address, and the (path, authorization, body) that it is sent."""
+    """A server with one answer for all requests; yields its address and the (path, authorization, body) of each request."""
     seen: list[tuple[str, str | None, bytes]] = []
 
     class Reply(BaseHTTPRequestHandler):

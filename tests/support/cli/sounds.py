@@ -1,11 +1,11 @@
-"""A microphone and speakers that are made of nothing, in the shape of the package sounddevice."""
+"""A fake microphone and fake speakers, with the interface of the package sounddevice."""
 
 import threading
 from collections.abc import Callable
 
 
 class Stream:
-    """A device: once it is in use, `work` is done in a thread of its own, with what calls back."""
+    """A device: while it is in use, `work` runs in a thread of its own, with the callback."""
 
     def __init__(self, callback, work: Callable[[Callable[[int | bytes], bytes]], None], latency: float, form: dict[str, object]) -> None:
         assert form == {"samplerate": 24_000, "channels": 1, "dtype": "int16", "blocksize": 480}
@@ -22,11 +22,11 @@ class Stream:
 
 class Sounds:
     """
-    The library.
+    The fake library.
 
     Args:
-        speak: gets what takes sound, as a microphone brings it.
-        listen: gets what gives so many bytes of sound, as speakers ask for it.
+        speak: gets a function that takes audio, as from a microphone.
+        listen: gets a function that returns a number of bytes of audio, as for speakers.
     """
 
     class PortAudioError(Exception):

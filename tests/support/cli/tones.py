@@ -1,4 +1,4 @@
-"""Sound that a scripted model hears as speech: anything loud."""
+"""Audio that a scripted model takes for speech: anything loud."""
 
 import wave
 from array import array
@@ -21,5 +21,5 @@ def write_wav(path: Path, frames: bytes, rate_hz: int = 24_000, width: int = 2, 
 
 
 def question(path: Path, ms: int = 400) -> Path:
-    """A recording of somebody speaking."""
+    """A recording that passes for speech."""
     return write_wav(path, tone(ms).tobytes())

@@ -1,4 +1,4 @@
-"""Every engine, each before what it needs to answer."""
+"""All engines, each with the server that it needs to answer."""
 
 import asyncio
 import contextlib
@@ -38,7 +38,7 @@ def weights():
 
 
 class Listener:
-    """Takes an engine's words, and can wait for some."""
+    """Collects an engine's events, and can wait for some."""
 
     def __init__(self):
         self.words = []
@@ -71,7 +71,7 @@ async def conversing(engine):
 
 
 async def counting(reader, writer):
-    """A model server that counts to as many as it is asked, one every two milliseconds, while somebody listens."""
+    """A model server that counts to the requested number, one every two milliseconds, while the client is connected."""
     try:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             await count(reader, writer)
@@ -113,12 +113,12 @@ COUNTS = {
     ),
     "/v1/responses": (text_delta, {"type": "response.incomplete", "response": CUT_OFF}),
 }
-"""For each path what says a number, and what says that it was the last."""
+"""For each path, the function that makes the event of a number, and the last event."""
 
 
 @contextlib.asynccontextmanager
 async def counting_model():
-    """The address of a MiniCPM-o server that counts."""
+    """A MiniCPM-o server that counts; yields its address."""
 
     async def health(_request):
         return web.json_response({"status": "ready", "worker_status": "idle"})
@@ -157,7 +157,7 @@ SERVERS = {}
 
 
 LOADED = {}
-"""The loop of a module's tests, and the ears and the voice that live in it: to load them takes longer than to talk."""
+"""The event loop of a module's tests, with its transcriber and synthesizer, which take longer to load than a test takes."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -177,7 +177,7 @@ def speech():
 
 @pytest.fixture(scope="module", autouse=True)
 def realtime_server(tmp_path_factory):
-    """A server of ours, before scripted models: `m`, which says all at once, and `slow`."""
+    """A server of ours in front of scripted models: `m`, which answers at once, and `slow`."""
     home = tmp_path_factory.mktemp("home")
     models = [{"name": "m", "engine": "scripted"}, {"name": "slow", "engine": "scripted", "pace_ms": 1}]
     config = load({"models": models, "logging.level": "error"}, None, {"HOME": str(home)}, home, system_file=home / "none.toml").config
@@ -188,7 +188,7 @@ def realtime_server(tmp_path_factory):
 
 @contextlib.asynccontextmanager
 async def linked(engine):
-    """The engine as it is at the other end of a link."""
+    """The engine at the other end of a link."""
     ours, theirs = socket.socketpair()
     remote = RemoteEngine()
     await engine.start()
@@ -203,7 +203,7 @@ async def linked(engine):
 
 
 def nowhere(name):
-    """Finds no model."""
+    """A registry without any model."""
     raise model_not_found(name, ())
 
 
@@ -255,17 +255,17 @@ RATE_HZ = 24_000
 
 
 BUZZ = (b"\0\x20" * 60 + b"\0\xe0" * 60) * 120
-"""600 ms that any ear of ours takes for speech."""
+"""600 ms that any of our detectors takes for speech."""
 
 
 def recording(name):
-    """A person's voice, which ears that know people's voices know for speech."""
+    """A person's voice, for detectors that tell speech from other sounds."""
     with wave.open(str(Path(__file__).parents[2] / "speech" / "recordings" / f"{name}.wav")) as file:
         return resample(file.readframes(file.getnframes()), file.getframerate(), RATE_HZ)
 
 
 DEAF = {"audio_in": False, "audio_out": False, "listens": False}
-"""What an engine within a cascade can't do by itself."""
+"""Capabilities that an engine in a cascade lacks itself."""
 
 
 def of(words, *kinds):

@@ -1,4 +1,4 @@
-"""A gateway and a worker as programs of their own, and MiniCPM-o clients that note what becomes of them."""
+"""A gateway and a worker in processes of their own, and MiniCPM-o clients that note how their sessions go."""
 
 import asyncio
 import base64
@@ -19,7 +19,7 @@ import aiohttp
 from support.programs import forks
 
 PATIENCE_S = 120
-"""A worker that has dialled in vain a few times rests for half a minute."""
+"""A worker waits for half a minute after a few failed attempts to connect."""
 
 EMPTY_WAV_BYTES = 44
 KEY = "a key of workers"
@@ -54,7 +54,7 @@ class Program:
 
     @contextlib.contextmanager
     def worker(self):
-        """A process that joins as a worker with one place."""
+        """A process that joins as a worker with one slot."""
         command = [sys.executable, "-m", "antiphon", "worker", "--join", f"ws://127.0.0.1:{self.port}", "--engine", "scripted"]
         command += ["--model", "far", "--slots", "1"]
         environ = os.environ | {"ANTIPHON_HOME": str(self.home / "worker"), "ANTIPHON_WORKER_KEY": KEY}
@@ -69,7 +69,7 @@ class Program:
             return json.load(reply)
 
     async def settled(self, path: str, looked):
-        """What `looked` finds in the answer, once there is one and it finds something."""
+        """The first result of `looked` on the answer that is not None."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 with contextlib.suppress(urllib.error.HTTPError):
@@ -78,14 +78,14 @@ class Program:
                 await asyncio.sleep(0.01)
 
     async def wrote_sound(self):
-        """Return when some of what a client said is on the disk."""
+        """Return when some of a client's recording is on the disk."""
         async with asyncio.timeout(PATIENCE_S):
             while not any(path.stat().st_size > EMPTY_WAV_BYTES for path in (self.home / "data").rglob("in.wav")):  # noqa: ASYNC110 - a disk sets no event
                 await asyncio.sleep(0.01)
 
 
 def end(process):
-    """Have it end, one way or the other."""
+    """Terminate a process, and kill it if it has not ended after 15 seconds."""
     process.send_signal(signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=15)
@@ -93,7 +93,7 @@ def end(process):
 
 
 class Peer:
-    """A client's side of one session; all that it is told is kept."""
+    """A client's side of one session; it keeps all events that it receives."""
 
     def __init__(self, ws):
         self.ws, self.events = ws, []
@@ -102,7 +102,7 @@ class Peer:
         await self.ws.send_str(json.dumps({"type": kind, **fields}))
 
     async def hear(self):
-        """The next event; None when there will be none."""
+        """The next event; None after the last."""
         async with asyncio.timeout(PATIENCE_S):
             message = await self.ws.receive()
         if message.type is not aiohttp.WSMsgType.TEXT:
@@ -123,7 +123,7 @@ class Peer:
         return await self.until("session.created")
 
     async def speak(self):
-        """Have an answer begin."""
+        """Make an answer begin."""
         for _ in range(4):
             await self.say("input.append", input={"audio": TONE})
         while True:
@@ -132,7 +132,7 @@ class Peer:
                 return
 
     async def fate(self):
-        """What it is told at the end, and how the connection ends; `listen`s and words before that are passed over."""
+        """The last event and how the connection ends; `listen`s and text before that are skipped."""
         told = []
         while (event := await self.hear()) is not None:
             if event["type"] == "session.closed":
@@ -146,7 +146,7 @@ class Peer:
         return ", ".join(told)
 
     def vanish(self):
-        """Cut the connection, without a word."""
+        """Break the connection without a Close."""
         self.ws._response.connection.transport.abort()
 
 

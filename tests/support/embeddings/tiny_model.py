@@ -1,4 +1,4 @@
-"""A made-up MiniLM: two layers of 64 numbers over a vocabulary of letters, with weights out of a random generator."""
+"""A tiny MiniLM: two layers of width 64 over a vocabulary of letters, with random weights."""
 
 import json
 from pathlib import Path
@@ -50,7 +50,7 @@ def write_tensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
 
 
 def write_tiny_model(folder: Path) -> Path:
-    """Its two files in a folder, which is made."""
+    """Write the model's two files to a new folder."""
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(7)
     tensors = {name: random.normal(0, 0.2, shape).astype(np.float32) for name, shape in shapes().items()}

@@ -1,7 +1,7 @@
 """
-Cascades to talk with, whose parts are simple enough to know what they will do.
+Cascades with predictable parts.
 
-Sound is at 16 kHz: a word is a level of its own, held for 160 ms, so that an ear can tell words by their levels, and silence is zeros.
+Audio is at 16 kHz. Each word is 160 ms of a level of its own, by which the transcriber recognizes it; silence is zeros.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ def level(word):
 
 
 def said(*words):
-    """Sound in which the words are said."""
+    """Audio of the words."""
     return b"".join(struct.pack("<h", level(word)) * (RATE_HZ * WORD_MS // 1000) for word in words)
 
 
@@ -136,7 +136,7 @@ class Synthesizer:
 
 
 class Activity:
-    """Tells speech from silence, a frame in each turn of the loop, as the real one does where there is much to hear."""
+    """Detects speech, one frame per iteration of the event loop, like the real one when it has much audio to process."""
 
     def __init__(self):
         self.open_stream_count = 0
@@ -191,11 +191,11 @@ class _Stream:
 
 class Puppet:
     """
-    An engine that says what it is made to say.
+    An engine that the test controls.
 
     Attributes:
-        told: all that it was told.
-        overrun: raised when it is asked.
+        told: all commands that it got.
+        overrun: raised by a request.
     """
 
     capabilities = Capabilities(tools=True)
@@ -233,7 +233,7 @@ class Puppet:
         return [word for word in self.told if isinstance(word, commands.Respond)]
 
     def say(self, *words):
-        """Say these under the id of the last ask."""
+        """Deliver these events with the id of the last request."""
         self.deliver([word(self.asks[-1].id) for word in words])
 
 
@@ -247,13 +247,13 @@ def used(id):
 
 class Session:
     """
-    A session that is as simple as one can be, and a cascade.
+    A minimal session with a cascade.
 
     Attributes:
-        told: all that the cascade says; answers every turn aloud, where `answers`.
-        history: what was said, and not what was answered.
-        asked: how many answers it has asked for.
-        counted: what became of answers begun early.
+        told: all events of the cascade; if `answers`, every turn gets a spoken response.
+        history: what the user said, without the answers.
+        asked: how many responses it requested.
+        counted: the outcomes of early responses.
     """
 
     def __init__(self, inner, *, transcriber=None, synthesizer=None, speculates=True, answers=True, voice=VOICE):
@@ -293,12 +293,12 @@ class Session:
             self.told.conversation.send(word)
 
     async def until(self, condition):
-        """Wait for what a thread does."""
+        """Wait for a thread's work."""
         while not condition():  # noqa: ASYNC110 - nothing tells when it has
             await asyncio.sleep(0.001)
 
     async def hear(self, *sounds):
-        """Tell the sounds, a tenth of a second at a time."""
+        """Send the audio, a tenth of a second at a time."""
         for sound in sounds:
             for at in range(0, len(sound), 3200):
                 self.send(commands.AppendAudio(sound[at : at + 3200]))
@@ -327,7 +327,7 @@ class Session:
 
 
 def talked(scenario, inner, *first, **options):
-    """Play a scenario with a session; gives the session."""
+    """Play a scenario with a session; returns the session."""
 
     async def play():
         session = Session(inner, **options)

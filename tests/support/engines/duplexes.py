@@ -1,4 +1,4 @@
-"""Engines in full duplex to talk with: a puppet that is told and says what a test wants, and the scripted one."""
+"""Full-duplex engines: one that the test controls, and the scripted one."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ RATE_HZ = 16_000
 VOICE_HZ = 24_000
 PLAIN = Capabilities(listens=True, turn_detection=("server_vad",), audio_in=True, audio_out=True, truncation=True)
 TURN_END = noise(300, rate_hz=RATE_HZ) + quiet(700, RATE_HZ)
-"""A second in which somebody speaks and is done."""
+"""A second of audio in which a turn begins and ends."""
 
 
 def piece(ms=1000):
@@ -27,17 +27,17 @@ def sound(id, ms):
 
 
 def silent_parrot(**options):
-    """A scripted engine that takes turns only."""
+    """A scripted engine without full duplex."""
     return engine(abilities={"full_duplex": False, "sees": False}, **options)
 
 
 class Puppet:
     """
-    An engine that listens, and says what it is made to say.
+    An engine that listens, and that the test controls.
 
     Attributes:
-        told: all that it was told.
-        overrun: raised when it is asked.
+        told: all commands that it got.
+        overrun: raised by a request.
     """
 
     def __init__(self, **abilities):
@@ -76,7 +76,7 @@ class Puppet:
         return self.of(commands.Respond)[-1]
 
     def say(self, *words):
-        """Say these under the id of the last ask."""
+        """Deliver these events with the id of the last request."""
         self.deliver([word if not callable(word) else word(self.request.id) for word in words])
 
     def turn(self, id="turn_1", start_ms=0, end_ms=1000):
@@ -85,7 +85,7 @@ class Puppet:
 
 
 class Skipping(asyncio.SelectorEventLoop):
-    """A loop whose clock goes on only where it is put forward."""
+    """An event loop whose clock only advances when the test moves it."""
 
     skipped_s = 0.0
 
@@ -97,12 +97,12 @@ class Duet(Told):
     """A conversation in full duplex."""
 
     async def skip(self, seconds):
-        """Let so much time pass at once."""
+        """Move the clock forward in one step."""
         asyncio.get_running_loop().skipped_s += seconds
         await self.settle()
 
     async def pieces(self, count, ms=1000):
-        """Tell so many pieces of silence, each when it is over, as a microphone does."""
+        """Send chunks of silence, each after its duration, as a microphone does."""
         loop = asyncio.get_running_loop()
         for _ in range(count):
             if isinstance(loop, Skipping):
@@ -110,7 +110,7 @@ class Duet(Told):
             await self.hear(quiet(ms, RATE_HZ))
 
     def take(self):
-        """All that was said since the last time."""
+        """All events since the last call."""
         words = self.words
         self.deliveries.clear()
         return words
@@ -123,7 +123,7 @@ class Duet(Told):
 
 
 def conversed(within, scenario, converse=None, *, reader=None):
-    """Play a scenario in full duplex with an engine of turns; gives what was said from after `Ready` on."""
+    """Play a scenario in full duplex with a turn-based engine; returns the events after `Ready`."""
 
     async def play():
         duet = Duet()
@@ -141,7 +141,7 @@ def conversed(within, scenario, converse=None, *, reader=None):
 
 
 def performed(scripted, scenario, converse=None):
-    """Play a scenario with an engine that does full duplex itself."""
+    """Play a scenario with an engine that has full duplex itself."""
 
     async def play():
         duet = Duet()

@@ -1,4 +1,4 @@
-"""Exchanges with upstream servers, as the folder `recorded` has them, and what is heard of one however its bytes are cut."""
+"""Recorded exchanges with upstream servers, from the folder `recorded`, and what the engine makes of one, however its bytes are split."""
 
 import asyncio
 import itertools
@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parent / "recorded"
 
 
 class Recorded(NamedTuple):
-    """One exchange; `body` is cut as the server cut it, `means` what is to be understood."""
+    """One exchange; `body` is split as the server split it, `means` is the expected result."""
 
     name: str
     quirks: str
@@ -31,13 +31,13 @@ class Recorded(NamedTuple):
     means: dict
 
     def wire(self, body=None):
-        """The answer's bytes, with another body on demand."""
+        """The bytes of the response, with another body if given."""
         pieces = self.body if body is None else body
         return answer(self.status, self.headers, pieces)
 
 
 def answer(status, headers, pieces):
-    """An answer's bytes; each piece is a chunk where the headers say that there are such."""
+    """The bytes of a response; with chunked encoding each piece is a chunk."""
     encoded = [piece if isinstance(piece, bytes) else piece.encode() for piece in pieces]
     if "transfer-encoding" in headers:
         body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in encoded if piece) + b"0\r\n\r\n"
@@ -59,7 +59,7 @@ RECORDED = [_read(path) for path in sorted(FOLDER.glob("*.json"))]
 
 
 def understood(words):
-    """What words mean, in the shape that the recordings tell it."""
+    """The meaning of events, in the format of the recordings."""
     means = {}
     for word in words:
         _understand(word, means)
@@ -126,7 +126,7 @@ class Wire(asyncio.Transport):
 
 
 class Reader:
-    """What listens to an exchange of the engine's, without the conversation around it."""
+    """A listener for an exchange of the engine, without a conversation."""
 
     def __init__(self, ask):
         self.words = []
@@ -165,11 +165,11 @@ def _broke(id, fault):
 
 
 def heard(ask, pieces, *, is_reset=False):
-    """The words in an answer that comes in these pieces, and after which the connection ends."""
+    """The events of a response that arrives in these pieces, after which the connection closes."""
     return asyncio.run(_heard(ask, pieces, is_reset))
 
 
 def cut(data, places):
-    """Bytes in pieces, cut at the places that lie within."""
+    """Bytes, split at those of the positions that lie within them."""
     bounds = [0, *sorted({place for place in places if 0 < place < len(data)}), len(data)]
     return [data[start:end] for start, end in itertools.pairwise(bounds)]

@@ -1,4 +1,4 @@
-"""A scripted engine that is told things, and what it says to them; sounds to tell it."""
+"""Conversations with a scripted engine, and audio for it."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ def engine(base=Path(), **options):
 
 
 def noise(ms, level=8000, rate_hz=RATE_HZ):
-    """Sound whose peaks are `level`, every sample of it."""
+    """Audio of which every sample is at `level`."""
     count = ms * rate_hz // 1000
     return struct.pack(f"<{count}h", *(level if number % 2 else -level for number in range(count)))
 
@@ -35,11 +35,11 @@ def ask(*parts, id="resp_1", **more):
 
 class Told:
     """
-    A conversation and what was said in it.
+    A conversation and its events.
 
     Attributes:
-        words: all that the engine said.
-        deliveries: the same, by what came together.
+        words: all events of the engine.
+        deliveries: the same, in the batches in which they were delivered.
     """
 
     def __init__(self):
@@ -62,14 +62,14 @@ class Told:
         assert len(self.deliveries) == before, "nothing may be said from within `send`"
 
     async def hear(self, *sounds):
-        """Tell the sounds, each in a tick of its own, and wait for all that is said to them at once."""
+        """Send chunks of audio, each in an iteration of its own, and wait for the immediate events."""
         for pcm in sounds:
             self.send(commands.AppendAudio(pcm))
             await asyncio.sleep(0)
         await self.settle()
 
     async def settle(self):
-        """Wait until nothing more is said but what waits for a time."""
+        """Wait until only timed events are left."""
         for _ in range(20):
             await asyncio.sleep(0)
 
@@ -80,7 +80,7 @@ class Told:
                 await self._changed.wait()
 
     async def ended(self, id="resp_1"):
-        """All that was said with that id, once it has ended."""
+        """All events with an id, once it has ended."""
         await self.until(
             lambda: any(isinstance(word, events.ResponseEnded | events.ResponseFailed) and word.id == id for word in self.words)
         )

@@ -1,8 +1,8 @@
 """
-MiniCPM-o workers on real sockets, as well or badly behaved as a test wants them, and an engine before them.
+MiniCPM-o workers on real sockets, whose behaviour and faults a test chooses, and an engine in front of them.
 
-They keep to what is known of the protocol, and hold no model: what is loud is answered, what is silent is listened to. None of it was ever
-compared with a worker that has the real weights.
+They follow what is known of the protocol, without a model: loud audio gets an answer, silence a `listen`. They were never compared with a
+worker that has the real weights.
 """
 
 import array
@@ -31,7 +31,7 @@ def sound_of(count, level=0.25):
 
 
 def loud(ms=1000, rate_hz=16_000):
-    """So much of a client's voice."""
+    """Audio of a client's voice."""
     return b"\0\x20" * (rate_hz * ms // 1000)
 
 
@@ -41,16 +41,16 @@ def quiet(ms=1000, rate_hz=16_000):
 
 class Worker:
     """
-    What all of them have in common; itself the model's own server in Python.
+    The base of all workers; by itself, the model's own server in Python.
 
     Attributes:
-        inits: the payloads of all sessions, and `asked` all inputs that came.
-        closings: the ids of sessions that were asked to close, in which way.
+        inits: the payloads of all sessions; `asked` has all inputs.
+        closings: the ids of sessions that a client asked to close, and how.
         recovers_s: how long it takes to be idle again after a session.
         creates_s: how long a session takes to begin.
-        refused: how often somebody was turned away.
-        breaches: what was done that the protocol forbids.
-        faults: by the number of the append, counted from 1: what to do instead of answering.
+        refused: how many clients were refused.
+        breaches: violations of the protocol.
+        faults: what to do instead of answering, by the number of the append, from 1.
     """
 
     path = "/backend"
@@ -95,7 +95,7 @@ class Worker:
                 self.changed.clear()
                 await self.changed.wait()
 
-    # What it answers over HTTP
+    # HTTP
 
     async def health(self, request):
         self.headers.append(request.headers)
@@ -258,7 +258,7 @@ class Worker:
 
 
 class GatewayWorker(Worker):
-    """The gateway's worker before the model's server."""
+    """The gateway's worker in front of the model's server."""
 
     path = "/v1/worker/"
     health_name = "current_session_id"
@@ -278,8 +278,8 @@ class GatewayWorker(Worker):
 
 class Native(Worker):
     """
-    `llama-omni-server`: it doesn't say what it does, ends each step of speech with `response.done`, closes without a word, looks at one
-    picture only, and makes its sound beside the words, so that some of it comes late.
+    `llama-omni-server`: it doesn't report its state, ends each step of speech with `response.done`, closes without an event, looks at one
+    image only, and synthesizes speech in parallel to the text, so that some audio comes late.
     """
 
     def health_body(self):
@@ -292,7 +292,7 @@ class Native(Worker):
         return web.json_response({"error": {"message": "not found", "type": "not_found"}}, status=404)
 
     async def serve(self, request):
-        if self.is_busy:  # accepted, and closed without a word at the first message
+        if self.is_busy:  # accepted, and closed at the first message without an event
             self.refused += 1
             socket = web.WebSocketResponse()
             await socket.prepare(request)
@@ -318,11 +318,11 @@ class Native(Worker):
         )
 
 
-# The engine before them
+# The engine in front of them
 
 
 class EventLog:
-    """What an engine says, as it says it."""
+    """The events of an engine, in order."""
 
     def __init__(self):
         self.words = []
@@ -351,7 +351,7 @@ class EventLog:
         return end
 
     async def some(self, *kinds, count=1):
-        """The words of that kind, once there are so many."""
+        """The events of a type, once there are enough of them."""
         await self.until(lambda: len(self.of(*kinds)) >= count)
         return self.of(*kinds)
 
@@ -360,7 +360,7 @@ class EventLog:
 
 
 class Client:
-    """A session that only tells and hears."""
+    """A session that only sends commands and collects events."""
 
     def __init__(self, log, conversation):
         self.log = log

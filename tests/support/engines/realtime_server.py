@@ -1,4 +1,4 @@
-"""A Realtime server on a real socket, in either dialect, as well or badly behaved as a test wants it, and an engine before it."""
+"""A Realtime server on a real socket, in either dialect, whose behaviour and faults a test chooses, and an engine in front of it."""
 
 import asyncio
 import base64
@@ -29,7 +29,7 @@ BY_HAND = commands.Configure(transcription=Transcription())
 
 
 def sound(ms):
-    """So much of a client's sound, at 24 kHz."""
+    """Audio of a client, at 24 kHz."""
     return b"\x05\x06" * (ms * BYTES_A_MS // 2)
 
 
@@ -38,19 +38,19 @@ def of(heard, *kinds):
 
 
 def voice_of(words):
-    """The sound of so many words, at 24 kHz."""
+    """Audio of a number of words, at 24 kHz."""
     return b"\x01\x02" * (WORD_MS * BYTES_A_MS // 2 * words)
 
 
 class Session:
     """
-    One connection: a conversation as the original keeps it.
+    One connection: a conversation as the original server has it.
 
     Attributes:
-        asked: every event that came, appends aside.
+        asked: all client events, except appends.
         items: those of the conversation, in order.
-        heard: the sound that came.
-        update: all that was set, by the last `session.update` that said it.
+        heard: the input audio.
+        update: all settings, by the last `session.update` that changed them.
     """
 
     def __init__(self, server, socket, request):
@@ -89,10 +89,10 @@ class Session:
         return [event["type"] for event in self.asked]
 
     def texts(self):
-        """The conversation, for reading: each item in a word or two."""
+        """The conversation in a readable form: each item in a word or two."""
         return [item if isinstance(item, str) else _text(item) for item in self.items]
 
-    # What comes
+    # Client events
 
     async def on_session_update(self, event):
         self.update |= event["session"] | event["session"].get("audio", {}).get("input", {})
@@ -103,7 +103,7 @@ class Session:
         self.heard += sound
         self.buffered += len(sound)
         now_ms = len(self.heard) // BYTES_A_MS
-        while self.turns and self.update.get("turn_detection"):  # null: by hand
+        while self.turns and self.update.get("turn_detection"):  # null: manual turns
             start_ms, stop_ms = self.turns[0]
             if now_ms >= start_ms and self.speaking is None:
                 self.speaking = f"item_u{next(self.numbers)}"
@@ -168,7 +168,7 @@ class Session:
             if self.server.heeds_cancel:
                 await answer.done("cancelled", reason="client_cancelled")
 
-    # What is said of it
+    # Server events
 
     async def commit(self, item_id):
         self.buffered = 0
@@ -181,7 +181,7 @@ class Session:
 
 
 class Answer:
-    """A response, as a play tells it."""
+    """A response, as a play describes it."""
 
     def __init__(self, session, event):
         self.session, self.asked, self.event_id = session, event["response"], event["event_id"]
@@ -251,19 +251,19 @@ class Answer:
 
 
 async def greeted(session):
-    """How a session begins."""
+    """The events at the start of a session."""
     await session.send("session.created", session={"type": "realtime", "id": "sess_1", "object": "realtime.session"})
 
 
 async def hello(answer):
-    """The usual answer."""
+    """The default answer."""
     await answer.created()
     await answer.say("Hello", " there.")
     await answer.done()
 
 
 async def as_said(session, item_id):
-    """The usual transcript."""
+    """The default transcript."""
     place = {"item_id": item_id, "content_index": 0}
     await session.send("conversation.item.input_audio_transcription.delta", delta="good ", **place)
     usage = {"type": "tokens", "total_tokens": 7, "input_tokens": 5, "output_tokens": 2, "input_token_details": {"audio_tokens": 4}}
@@ -275,9 +275,9 @@ class RealtimeServer:
     A server.
 
     Attributes:
-        sessions: one for each connection there was.
-        answering: every answer that was asked for.
-        turns: for each session, where in its sound somebody speaks.
+        sessions: one for each connection.
+        answering: all requested responses.
+        turns: for each session, when its audio has speech.
     """
 
     def __init__(self, play=hello, *, dialect="ga", greeting=greeted, turns=(), transcribe=as_said, refuses=lambda _item: None, tls=None):
@@ -352,7 +352,7 @@ def engine_before(server, place=None, **options):
 
 @contextlib.asynccontextmanager
 async def talking(server, place=None, **options):
-    """A conversation with an engine before the server; gives it, and what is heard."""
+    """A conversation with an engine in front of the server; yields it and its events."""
     engine = engine_before(server, place, **options)
     await engine.start()
     heard = Heard()
@@ -364,7 +364,7 @@ async def talking(server, place=None, **options):
 
 
 def playing(scenario, *args, place=None, options=None, **behaviour):
-    """What comes of `scenario(conversation, heard, server)`; nothing may be left of it."""
+    """The result of `scenario(conversation, heard, server)`, which may leave nothing behind."""
 
     async def play():
         async with (

@@ -1,4 +1,4 @@
-"""A Responses server's events, as a test tells them, and what clients see of an engine's words."""
+"""The events of a Responses server, in a short form for tests, and what clients see of an engine's events."""
 
 import itertools
 import json
@@ -95,7 +95,7 @@ def full_reasoning(text, index=0, id="rs_a", name="reasoning_text", **more):
 
 
 def words_of(events, offered=(), keeps_ids=False):
-    """What a reading makes of events, together."""
+    """All that a reader makes of events."""
     reading = ResponsesResponseReader(ID, {tool.key.replace(".", "__"): tool for tool in offered}, keeps_ids)
     words = []
     is_over = reading.read([json.dumps(each).encode() for each in events], words)
@@ -104,7 +104,7 @@ def words_of(events, offered=(), keeps_ids=False):
 
 
 def shown(words):
-    """The items that clients see when an engine says `words`."""
+    """The items that clients see when an engine delivers `words`."""
     numbers = itertools.count(1)
     response = machine.OutputMachine(lambda prefix: f"{prefix}_{next(numbers)}")
     for word in words:

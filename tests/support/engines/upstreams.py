@@ -1,4 +1,4 @@
-"""Upstream servers on real sockets, as well or badly behaved as a test wants them, and an engine before them."""
+"""Upstream servers on real sockets, whose behaviour and faults a test chooses, and an engine in front of them."""
 
 import asyncio
 import contextlib
@@ -46,15 +46,15 @@ def ask(id="resp_1", text="Hi", **more):
 
 class Server:
     """
-    A server that answers its n-th request with its n-th play, and every further one with the last.
+    A server that answers its n-th request with its n-th play, and all further ones with the last.
 
-    A play is bytes, or takes the writer and may do as it likes. `CUT` closes the connection.
+    A play is bytes, or a function that gets the writer. `CUT` closes the connection.
 
     Attributes:
-        asked: every request, as its head and its JSON.
+        asked: all requests, each as its head and its JSON.
         connections: how many there were.
         left: how many the other side closed or broke.
-        serving: a task for each that is open.
+        serving: a task for each open connection.
     """
 
     def __init__(self, *plays, tls=None):
@@ -124,7 +124,7 @@ class Server:
 
 
 def served(certificates):
-    """How a server with these serves."""
+    """The TLS context of a server with these certificates."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
     return context
@@ -134,7 +134,7 @@ CUT = object()
 
 
 def closing(data):
-    """A play that says this and closes the connection."""
+    """A play that sends this and closes the connection."""
 
     async def play(writer):
         writer.write(data)
@@ -147,7 +147,7 @@ def closing(data):
 
 
 def resetting(data):
-    """A play that says this and breaks the connection."""
+    """A play that sends this and breaks the connection."""
 
     async def play(writer):
         writer.write(data)
@@ -159,7 +159,7 @@ def resetting(data):
 
 
 class Heard:
-    """What an engine says."""
+    """The events of an engine."""
 
     def __init__(self):
         self.words = []
@@ -187,7 +187,7 @@ class Heard:
 
 
 class Watched:
-    """A watcher that remembers."""
+    """An observer that remembers."""
 
     def __init__(self):
         self.states, self.failures, self.mends = [], [], []
@@ -209,7 +209,7 @@ def engine_for(base_url, place=None, **options):
 
 @contextlib.asynccontextmanager
 async def before(server, place=None, *, scheme="http", host="127.0.0.1", **options):
-    """A conversation with an engine before the server; gives it, and what is heard."""
+    """A conversation with an engine in front of the server; yields it and its events."""
     engine = engine_for(f"{scheme}://{host}:{server.port}/v1", place, **options)
     await engine.start()
     heard = Heard()
@@ -221,13 +221,13 @@ async def before(server, place=None, *, scheme="http", host="127.0.0.1", **optio
 
 
 def run(scenario):
-    """Its result, on the event loop that the server has."""
+    """The result of a coroutine, on uvloop as in the server."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(scenario)
 
 
 def playing(*plays, place=None, asks=("resp_1",), tls=None, **options):
-    """All that is heard when requests are made one after the other of a server that plays so; the server too."""
+    """The events of requests that a server with these plays gets one after the other; and the server."""
 
     async def play():
         async with asyncio.timeout(20), Server(*plays, tls=tls).open() as server, before(server, place, **options) as (conversation, heard):
@@ -248,12 +248,12 @@ DOWN = whole("503 Service Unavailable", {"error": {"message": "down"}})
 
 
 def watched(**more):
-    """A watcher, and a place that has it."""
+    """An observer, and a build context with it."""
     watcher = Watched()
     return watcher, BuildContext(weights_folder=Path(), base_folder=Path(), observer=watcher, **more)
 
 
 def last_of(*plays, **options):
-    """The last word heard of a server that plays so, and the server."""
+    """The last event from a server with these plays; and the server."""
     heard, server = playing(*plays, **options)
     return heard.words[-1], server

@@ -1,10 +1,10 @@
 """
-Starts antiphon quicker than `subprocess` does: as a fork of a process that has loaded it, see `template.py`.
+Starts antiphon faster than `subprocess` does: as a fork of a process that has loaded it, see `template.py`.
 
-What it starts is a child of this process, as any other. Tests that look at a start itself use `subprocess`, which takes
-a new interpreter: those of what a start loads, of `python -m antiphon` and the installed program, of engines and voices
-that have a process each, of guides, and of official clients. So does whatever this module can't start in the same way,
-such as a program for which a `PYTHONPATH` has other modules.
+The new process is a child of this one. Tests of the start itself use `subprocess`, which starts a new interpreter: those
+of what a start loads, of `python -m antiphon` and the installed program, of engines and voices that have a process each,
+of guides, and of official clients. Programs that a fork can't run in the same way, for example as their `PYTHONPATH` has
+other modules, are started by `subprocess` too.
 """
 
 import atexit
@@ -31,9 +31,9 @@ class Popen(subprocess.Popen):
     As `subprocess.Popen`.
 
     Args:
-        ignores: the one signal that it ignores, as `nohup` has it: the tests themselves may run under `nohup`.
-        children: how many of the processes that it starts are forks too, and how many of those that each of these starts:
-            [2] for a server of two processes, but not for what replaces them.
+        ignores: the only signal that it ignores, as with `nohup`; the tests themselves may run under `nohup`.
+        children: how many of its child processes are forks too, then how many of theirs each: [2] for a server of two
+            processes, but not for their replacements.
     """
 
     def __init__(self, command, *, ignores=None, children=(), **options):
@@ -48,7 +48,7 @@ class Popen(subprocess.Popen):
 
 
 def shared_by(processes):
-    """The `children` of a server that so many processes share: one that is alone starts none."""
+    """The `children` of a server of `processes` processes: a single one starts none."""
     return [processes] if processes > 1 else []
 
 
@@ -57,7 +57,7 @@ class NestedPopen(subprocess.Popen):
     As `subprocess.Popen`, in a process that was forked.
 
     Attributes:
-        template: of what it starts.
+        template: the process that forks its children.
         children: as of `Popen`; the first number shrinks.
     """
 
@@ -76,7 +76,7 @@ class NestedPopen(subprocess.Popen):
 
 
 def begin(process, template, values, more):
-    """Have it forked; does what `subprocess.Popen._execute_child` does."""
+    """Fork the process, in place of `subprocess.Popen._execute_child`."""
     given = dict(zip(_PARAMETERS, values, strict=True))
     assert given["preexec_fn"] is None and not given["shell"], "only `subprocess.Popen` does that"
     request = {
@@ -123,14 +123,14 @@ def can_fork(command, environ):
 
 
 def reset_signals(ignores=None):
-    """Ignore that signal and no other."""
+    """Ignore only this signal."""
     for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN if number == ignores else signal.SIG_DFL)
 
 
 class Template:
     """
-    A process that forks others, all of which become children of this one.
+    A process that forks others, which all become children of this one.
 
     Args:
         channel: to it.
@@ -158,7 +158,7 @@ class Template:
 
 @functools.cache
 def template():
-    """The one of this process, which ends with it."""
+    """The template of this process, which ends with it."""
     ours, theirs = socket.socketpair()
     with theirs:
         command = [sys.executable, str(Path(__file__).with_name("template.py")), str(theirs.fileno())]
@@ -171,7 +171,7 @@ def template():
 @contextlib.contextmanager
 def _adopting():
     """
-    Meanwhile, a process whose parent ends becomes a child of this one.
+    Make this process the parent of orphaned descendants meanwhile.
 
     Source: PR_SET_CHILD_SUBREAPER in prctl(2).
     """

@@ -1,9 +1,9 @@
 """
-A process that has loaded antiphon, and forks one that runs it whenever `forks.Popen` asks.
+A process that has loaded antiphon, and forks a new one at each request of `forks.Popen`.
 
-A forked process is made what a new interpreter would be: its own session, arguments, environment, folder, signals,
-standard streams and `__main__`, and no other descriptor. It returns from `main` here, so that the interpreter itself
-ends it as it ends any program. What loads numpy is left out: numpy starts threads, which don't survive a fork.
+A forked process is like a new interpreter: it has its own session, arguments, environment, folder, signals, standard
+streams and `__main__`, and no other descriptor. It returns from `main` here, so that the interpreter ends it like any
+program. Modules that load numpy are not loaded: numpy starts threads, which don't survive a fork.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ MODULES = (
     *("antiphon.server.processes.run", "antiphon.server.processes.supervisor", "antiphon.server.processes.child_main"),
     *("antiphon.stores.sql.store", "antiphon.runtime.service", "antiphon.engines.scripted.engine"),
 )
-"""What a server loads until it serves scripted models."""
+"""The modules that a server with scripted models loads."""
 
 MOST_DESCRIPTORS = 16
 _MOVED = 500
@@ -42,7 +42,7 @@ def main():
     for name in MODULES:
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # what is loaded stays: a collector that goes through it would copy it into each forked process
+    gc.freeze()  # a collection would write to the loaded modules' memory, and so copy it into each fork
     request = serve(socket.socket(fileno=int(sys.argv[1])))
     if request is not None and request["children"]:
         request = nest(request)
@@ -51,7 +51,7 @@ def main():
 
 
 def nest(request):
-    """Fork a template for the processes that this one will start, while nothing has run here; the request for each process."""
+    """Fork a template for this process's children, before anything has run here; returns each forked process's request."""
     ours, theirs = socket.socketpair()
     if not (pid := os.fork()):
         ours.close()
@@ -65,7 +65,7 @@ def nest(request):
 
 
 def serve(channel):
-    """Fork for each request: in the forked process, the request; here, None once nobody can ask any more."""
+    """Fork for each request: returns the request in the forked process, and None here once all clients are gone."""
     while True:
         header, received, _, _ = socket.recv_fds(channel, forks.HEADER_BYTES, MOST_DESCRIPTORS)
         if not header:
@@ -84,7 +84,7 @@ def serve(channel):
             return request
         for descriptor in (*received, writer):
             os.close(descriptor)
-        os.waitpid(middle, 0)  # from here on, the forked process is a child of the one that asked
+        os.waitpid(middle, 0)  # now the forked process is a child of the requesting one
         channel.sendall(os.read(reader, forks.HEADER_BYTES))
         os.close(reader)
 
@@ -97,7 +97,7 @@ def _read(channel, count):
 
 
 def _become(request, received, middle):
-    """Make this process what a new one would be."""
+    """Make this process like a new one."""
     while os.getppid() == middle:
         time.sleep(0.0005)
     os.setsid()
@@ -121,13 +121,13 @@ def _become(request, received, middle):
 
 
 def _take(received, numbers):
-    """Have these descriptors at their numbers, and no other one."""
+    """Move these descriptors to their numbers, and close all others."""
     moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, _MOVED) for descriptor in received]
     for descriptor, number in zip(moved, numbers, strict=True):
         os.dup2(descriptor, number)
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in numbers:
-            with contextlib.suppress(OSError):  # what lists them is gone
+            with contextlib.suppress(OSError):  # the folder that lists them is gone
                 os.close(int(name))
 
 

@@ -47,7 +47,7 @@ def chat(capabilities=ALL, documents=None, transcripts=None, **fields):
 
 
 class ChatDialogue:
-    """A session talked with, and everything it did."""
+    """A session, and everything it did."""
 
     def __init__(self, capabilities=ALL, **fields):
         numbers = itertools.count(1)
@@ -97,7 +97,7 @@ class ChatDialogue:
 
 
 def put_together(chunks):
-    """The messages and finish reasons that a client makes of chunks, as careless as the most careless of them."""
+    """The messages and finish reasons that a client makes of chunks, with as few checks as the simplest clients have."""
     choices = {}
     for chunk in chunks:
         for each in chunk["choices"]:

@@ -1,4 +1,4 @@
-"""The examples of EU GPT's page "Streaming events", as they stand there; what it shortens is filled in."""
+"""The examples of EU GPT's page "Streaming events", with abbreviated parts filled in."""
 
 EXAMPLES = [
     '{"type":"response.created","sequence_number":0,"response":{"id":"550e8400-e29b-41d4-a716-446655440000","object":"response",'

@@ -1,11 +1,11 @@
-"""What holds of every stream of a message, and the message that a client makes of it."""
+"""Checks of every streamed message, and the message that a client makes of it."""
 
 import json
 
 
 def read_stream(events):
     """
-    The message that a client puts together from a stream, whose laws are checked on the way.
+    The message that a client assembles from a stream, whose rules are checked on the way.
 
     Returns:
         The message, with its blocks, stop reason and usage; or None and the error where the stream ended with one.

@@ -1,7 +1,7 @@
 """
-A MiniCPM-o session to talk with: what goes in is said with `>>`, and with `<<` all that comes out, one after the other.
+Dialogues with a MiniCPM-o session: `>>` sends something to it, `<<` expects each of its outputs, in order.
 
-What the client says and hears is JSON, as it is on the socket. Whatever comes out must keep the laws of a session, in whatever test.
+The client's events are JSON, as on the socket. In every test, all output is checked against the rules of a session.
 """
 
 import base64
@@ -30,14 +30,14 @@ BEGUN_AT = 1_000.0
 ID = "sess_1"
 
 ALL = Capabilities(images=True, audio_in=True, audio_out=True, full_duplex=True, sees=True, videos=True, clones=True)
-"""An engine that can do everything."""
+"""An engine with all capabilities."""
 
 TEXT = Capabilities()
-"""An engine that reads and writes."""
+"""A text engine."""
 
 
 def event(type, **fields):
-    """An event as JSON has it: to be said whole; of one that comes, what matters of it."""
+    """An event as JSON: complete if it is sent, the relevant fields if it is expected."""
     return {"type": type, **fields}
 
 
@@ -54,12 +54,12 @@ def pcm(*numbers):
 
 
 def jpeg():
-    """As much of a JPEG file as says how large its picture is."""
+    """The start of a JPEG file, up to the size of the image."""
     return b"\xff\xd8\xff\xc0" + struct.pack(">HBHHB", 11, 8, 2, 2, 1) + b"\x01\x11\x00\xff\xd9"
 
 
 HALF = base64_of(floats(0.5))
-"""A piece of a client's sound; the engine hears `HALF_PCM`."""
+"""A chunk of a client's audio; the engine gets `HALF_PCM`."""
 HALF_PCM = pcm(16384)
 
 
@@ -72,7 +72,7 @@ def append(audio=HALF, **more):
 
 
 def ask(*messages, **more):
-    """A question in chat; messages are what the user says, or whole."""
+    """A question in chat; messages are user texts, or complete."""
     told = [{"role": "user", "content": each} if isinstance(each, str) else each for each in messages]
     return event("input.append", input={"messages": told, **more})
 
@@ -95,10 +95,10 @@ READY = events.DuplexStarted({"prefill_ms": 5})
 
 class Laws:
     """
-    What holds in every session, whatever is said to it.
+    The rules of every session.
 
     Attributes:
-        asked: the engine's ids of what it was asked, in order, and of what it was done with.
+        asked: the engine's ids of requests, in order, and of those that ended.
     """
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class Laws:
         self.told: list[Any] = []
 
     def sent(self, fields):
-        """An event came."""
+        """The session sent an event."""
         type = fields["type"]
         assert not self.is_closed and "session.closed" not in self.types, "the end is the last that comes"
         if type in ("session.queued", "session.queue_update"):
@@ -137,7 +137,7 @@ class Laws:
         assert (fields["text"] == "") is (fields["kind"] == "listen") if "text" in fields else base64.b64decode(fields["audio"])
 
     def tells(self, word):
-        """The engine was told a word."""
+        """The engine got a command."""
         assert not self.is_closed and "session.queue_done" in self.types, "who waits for a place says nothing to it"
         if isinstance(word, commands.StartDuplex):
             assert not self.told
@@ -147,13 +147,13 @@ class Laws:
         self.told.append(word)
 
     def closes(self, _effect):
-        """It is over."""
+        """The session ended."""
         assert not self.is_closed
         self.is_closed = True
 
     @property
     def asked(self):
-        """The ids of what the engine was asked."""
+        """The ids of the engine's requests."""
         return [word.id for word in self.told if isinstance(word, commands.Respond)]
 
 
@@ -162,7 +162,7 @@ _dialogues: list[Any] = []
 
 @pytest.fixture(autouse=True)
 def all_spoken_of():
-    """At the end of a test, all that came must have been spoken of."""
+    """At the end of a test, all output must have been expected."""
     _dialogues.clear()
     yield
     assert [dialogue.pending for dialogue in _dialogues if dialogue.pending] == []
@@ -173,9 +173,9 @@ class Dialogue:
     A session between its client and its engine.
 
     Attributes:
-        pending: what has come and was not spoken of yet: events as JSON, words for the engine, and the end.
-        at: the time; it only goes on with `wait`.
-        wakes_at: when the session wants to be woken.
+        pending: output that was not expected yet: events as JSON, commands for the engine, and the end.
+        at: the time, which only `wait` advances.
+        wakes_at: when the session's timer is due.
     """
 
     def __init__(self, mode="video", capabilities=ALL, until=None, **opening):
@@ -193,7 +193,7 @@ class Dialogue:
         self._go_on(until)
 
     def _go_on(self, until):
-        """Come to that point, without a word about it."""
+        """Bring the session to that point, and skip its output."""
         steps = {"assigned": [ASSIGNED], "live": [ASSIGNED, init(), *([READY] if self.mode != "chat" else [])]}
         for said in steps.get(until, []):
             self >> said
@@ -244,7 +244,7 @@ class Dialogue:
                     self.pending.append(effect)
 
     def wait(self, seconds):
-        """Let time pass; whoever wants to be woken meanwhile is."""
+        """Advance the time; timers that are due meanwhile fire."""
         until = self.at + seconds
         while self.wakes_at is not None and self.wakes_at <= until and self.session.end_reason is None:
             self.at, self.wakes_at = max(self.at, self.wakes_at), None
@@ -253,6 +253,6 @@ class Dialogue:
         return self
 
     def skip(self):
-        """Pass over what came."""
+        """Skip the pending output."""
         self.pending.clear()
         return self

@@ -1,8 +1,8 @@
 """
-A Realtime session to talk with: what goes in is said with `>>`, and with `<<` all that comes out, one after the other.
+Dialogues with a Realtime session: `>>` sends something to it, `<<` expects each of its outputs, in order.
 
-What the client says and hears is JSON in its dialect, as it is on the socket. Every event that comes out must be valid to the official
-client's types, have an id of its own and fit into a small frame, in whatever test it comes.
+The client's events are JSON in its dialect, as on the socket. In every test, each server event must be valid by the client's types,
+have a unique id and fit into a small frame.
 """
 
 import base64
@@ -30,7 +30,7 @@ BEGUN_AT = 1_000.0
 EVENTS = (Tick, Hangup, Shutdown)
 
 TEXT = Capabilities(tools=True)
-"""An engine that reads and writes."""
+"""A text engine."""
 
 OMNI = Capabilities(
     tools=True,
@@ -45,13 +45,13 @@ OMNI = Capabilities(
     truncation=True,
     efforts=("low", "high"),
 )
-"""An engine that can do everything."""
+"""An engine with all capabilities."""
 
 LIMITS = (RateLimit(name="requests", limit=10, remaining=9, reset_seconds=6.0),)
 
 
 class Anything:
-    """Equal to whatever there is."""
+    """Equal to anything."""
 
     def __eq__(self, other):
         return other is not MISSING
@@ -60,7 +60,7 @@ class Anything:
 
 
 class Missing:
-    """Equal to no field at all."""
+    """Stands for a field that is absent."""
 
 
 ANY = Anything()
@@ -68,12 +68,12 @@ MISSING = Missing()
 
 
 def event(type, **fields):
-    """An event as JSON has it: to be said whole; of one that comes, what matters of it."""
+    """An event as JSON: complete if it is sent, the relevant fields if it is expected."""
     return {"type": type, **fields}
 
 
 def error(code, event_id=None, **fields):
-    """What comes of a mistake."""
+    """The event for a client's error."""
     return event("error", error={"code": code, "event_id": event_id, **fields})
 
 
@@ -86,12 +86,12 @@ def silence(ms, rate_hz=24_000):
 
 
 def sound(pcm):
-    """The event that brings so much sound."""
+    """The event that appends audio."""
     return event("input_audio_buffer.append", audio=base64_of(pcm))
 
 
 class Tells:
-    """A word to the engine, by its kind and what matters of it."""
+    """A command to the engine, by its type and relevant fields."""
 
     def __init__(self, kind, **fields):
         self.kind = kind
@@ -111,7 +111,7 @@ def responds(id="resp_1", **fields):
 
 
 class Closes:
-    """The end of the session, by the code of its fault."""
+    """The end of the session, by its error code."""
 
     def __init__(self, code=None):
         self.code = code
@@ -126,7 +126,7 @@ class Closes:
 
 
 def fits(wanted, got):
-    """Whether what is wanted is there; objects may have more fields than are named."""
+    """Whether a value matches what is expected; objects may have more fields."""
     if isinstance(wanted, dict) and isinstance(got, dict):
         return all(fits(value, got.get(name, MISSING)) for name, value in wanted.items())
     if isinstance(wanted, list | tuple) and isinstance(got, list):
@@ -134,7 +134,7 @@ def fits(wanted, got):
     return wanted is got if wanted is MISSING else wanted == got
 
 
-# What the official client's types don't know of the beta, though its server took and said it.
+# What the official client's types lack of the beta, though its server accepted and sent it.
 LATER = ("mcp", "mcp_list_tools", "input_image")
 SECRET = {"value": "ek_1", "expires_at": 1}
 
@@ -151,7 +151,7 @@ def known_to_the_beta(value):
 
 
 def check_valid(dialect, frame):
-    """Ask the official client's types, strictly."""
+    """Validate by the official client's types, strictly."""
     fields = json.loads(frame)
     if dialect == "beta":
         if fields.get("item", {}).get("type") in LATER:
@@ -161,7 +161,7 @@ def check_valid(dialect, frame):
 
 
 def numbered():
-    """Ids that can be told beforehand: `resp_1`, `resp_2`, `item_1`."""
+    """Predictable ids: `resp_1`, `resp_2`, `item_1`."""
     counts: dict[str, Any] = {}
     return lambda prefix: f"{prefix}_{next(counts.setdefault(prefix, itertools.count(1)))}"
 
@@ -171,11 +171,11 @@ class Dialogue:
     A session between its client and its engine.
 
     Attributes:
-        pending: what has come and was not spoken of yet: events as JSON, words for the engine, and the end.
-        at: the time; it only goes on with `wait`.
-        wakes_at: when the session wants to be woken.
-        log: every event that came, as JSON.
-        came: every event, before it was put into the client's dialect, and every word for the engine.
+        pending: output that was not expected yet: events as JSON, commands for the engine, and the end.
+        at: the time, which only `wait` advances.
+        wakes_at: when the session's timer is due.
+        log: all server events, as JSON.
+        came: all server events before their translation into the client's dialect, and all commands for the engine.
     """
 
     def __init__(self, capabilities=OMNI, dialect="ga", is_new=False, **opening):
@@ -249,10 +249,10 @@ class Dialogue:
         self.log.append(fields)
         self.pending.append(fields)
 
-    # What makes dialogues short
+    # Shortcuts
 
     def wait(self, seconds):
-        """Let time pass; whoever wants to be woken meanwhile is."""
+        """Advance the time; timers that are due meanwhile fire."""
         until = self.at + seconds
         while self.wakes_at is not None and self.wakes_at <= until and self.session.end_reason is None:
             self.at, self.wakes_at = self.wakes_at, None
@@ -261,31 +261,31 @@ class Dialogue:
         return self
 
     def skip(self):
-        """Pass over what came."""
+        """Skip the pending output."""
         self.pending.clear()
         return self
 
     def events(self):
-        """The events that came and were not spoken of, which they then were."""
+        """The pending events, which count as expected then."""
         came, self.pending = [each for each in self.pending if isinstance(each, dict)], []
         return came
 
     def update(self, **fields):
-        """Change the session, without a word about it."""
+        """Update the session, and skip its output."""
         kind = {"session": {"type": "realtime", **fields}} if self.dialect.name == "ga" else {"session": fields}
         self >> event("session.update", **kind)
         assert self.log[-1]["type"] == "session.updated", self.log[-1]
         return self.skip()
 
     def answer(self, *words, id="resp_1", reason="stop"):
-        """Ask for an answer, and have it end, without a word about it."""
+        """Request a response, let it end, and skip its output."""
         self >> event("response.create")
         self.skip()
         self >> (*words, events.ResponseEnded(id, reason))
         return self.skip()
 
     def turn(self, id, ms=400, **more):
-        """Have the person say something, without a word about it."""
+        """Add a spoken turn of the user, and skip its output."""
         start_ms = self.session._input_audio.buffer.now_ms
         self >> sound(silence(ms))
         self.skip()

@@ -1,4 +1,4 @@
-"""What holds in every Realtime session, whatever its client and its engine say; checked event by event."""
+"""The rules of every Realtime session, checked event by event."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ WHOLE = {
 
 
 class ResponseInProgress:
-    """A response as its events show it."""
+    """A response, by its events."""
 
     def __init__(self, response: Any) -> None:
         self.is_aside = response.conversation_id is None
@@ -37,11 +37,11 @@ class ResponseInProgress:
 
 class Laws:
     """
-    The laws of a session, and what is needed to tell that one is broken.
+    The rules of a session, and the state to check them.
 
     Attributes:
-        live: the responses that were begun and are not done, by their ids.
-        order: the items of the conversation, as a client that puts each behind its previous one has them.
+        live: the responses in progress, by their ids.
+        order: the items of the conversation, in the order of a client that inserts each after its previous one.
     """
 
     def __init__(self) -> None:

@@ -51,7 +51,7 @@ def session_for(noise=None, route=None, **fields):
 
 
 class Dialogue:
-    """A session talked with, and everything it did."""
+    """A session, and everything it did."""
 
     def __init__(self, session):
         self.session = session
@@ -62,7 +62,7 @@ class Dialogue:
         return self
 
     def not_kept(self):
-        """The store failed at the last record: as the driver does, drop what waited for it."""
+        """Make storing the last record fail; like the driver, drop what waited for it."""
         last = max(index for index, effect in enumerate(self.effects) if isinstance(effect, Persist))
         record = self.effects[last].record
         self.effects[last:] = [effect for effect in self.effects[last:] if isinstance(effect, SendToEngine)]

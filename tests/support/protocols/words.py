@@ -1,4 +1,4 @@
-"""Everything that an engine may say, for properties over random scripts."""
+"""All events that an engine may deliver, for tests with random scripts."""
 
 from hypothesis import strategies as st
 

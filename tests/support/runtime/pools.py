@@ -1,4 +1,4 @@
-"""Workers and what is wanted of them, and a day of a pool in virtual time."""
+"""Workers, requests for them, and a day of a pool in virtual time."""
 
 import heapq
 import random
@@ -24,7 +24,7 @@ def wants(kind="audio", key="", model="m"):
 
 
 class Day:
-    """A pool in virtual time: people come, wait, give up, talk, and workers die and come back."""
+    """A pool in virtual time: clients arrive, wait, leave and talk; workers die and return."""
 
     def __init__(self, seed, tickets, workers):
         self.dice = random.Random(seed)
@@ -78,7 +78,7 @@ class Day:
         there = [each.worker for each in self.pool.workers() if each.worker.id == id]
         had = [ticket for ticket in self.pool.serving_tickets() if self.pool.assigned_worker(ticket).worker.id == id]
         self.pool.remove_worker(id)
-        for ticket in had:  # everybody learns so from the engine, and leaves
+        for ticket in had:  # all their clients get an error from the engine, and leave
             self.outcomes["failed"] += 1
             self.take(self.pool.end_ticket(ticket, self.now, outcome="failed"))
         for dead in there:

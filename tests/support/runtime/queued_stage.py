@@ -1,4 +1,4 @@
-"""A worker that does what it is told to, and a client that hears what comes of it."""
+"""A worker that the test controls, and a client that collects the events."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from antiphon.runtime.scheduling.local import LocalCoordinator
 
 
 class Heard:
-    """What a client hears, and a way to wait for it."""
+    """The events that a client gets, and a way to wait for them."""
 
     def __init__(self):
         self.words = []
@@ -24,7 +24,7 @@ class Heard:
         self._changed.set()
 
     async def until(self, *kinds):
-        """Wait until the last words are of these types."""
+        """Wait until the last events are of these types."""
         while [type(word) for word in self.words[-len(kinds) :]] != list(kinds):
             self._changed.clear()
             async with asyncio.timeout(10):
@@ -34,7 +34,7 @@ class Heard:
 
 class Stage:
     """
-    A worker's engine that does what it is told to, and says where it is.
+    A worker's engine that the test controls and observes.
 
     Attributes:
         opening: set when a conversation may begin; likewise `leaving`, when it may be left.
@@ -121,7 +121,7 @@ def states(coordinator):
 
 
 async def free(coordinator):
-    """Wait until nobody has or wants a place."""
+    """Wait until no client has or waits for a slot."""
     async with asyncio.timeout(10):
         while coordinator.tickets():  # noqa: ASYNC110 - the last to leave sets no event
             await asyncio.sleep(0)

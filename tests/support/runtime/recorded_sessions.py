@@ -1,4 +1,4 @@
-"""Sessions to be recorded, event by event, and a recorder for them."""
+"""Sessions to record, event by event, and a recorder for them."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ def spoken(pcm):
 
 
 class Desk:
-    """A recorder, where it keeps what it records, and what is there."""
+    """A recorder, its storage, and what is in it."""
 
     def __init__(self, folder, place=None, room=NO_LIMITS, blobs=BlobStore, now=time.time, **settings):
         self.noticed = []
@@ -83,7 +83,7 @@ class Desk:
         return [msgspec.json.decode(line) for line in (await self.file(session_id, "events.jsonl")).splitlines()]
 
     async def sound(self, session_id, name):
-        """Rate and samples, as a player reads them."""
+        """Sample rate and samples, as a player reads them."""
         with wave.open(io.BytesIO(await self.file(session_id, name))) as file:
             return file.getframerate(), file.readframes(file.getnframes())
 

@@ -1,4 +1,4 @@
-"""An engine that plays what a test gives it, and a rewrite of what it says."""
+"""An engine that delivers a test's events, and rewrites of its output."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ USED = events.Usage(id="other", input_tokens=10, output_tokens=20)
 
 
 class Playing:
-    """An engine that delivers what the test gives it."""
+    """An engine that delivers a test's events."""
 
     capabilities = Capabilities()
 
@@ -38,7 +38,7 @@ class Playing:
 
 
 class Louder:
-    """A rewrite that shouts, or fails, or never ends."""
+    """A rewrite into capitals, unless `does` makes it whisper, fail, hang or match nothing."""
 
     def __init__(self, does="shouts", **fields):
         self.entry = RewriteEntry(name="louder", kind="spelling", **fields)

@@ -1,4 +1,4 @@
-"""Engines in front of several upstreams, each a server on a real socket that plays what a test wants."""
+"""Engines in front of several upstreams, which are servers on real sockets with a test's plays."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ CONTEXT = BuildContext(weights_folder=Path(), base_folder=Path())
 
 
 class Observer:
-    """Remembers what it is told of upstreams."""
+    """An observer of upstreams that remembers."""
 
     def __init__(self):
         self.states, self.attempts, self.choices, self.fallbacks = [], [], [], []
@@ -39,11 +39,11 @@ class Observer:
 
 
 class Hollow:
-    """Stands for an engine where none is asked."""
+    """Stands for an engine that gets no requests."""
 
 
 class Clock:
-    """The time that a test wants."""
+    """A clock that the test sets."""
 
     def __init__(self):
         self.now = 1000.0
@@ -53,13 +53,13 @@ class Clock:
 
 
 async def settle():
-    """Let every task go as far as it can."""
+    """Let all tasks run until they wait."""
     for _ in range(10):
         await asyncio.sleep(0)
 
 
 def pool_of(clock, *limits, observer=None, max_waiting=8, timeout_s=5.0, **options):
-    """A pool without engines; each of `limits` is the fields of an `UpstreamLimits`."""
+    """A pool without engines; each of `limits` has the fields of an `UpstreamLimits`."""
     balance = BalanceOptions(**options)
     observer = observer or Observer()
     upstreams = [
@@ -78,7 +78,7 @@ def entry_for(servers, name="m", tables=(), **options):
 
 @contextlib.asynccontextmanager
 async def before_all(*servers, find=None, observer=None, tables=(), **options):
-    """An engine in front of the servers, which are opened."""
+    """An engine in front of the servers, which it starts."""
     async with contextlib.AsyncExitStack() as stack, asyncio.timeout(30):
         for server in servers:
             await stack.enter_async_context(server.open())
@@ -91,7 +91,7 @@ async def before_all(*servers, find=None, observer=None, tables=(), **options):
 
 
 async def answer_to(engine, request, **settings):
-    """What is heard of one request."""
+    """The events of one request."""
     listener = Listener()
     async with engine.open(ConversationSettings(model="m", **settings), listener) as conversation:
         conversation.send(request)

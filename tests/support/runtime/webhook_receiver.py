@@ -1,4 +1,4 @@
-"""A webhook endpoint that does as it is told: it accepts, fails, redirects, hangs, or closes early."""
+"""A webhook endpoint that accepts, fails, redirects, hangs, or closes early, as the test wants."""
 
 import contextlib
 import http.server
@@ -17,7 +17,7 @@ class Received(NamedTuple):
 
 class Receiver:
     """
-    What was received, and how to answer.
+    The requests received, and the answers to give.
 
     Attributes:
         answers: the next ones, in order: a status, a status with headers, `close`, `hang` or `flood`; 204 after them.

@@ -1,4 +1,4 @@
-"""An embedder whose vectors can be told in advance: texts are as similar as the words that they share."""
+"""An embedder with predictable vectors: texts are similar by the words that they share."""
 
 import asyncio
 import zlib
@@ -22,7 +22,7 @@ class WordEmbedder:
     """
     Attributes:
         texts: all that were embedded.
-        release: what is embedded waits for it, where it `is_held`.
+        release: embedding waits for it if `is_held`.
     """
 
     def __init__(self, *, is_held: bool = False) -> None:

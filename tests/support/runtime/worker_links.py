@@ -1,4 +1,4 @@
-"""A worker at the other end of a link, in the same loop; and what either end says, when nobody holds the other."""
+"""A worker at the other end of a link, in the same loop; and either end of a link alone."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ def ask(id, text="one two three", **more):
 
 
 class Heard:
-    """Takes an engine's words, and can wait for some."""
+    """Collects an engine's events, and can wait for some."""
 
     def __init__(self):
         self.words = []
@@ -54,7 +54,7 @@ async def plugged(sock, end):
 
 @contextlib.asynccontextmanager
 async def linked(engine, slots=None, **remotely):
-    """The engine, started, as the server has it; and what serves it."""
+    """The started engine as the server has it, and the side that serves it."""
     ours, theirs = socket.socketpair()
     await engine.start()
     remote = RemoteEngine(**remotely)
@@ -72,7 +72,7 @@ async def linked(engine, slots=None, **remotely):
 
 
 class Bare:
-    """The other end of a link without anything behind it: what it is sent, as frames."""
+    """The bare other end of a link: the frames that it gets."""
 
     def __init__(self, decoder):
         self._frames = FrameDecoder(decoder)
@@ -96,7 +96,7 @@ class Bare:
         self._writer.write(piece)
 
     async def end(self):
-        """Return when the other end has hung up."""
+        """Return when the other end has closed."""
         async with asyncio.timeout(10):
             with contextlib.suppress(ConnectionError):
                 while await self._reader.read(1 << 16):

@@ -1,4 +1,4 @@
-"""What tests with real ears and a real voice share: people's recordings, sounds that are no speech, and ways to speak and to listen."""
+"""Shared by tests with real speech models: people's recordings, sounds other than speech, and ways to speak and to listen."""
 
 import array
 import base64
@@ -19,7 +19,7 @@ WEIGHTS = Path(
 )
 WORDS = {"cards_001": "ten of clubs", "cards_005": "eight of spades four of clubs seven of hearts"}
 DEAF = {"abilities": {"audio_in": False, "audio_out": False, "listens": False}}
-"""Of a scripted engine that only reads and writes, so that it is given ears and a voice."""
+"""Options of a scripted text engine, which gets speech models around it."""
 
 TRANSCRIBED = {"type": "realtime", "audio": {"input": {"transcription": {"model": "whisper-1"}}}}
 BY_HAND = {"type": "realtime", "audio": {"input": {"turn_detection": None, "transcription": {"model": "whisper-1"}}}}
@@ -36,7 +36,7 @@ def silence(seconds, rate_hz=RATE_HZ):
 
 
 def mixed(*sounds):
-    """Sounds heard together, as long as the longest."""
+    """Sounds mixed, as long as the longest."""
     samples = [array.array("h", sound) for sound in sounds]
     longest = max(map(len, samples))
     padded = [each + array.array("h", bytes(2 * (longest - len(each)))) for each in samples]
@@ -55,13 +55,13 @@ def music(seconds, rate_hz=RATE_HZ):
 
 
 async def append(peer, pcm, piece=RATE_HZ // 5):
-    """Send sound, a tenth of a second at a time."""
+    """Send audio, a tenth of a second at a time."""
     for at in range(0, len(pcm), piece):
         await peer.say("input_audio_buffer.append", audio=base64.b64encode(pcm[at : at + piece]).decode())
 
 
 async def append_ulaw(peer, pcm):
-    """Send sound at 8 kHz as a telephone does."""
+    """Send audio at 8 kHz, as a telephone does."""
     await append(peer, encode_ulaw(pcm), 800)
 
 
@@ -75,17 +75,17 @@ def sound_of(events, kind="response.output_audio.delta"):
 
 
 def words_of(events):
-    """What an answer says, by its transcript."""
+    """The transcript of an answer."""
     return "".join(event["delta"] for event in events if event["type"] == "response.output_audio_transcript.delta")
 
 
 def plain(text):
-    """Its words alone."""
+    """The words of a text, without punctuation."""
     return "".join(letter for letter in text.lower() if letter.isalnum() or letter == " ").split()
 
 
 def errors_between(text, other):
-    """How many words of one must be put in, left out or replaced to make the other."""
+    """The number of words to insert, delete or replace."""
     row = list(range(len(other) + 1))
     for at, word in enumerate(text, 1):
         before, row[0] = row[0], at
@@ -95,7 +95,7 @@ def errors_between(text, other):
 
 
 def check_whole(events):
-    """Every response that was created is done once, and nothing is told as a mistake."""
+    """Every created response is done exactly once, and no error was sent."""
     assert "error" not in kinds(events)
     created = [event["response"]["id"] for event in events if event["type"] == "response.created"]
     done = [event["response"]["id"] for event in events if event["type"] == "response.done"]

@@ -1,4 +1,4 @@
-"""A caller over WebRTC, who speaks tones and writes down what is heard."""
+"""A WebRTC caller that sends tones and records what it receives."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ AUDIBLE = 300
 
 
 class Tones(MediaStreamTrack):
-    """Silence at the pace of time, and tones when asked for."""
+    """A track of silence in real time, with tones on request."""
 
     kind = "audio"
 
@@ -47,7 +47,7 @@ class Tones(MediaStreamTrack):
 
 
 class Caller:
-    """One call; `audible` is how many frames of what came were no silence."""
+    """One call; `audible` is the number of received frames that are not silent."""
 
     def __init__(self, connection, tones, events):
         self.connection = connection
@@ -72,7 +72,7 @@ class Caller:
         return heard
 
     async def listen_to(self, frames):
-        """Wait until so many more of what is heard were no silence."""
+        """Wait for more frames that are not silent."""
         self._awaited = self.audible + frames
         self._is_audible.clear()
         await asyncio.wait_for(self._is_audible.wait(), PATIENCE_S)
@@ -89,7 +89,7 @@ class Caller:
 
 
 async def offered(connection):
-    """An offer that is reached on loopback alone."""
+    """An offer with loopback addresses only."""
     offer = await connection.createOffer()
     for each in {
         *(one.receiver.transport for one in connection.getTransceivers()),
@@ -111,7 +111,7 @@ async def posted_sdp(url, sdp, key=None, path="/v1/realtime/calls", **request):
 
 @asynccontextmanager
 async def calling(url, key=None, session=None, video=False, **query):
-    """A call that is connected, before its first event was read."""
+    """A connected call whose first event has not been read."""
     connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
     events = asyncio.Queue()
     caller = Caller(connection, Tones(), events)

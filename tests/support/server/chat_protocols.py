@@ -40,7 +40,7 @@ class Reply(NamedTuple):
 
     @property
     def text(self):
-        """What it says, in deltas or whole."""
+        """The text of the answer, streamed or whole."""
         if self.is_stream:
             return "".join(self._delta(event) for event in self.events)
         body = json.loads(self.body)
@@ -54,7 +54,7 @@ class Reply(NamedTuple):
 
     @property
     def model(self):
-        """The model, as the answer calls it."""
+        """The model's name in the answer."""
         first = self.events[0] if self.is_stream else json.loads(self.body)
         return first.get("model") or first.get("response", first.get("message"))["model"]
 
@@ -73,7 +73,7 @@ def question(protocol, model, text="Hi", *, stream=False, image=False, tools=Fal
     The body of a request.
 
     Args:
-        turns: what was said before, by the user and the model in turn.
+        turns: earlier texts, by the user and the model alternately.
     """
     content = [_IMAGES[protocol], {"type": _TEXT_TYPES[protocol], "text": text}] if image else text
     messages = [{"role": ("user", "assistant")[place % 2], "content": said} for place, said in enumerate(turns)]
@@ -85,7 +85,7 @@ def question(protocol, model, text="Hi", *, stream=False, image=False, tools=Fal
 
 
 def send(url, protocol, body, headers=None, path=None):
-    """Post a body; `headers` besides its type."""
+    """Post a body; `headers` in addition to its type."""
     told = {"content-type": "application/json", **(headers or {})}
     request = urllib.request.Request(url + (path or PATHS[protocol]), json.dumps(body).encode(), told)
     try:

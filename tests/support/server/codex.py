@@ -1,4 +1,4 @@
-"""What Codex says in each of its requests, whatever carries them."""
+"""The fields that Codex sends in each of its requests, over HTTP and WebSocket."""
 
 CODEX = {
     "instructions": "You are a coding agent.",

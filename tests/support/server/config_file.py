@@ -1,4 +1,4 @@
-"""A server's configuration file that a test writes again, and what the server does with it."""
+"""A server's configuration file that a test changes, and what the server does with it."""
 
 import json
 import urllib.request

@@ -1,8 +1,8 @@
 """
-What schemathesis is told of this API that no schema can tell. It loads this file by the environment variable `SCHEMATHESIS_HOOKS`.
+Rules of this API for schemathesis that no schema can express. It loads this file by the environment variable `SCHEMATHESIS_HOOKS`.
 
-Of its own checks, `positive_data_acceptance` wants whatever the schemas allow to be served. Here a refusal is as good where it names a
-reason that is not in the request's form: that the model can't do it, that an id leads nowhere, that items don't belong together.
+Its own check `positive_data_acceptance` requires that every request that the schemas allow is served. Here a refusal is allowed too, if its
+reason is not the request's form: the model can't do it, an id is unknown, items don't belong together.
 """
 
 import json
@@ -16,7 +16,7 @@ FILE_REASONS = [
     for field in ("content", "output")
     for code, name in (("invalid_value", "file_id"), ("invalid_value", "file_data"), ("missing_required_parameter", "file_id"))
 ]
-"""Ids that lead nowhere, data that is not base64, and files that are none."""
+"""Unknown ids, data that is not base64, and invalid files."""
 
 CHAT_REASONS = [
     (None, "messages"),  # calls without an answer
@@ -41,24 +41,24 @@ CHAT_REASONS = [
 REASONS = {
     *CHAT_REASONS,
     ("context_length_exceeded", "input"),
-    ("invalid_encrypted_content", "input[].encrypted_content"),  # which this server did not make
+    ("invalid_encrypted_content", "input[].encrypted_content"),  # from another server
     ("invalid_value", "after"),
-    ("invalid_value", "audio_base"),  # which is no file of sound
+    ("invalid_value", "audio_base"),  # no audio file
     ("invalid_value", "conversation"),
-    ("invalid_value", "file"),  # which is empty
+    ("invalid_value", "file"),  # empty
     *((code, f"{path}.{name}") for code, path, name in FILE_REASONS),
     ("invalid_value", "items[].id"),
-    ("invalid_value", "items[].type"),  # which nobody would read
+    ("invalid_value", "items[].type"),  # which no model would read
     ("invalid_value", "items[].tools[].type"),
     ("invalid_value", "items[].tools[].tools[].type"),
     ("string_above_max_length", "input[].id"),  # in a conversation
     ("string_above_max_length", "items[].id"),
-    ("invalid_value", "input[].id"),  # with a NUL, which not every store could keep
-    ("invalid_value", "modalities"),  # which no answer has together
+    ("invalid_value", "input[].id"),  # with a NUL, which not every store can hold
+    ("invalid_value", "modalities"),  # that can't be combined
     ("invalid_value", "prompt.id"),
     ("invalid_value", "session.output_modalities"),
     ("invalid_value", "tool_choice"),
-    ("missing_required_parameter", "input"),  # where all of it says nothing to a model
+    ("missing_required_parameter", "input"),  # without anything for the model
     ("mutually_exclusive_parameters", "previous_response_id"),
     ("mutually_exclusive_parameters", "reasoning.generate_summary"),
     ("previous_response_not_found", "previous_response_id"),
@@ -68,18 +68,18 @@ REASONS = {
     (None, "audio"),  # without `stream`
     (None, "background"),  # with `store: false`
     (None, "modalities"),
-    (None, "stream"),  # of what was not streamed from the background
+    (None, "stream"),  # of a response that was not a background stream
     (None, "stream_options"),
 }
-"""Codes, and what they are about."""
+"""Error codes with their parameters."""
 
 ABILITIES = {"unsupported_parameter", "unsupported_value"}
-"""Codes of what a model can't do, whatever it is."""
+"""Error codes for what a model can't do."""
 
 
 @schemathesis.check
 def good_reason(ctx, response, case):
-    """A request that the schemas allow is served, or refused for what is not in its form."""
+    """A request that the schemas allow is served, or refused for a reason other than its form."""
     is_valid = case.meta is not None and case.meta.generation.mode.is_positive
     if is_valid and response.status_code == 400 and "200" in case.operation.definition.raw["responses"]:
         error = json.loads(response.content)["error"]
@@ -91,7 +91,7 @@ def good_reason(ctx, response, case):
 
 @schemathesis.hook
 def filter_case(_context, case):
-    """Leave out forms whose only mistake is the type of a file: in a form everything is bytes."""
+    """Skip forms whose only mistake is the type of a file: in a form everything is bytes."""
     if case.method != "POST" or case.path != "/v1/files" or not isinstance(case.body, dict) or "file" not in case.body:
         return True
     return isinstance(case.body["file"], (str, bytes))

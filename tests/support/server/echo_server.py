@@ -1,4 +1,4 @@
-"""A server whose only route becomes a WebSocket and says back what it hears."""
+"""A server whose only route is a WebSocket that echoes messages."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ ECHO = Operation("echo", "Server", "Say back what was said")
 
 
 class Echo:
-    """The far side of a WebSocket; what it hears is `heard`, and `gone` counts how often it was told that nobody is there."""
+    """The application behind a WebSocket: `heard` has its messages, `gone` counts the reports that the client is gone."""
 
     def __init__(self):
         self.socket = None
@@ -42,7 +42,7 @@ class Echo:
                 for _ in range(4000):
                     self.socket.send(b"la" * 512)
                     self.socket.flush()
-            case b"chant":  # later and unasked, as an engine
+            case b"chant":  # later and unrequested, like an engine's output
                 asyncio.get_running_loop().call_soon(self.chant)
             case b"mute":
                 pass

@@ -1,4 +1,4 @@
-"""A server with keys, and the numbers that it counts."""
+"""A server with keys, and its metrics."""
 
 import time
 
@@ -18,7 +18,7 @@ MODELS = {
 
 
 class KeyServer:
-    """A server that needs keys."""
+    """A server that requires keys."""
 
     def __init__(self, tmp_path, models=MODELS, **settings):
         self.config = configured(tmp_path, models, **{"logging.level": "error", "server.require_keys": True, **settings})
@@ -52,6 +52,6 @@ def numbers(url):
 
 
 def counted(url, key, value):
-    """Ask until a number has that value."""
+    """Wait until a metric has a value."""
     while numbers(url).get(key) != value:
         time.sleep(POLL_S)

@@ -1,4 +1,4 @@
-"""A client of the MiniCPM-o protocol that does nothing by itself."""
+"""A MiniCPM-o client that sends only what the test says."""
 
 import base64
 from contextlib import asynccontextmanager
@@ -12,7 +12,7 @@ RATE_HZ = 16_000
 
 
 def sound(seconds=1.0, loudness=0.0):
-    """A second of a buzz, or of nothing, as an append has it."""
+    """A second of a buzz or of silence, as in an append."""
     samples = loudness * np.sign(np.sin(2 * np.pi * 133 * np.arange(int(seconds * RATE_HZ)) / RATE_HZ))
     return base64.b64encode(samples.astype("<f4").tobytes()).decode()
 
@@ -28,7 +28,7 @@ class Duplex(Peer):
         await self.say("input.append", input={"audio": audio, **fields})
 
     async def ask(self, text, **fields):
-        """Have `text` answered in chat; all events up to the end of the answer."""
+        """Send `text` in chat; returns all events up to the end of the answer."""
         await self.say("input.append", input={"messages": [{"role": "user", "content": text}], **fields})
         return await self.until("response.done")
 
@@ -46,13 +46,13 @@ class Duplex(Peer):
         return heard
 
     def vanish(self):
-        """Cut the connection, without a word."""
+        """Break the connection without a Close."""
         self.socket._response.connection.transport.abort()
 
 
 @asynccontextmanager
 async def opened(url, key=None, protocols=(), headers=None, **query):
-    """An open WebSocket, before its first event was read."""
+    """An open WebSocket whose first event has not been read."""
     named = {**(headers or {}), **({"authorization": f"Bearer {key}"} if key else {})}
     async with aiohttp.ClientSession() as http:
         options = {"headers": named, "protocols": protocols, "autoclose": False, "max_msg_size": 0}

@@ -1,4 +1,4 @@
-"""A model server in a thread, which streams whatever events a test wants as the answer to a request."""
+"""A model server in a thread that streams a test's events as its answers."""
 
 import asyncio
 import contextlib
@@ -10,10 +10,10 @@ from support.server import raw_upstream
 @contextlib.contextmanager
 def playing(answer):
     """
-    Serve `answer(body)`, a list of events, to each request whose body it is given.
+    Answer each request with the events that `answer(body)` returns.
 
     Yields:
-        The server's address, and the bodies that it was sent.
+        The server's address, and the bodies of its requests.
     """
     asked = []
 

@@ -1,4 +1,4 @@
-"""A server in a process of its own, to be told by signals."""
+"""A server in a process of its own, controlled by signals."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ MODELS = [
 
 @contextlib.contextmanager
 def serving(home, models=MODELS, ignores=None, webhooks=(), **settings):
-    """A server in a process of its own, which ignores a signal as `nohup` has it; the process and its address."""
+    """A server in a process of its own, which ignores a signal as with `nohup`: the process and its address."""
     flags = {"server.port": 0, "models": models, "webhooks": [*webhooks]} | {
         name if "." in name else f"server.{name}": value for name, value in settings.items()
     }

@@ -1,4 +1,4 @@
-"""Requests by plain HTTP, without a client's opinion of what may be sent and answered."""
+"""Plain HTTP requests, without the checks of a client library."""
 
 import json
 import urllib.error

@@ -6,10 +6,10 @@ import socket
 from urllib.parse import urlsplit
 
 PATIENCE_S = 20
-"""So that a server which neither answers nor closes fails a test and does not hang it."""
+"""A server that neither answers nor closes makes a test fail, not hang."""
 
 POLL_S = 0.01
-"""Between two looks at what changes: without it, whoever looks would take a core from what is to change it."""
+"""Between two checks of a condition, so that the check doesn't take the CPU from what it waits for."""
 
 
 def connect(base_url):
@@ -18,7 +18,7 @@ def connect(base_url):
 
 
 def rest_of(connection):
-    """All that still comes until the server closes, or cuts off."""
+    """All bytes until the server closes or breaks the connection."""
     got = b""
     try:
         while piece := connection.recv(1 << 16):
@@ -29,7 +29,7 @@ def rest_of(connection):
 
 
 def until(connection, mark):
-    """What comes up to and with `mark`."""
+    """The bytes up to and including `mark`."""
     got = b""
     while mark not in got:
         piece = connection.recv(1 << 16)
@@ -39,7 +39,7 @@ def until(connection, mark):
 
 
 def exchange(base_url, *pieces):
-    """All that the server answers to these bytes before it closes."""
+    """All that the server sends after these bytes until it closes."""
     with connect(base_url) as connection:
         for piece in pieces:
             connection.sendall(piece)
@@ -51,12 +51,12 @@ def statuses(answer):
 
 
 def error_of(answer):
-    """The error in the last of the answers."""
+    """The error in the last response."""
     return json.loads(answer.rpartition(b"\r\n\r\n")[2])["error"]
 
 
 def request(method="GET", path="/livez", body=None, **headers):
-    """A request that is in order; headers with `_` for `-`, None for none of that name."""
+    """A valid request; headers have `_` for `-`, and None leaves a header out."""
     fields = {"host": "localhost"} | {name.replace("_", "-"): value for name, value in headers.items()}
     if body is not None:
         fields.setdefault("content-length", str(len(body)))

@@ -1,4 +1,4 @@
-"""A WebSocket as bytes: frames that no client would send, and none that the test did not ask for."""
+"""A WebSocket as bytes: it can send frames that no client library sends, and sends none by itself."""
 
 import json
 import os
@@ -19,12 +19,12 @@ HANDSHAKE = {
 
 
 def handshake(path="/echo", **headers):
-    """A request that asks for a WebSocket; None for a header that it is not to have."""
+    """A request for a WebSocket; None leaves a header out."""
     return request(path=path, **(HANDSHAKE | headers))
 
 
 def frame(kind, payload=b"", *, is_last=True, is_masked=True, reserved=0, size_bytes=None):
-    """A frame; `size_bytes` is what it says that it holds, where that is not the truth."""
+    """A frame; `size_bytes` is a false length in its header."""
     size_bytes = len(payload) if size_bytes is None else size_bytes
     first, mask_bit = is_last << 7 | reserved << 4 | kind, is_masked << 7
     if size_bytes < 126:
@@ -77,7 +77,7 @@ class Client:
         return taken
 
     def next(self):
-        """The next frame: its kind and what it holds. Raises EOFError when the server has closed."""
+        """The next frame: its opcode and payload. Raises EOFError when the server has closed."""
         first, second = self._take(2)
         assert first & 0x80, "the server splits no message"
         assert not first & 0x70 and not second & 0x80
@@ -86,7 +86,7 @@ class Client:
         return first & 0xF, self._take(size_bytes)
 
     def closed(self):
-        """Code and reason of the Close that comes next, and that nothing comes after it."""
+        """The code and reason of the next frame, which must be a Close and the last."""
         kind, payload = self.next()
         assert kind == CLOSE, (kind, payload)
         return int.from_bytes(payload[:2], "big"), payload[2:].decode()
@@ -98,7 +98,7 @@ class Client:
             return False
 
     def close(self, code=1000):
-        """Close as one should, up to the server's dropping the connection."""
+        """Close properly, and wait until the server closes the connection."""
         self.send(frame(CLOSE, struct.pack("!H", code)))
         while self.next()[0] != CLOSE:
             pass

@@ -1,4 +1,4 @@
-"""A client of the Realtime API that does nothing by itself."""
+"""A Realtime client that sends only what the test says."""
 
 import json
 from contextlib import asynccontextmanager
@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 
 PATIENCE_S = 20
-"""So that a server which says nothing fails a test and does not hang it."""
+"""A silent server makes a test fail, not hang."""
 
 
 class Peer:
@@ -33,14 +33,14 @@ class Peer:
         return heard
 
     async def end(self):
-        """The code and the reason with which the server closes, after whatever it still says."""
+        """The code and reason of the server's Close, after all its other messages."""
         while (message := await self.socket.receive(PATIENCE_S)).type is aiohttp.WSMsgType.TEXT:
             pass
         assert message.type is aiohttp.WSMsgType.CLOSE, message
         return message.data, message.extra
 
     async def ask(self, text):
-        """Have `text` answered; all events up to the end of the answer."""
+        """Send `text` and request a response; returns all events up to its end."""
         item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
         await self.say("conversation.item.create", item=item)
         await self.say("response.create")
@@ -52,7 +52,7 @@ IN_WRITING = {"ga": {"type": "realtime", "output_modalities": ["text"]}, "beta":
 
 @asynccontextmanager
 async def connected(url, path="/v1/realtime", key=None, protocols=(), headers=None, **query):
-    """An open session, before its first event was read. Who names nothing else says that it is to be one of the Realtime API."""
+    """An open session whose first event has not been read; by default the query asks for the Realtime API."""
     query = query or {"intent": "conversation"}
     named = {**(headers or {}), **({"authorization": f"Bearer {key}"} if key else {})}
     async with aiohttp.ClientSession() as http:
@@ -61,7 +61,7 @@ async def connected(url, path="/v1/realtime", key=None, protocols=(), headers=No
 
 
 async def refusal(url, **connection):
-    """The status with which a session is refused."""
+    """The HTTP status that refuses a session."""
     try:
         async with connected(url, **connection):
             raise AssertionError("it was let in")
@@ -70,7 +70,7 @@ async def refusal(url, **connection):
 
 
 async def talked(url, text="Hi", dialect="ga", **connection):
-    """What a whole session in writing says, event by event, to one question."""
+    """All events of a text session with one question."""
     async with connected(url, **connection) as peer:
         first = await peer.hear()
         await peer.say("session.update", session=IN_WRITING[dialect])

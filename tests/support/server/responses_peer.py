@@ -1,4 +1,4 @@
-"""A client of WebSocket mode that does nothing by itself."""
+"""A client of WebSocket mode that sends only what the test says."""
 
 from contextlib import asynccontextmanager
 
@@ -16,7 +16,7 @@ class ResponsesPeer(Peer):
         await super().say(kind, **fields)
 
     async def create(self, text=None, **fields):
-        """Ask for a response that is not stored."""
+        """Request a response that is not stored."""
         await self.say(**{"model": "parrot", "store": False, **({} if text is None else {"input": text}), **fields})
 
     async def ask(self, text=None, **fields):
@@ -25,7 +25,7 @@ class ResponsesPeer(Peer):
         return (await self.until(*LAST))[-1]["response"]
 
     async def refused(self, text=None, **fields):
-        """The error event that is the whole answer."""
+        """The only event of the answer, which is an error."""
         await self.create(text, **fields)
         event = await self.hear()
         assert event["type"] == "error", event

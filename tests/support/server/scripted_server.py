@@ -1,4 +1,4 @@
-"""What the tests' servers are configured with: scripted models, and a home of their own."""
+"""The configuration of the tests' servers: scripted models, and a home folder of their own."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A real server whose transcriber and synthesizer are simple enough to know what they will do."""
+"""A real server with a predictable transcriber and synthesizer."""
 
 import asyncio
 import contextlib
@@ -19,10 +19,10 @@ WORD_MS = 250
 
 class ScriptedTranscriber:
     """
-    Hears how long each sound is: `[2.0 s]`, and nothing in silence.
+    A transcriber whose transcript is the length of the audio, as in `[2.0 s]`, and nothing for silence.
 
     Attributes:
-        stopped: how many transcriptions were given up.
+        stopped: how many transcriptions were cancelled.
     """
 
     def __init__(self, has_times=False):
@@ -63,11 +63,11 @@ class ScriptedTranscriber:
 
 class ToneSynthesizer:
     """
-    Says a word in a quarter of a second, as a tone.
+    A synthesizer that plays a tone of a quarter of a second per word.
 
     Attributes:
         said: each text, with its voice and speed.
-        closed: how many were given up.
+        closed: how many were cancelled.
     """
 
     voices = ("low", "high")

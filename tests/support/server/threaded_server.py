@@ -19,7 +19,7 @@ def serving(config, build_app, *, prepare=lambda service: None):
     Serve `build_app(service)`.
 
     Args:
-        prepare: gets the service before it is opened.
+        prepare: gets the service before it starts.
 
     Yields:
         The server, and its address.

@@ -9,7 +9,7 @@ WINDOW = 1200
 
 
 def words(messages, tools=()):
-    """How many tokens a conversation has: its words, those of its calls, and five of markup for each message and tool."""
+    """The tokens of a conversation: its words, those of its calls, and five for the markup of each message and tool."""
     texts = [str(message.get("content") or "") for message in messages]
     calls = [call["function"]["arguments"] for message in messages for call in message.get("tool_calls", ())]
     return sum(len(text.split()) for text in (*texts, *calls)) + 5 * (len(messages) + len(tools))
@@ -21,7 +21,7 @@ def rendered(body):
 
 
 def completed(body, window):
-    """The answer of chat completions: how many tokens the server was given, or a refusal."""
+    """The answer of chat completions: the number of prompt tokens, or a refusal."""
     count = words(body["messages"], body.get("tools", ()))
     if count > window:
         message = f"This model's maximum context length is {window} tokens. However, your request has {count} input tokens."
@@ -31,7 +31,7 @@ def completed(body, window):
 
 
 def answers(kind, window):
-    """What a server of that kind answers, by path."""
+    """The answers of a kind of server, by path."""
     always = {"/v1/chat/completions": lambda body: completed(body, window)}
     counting = {
         "vllm": {"/tokenize": lambda body: (200, {"count": words(body["messages"], body.get("tools", ())), "max_model_len": window})},
@@ -48,13 +48,13 @@ def answers(kind, window):
 @contextlib.contextmanager
 def tokenizing(kind, window=WINDOW):
     """
-    A server that answers every question with how many tokens it was given, and refuses more than `window`.
+    A server that answers with the number of prompt tokens, and refuses more than `window`.
 
     Args:
-        kind: `vllm`, `llamacpp` or `responses`; for any other, it has no endpoints that count.
+        kind: `vllm`, `llamacpp` or `responses`; any other has no endpoints for counting.
 
     Yields:
-        Its address, and the requests that it was sent, as path and body.
+        Its address, and its requests, as path and body.
     """
     asked, answer_by_path = [], answers(kind, window)
 

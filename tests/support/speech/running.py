@@ -1,4 +1,4 @@
-"""Running what is asynchronous and has to be started, in a test that is neither."""
+"""Start and run asynchronous speech models in synchronous tests."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ def run(scenario):
 
 @contextlib.asynccontextmanager
 async def started(component):
-    """A transcriber or a synthesizer, stopped in the end."""
+    """A started transcriber or synthesizer, stopped at the end."""
     await component.start()
     try:
         yield component

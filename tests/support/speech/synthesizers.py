@@ -1,4 +1,4 @@
-"""A synthesizer that speaks in tones, and what tests of synthesizers share."""
+"""A synthesizer that plays tones, and helpers for tests of synthesizers."""
 
 import asyncio
 from pathlib import Path
@@ -26,7 +26,7 @@ async def collect_audio(mouth, text, voice=None, speed=1.0):
 
 
 async def until(condition):
-    """Wait for what another process does; nothing tells when it has."""
+    """Wait for something that another process does without reporting it."""
     while not condition():  # noqa: ASYNC110 - it is not of this loop
         await asyncio.sleep(0.01)
 

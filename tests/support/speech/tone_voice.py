@@ -1,4 +1,4 @@
-"""A program that speaks in tones, as the process of a voice; what it is asked to say may tell it to misbehave."""
+"""The process of a voice that plays tones; certain words in its text make it misbehave."""
 
 import os
 import signal

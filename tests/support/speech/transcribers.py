@@ -1,4 +1,4 @@
-"""A transcriber that knows what it will hear, and what tests of transcribers share."""
+"""A transcriber with fixed words, and helpers for tests of transcribers."""
 
 from antiphon.audio import size_bytes
 from antiphon.engine_api.options import Transcription
@@ -13,11 +13,11 @@ def silence(seconds):
 
 class WordTranscriber:
     """
-    Hears the words of a list, one in each half second, and in what is cut off in the middle of a word only part of it.
+    A transcriber of a list of words, one each half second; audio that ends within a word gives only part of it.
 
     Attributes:
-        asked: how long each piece of audio was that it got, in milliseconds.
-        fault: raised the next time.
+        asked: the length of each audio that it got, in milliseconds.
+        fault: raised by the next call.
     """
 
     languages = ()

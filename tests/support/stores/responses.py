@@ -1,4 +1,4 @@
-"""Responses to be stored."""
+"""Responses for tests of stores."""
 
 from antiphon.records import ItemRecord, ResponseRecord
 

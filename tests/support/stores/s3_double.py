@@ -1,4 +1,4 @@
-"""The part of S3 that is needed to keep files, over HTTP on this machine; whatever is signed with any key is taken."""
+"""The part of S3 that stores files, over HTTP on this machine; it accepts any signature."""
 
 import contextlib
 import re
@@ -56,7 +56,7 @@ class _Bucket(BaseHTTPRequestHandler):
         self._answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode(), content_type="application/xml")
 
     def _upload_parts(self):
-        """The begin and the end of an upload in parts."""
+        """The start and the end of a multipart upload."""
         if "uploads" in self._query:
             id = str(len(self.server.uploads) + 1)
             self.server.uploads[id] = {}
@@ -99,7 +99,7 @@ class _Bucket(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def s3():
-    """An S3; yields its address, and what is in it by bucket and key."""
+    """A running S3 server; yields its address and its objects by bucket and key."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Bucket) as server:
         server.objects, server.uploads = {}, {}
         thread = threading.Thread(target=server.serve_forever, daemon=True)

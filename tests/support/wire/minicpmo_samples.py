@@ -1,4 +1,4 @@
-"""Sound and pictures as MiniCPM-o clients send them."""
+"""Audio and images as MiniCPM-o clients send them."""
 
 import base64
 import json
@@ -14,12 +14,12 @@ def floats(*samples):
 
 
 def silence(ms):
-    """As long a piece of a client's sound, in base64."""
+    """A client's audio of a length, in base64."""
     return base64_of(bytes(16 * ms * 4))
 
 
 def jpeg(width=2, height=2):
-    """As much of a JPEG file as says how large its picture is."""
+    """The start of a JPEG file, up to the size of the image."""
     start_of_frame = b"\xff\xc0" + struct.pack(">HBHHB", 11, 8, height, width, 1) + b"\x01\x11\x00"
     return b"\xff\xd8\xff\xe0" + struct.pack(">H", 16) + b"JFIF\x00" + bytes(9) + start_of_frame + b"\xff\xd9"
 

@@ -1,8 +1,8 @@
 """
-Samples of everything that openai-python has a type for, made by looking at the types.
+Samples of all types of openai-python, generated from the types.
 
-Of each type: one with only what is required, one with everything, and one for each other value that a single field can take. A list
-holds one sample of each kind of member.
+Each type has a sample with only the required fields, one with all fields, and one for each other value of a single field. A list holds one
+sample of each kind of member.
 """
 
 import collections.abc
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Required, Union, get_args, get_origi
 from pydantic import BaseModel
 from typing_extensions import get_type_hints, is_typeddict
 
-# Values that limits in the API's own description ask for, where the types only say `int` or `str`
+# Values within limits of the API's description, where the types are only `int` or `str`
 VALUES: dict[str, Any] = {
     "compact_threshold": 1000,
     "output_compression": 100,
@@ -25,7 +25,7 @@ VALUES: dict[str, Any] = {
 TYPES = {"ContextManagement": "compaction"}
 """The only `type` of some classes, likewise."""
 NEVER_EMPTY = {"context_management"}
-# Fields that exclude another one, left out of the sample with everything
+# Fields that exclude another one, and so are not in the sample with all fields
 EXCLUDED = {"generate_summary", "conversation"}
 
 

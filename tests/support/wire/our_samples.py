@@ -1,4 +1,4 @@
-"""Samples of our own wire types, made by looking at their annotations."""
+"""Samples of our own wire types, generated from their annotations."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -20,7 +20,7 @@ from antiphon.wire.responses.request import ReasoningOptions
 from antiphon.wire.responses.response import ResponseError
 from antiphon.wire.responses.tools import FunctionTool
 
-# What the annotations alone do not tell, such as whose parts a message can have
+# What the annotations alone don't express, such as which parts the messages of a role can have
 BY_HAND: dict[Any, tuple[Wire, ...]] = {
     Message: (
         Message(role="user", content="Hello"),
@@ -78,14 +78,14 @@ PATTERNS = {"tunnel_": "tunnel_0123456789abcdef0123456789abcdef"}
 
 
 def alternatives(annotation: Any) -> list[Any]:
-    """The members of a union that there are samples of."""
+    """The members of a union that have samples."""
     members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     return [each for each in members if each not in (NoneType, UnsetType, Nothing, Unknown)]
 
 
 @cache
 def samples(kind: type[Wire]) -> tuple[Wire, ...]:
-    """One with only what is required, one with everything, one for each other value that a single field can take."""
+    """Samples with only the required fields, with all fields, and with each other value of a single field."""
     if kind in BY_HAND:
         return BY_HAND[kind]
     hints = get_type_hints(kind, include_extras=True)

@@ -1,4 +1,4 @@
-"""Bodies of chats: what is read, what is refused, and with which words."""
+"""Bodies of chat requests: accepted and refused ones, and the words of the errors."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What clients are told about JSON that can't be read."""
+"""The errors for unreadable JSON."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The reader itself: depth, what is no JSON, queries."""
+"""The reader: depth, invalid JSON, queries."""
 
 from typing import Annotated, Literal
 

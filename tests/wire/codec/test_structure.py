@@ -1,4 +1,4 @@
-"""How large JSON is, told before anything is made of it."""
+"""The size of JSON, measured before it is decoded."""
 
 import json
 from unittest import mock

@@ -1,4 +1,4 @@
-"""Frames of the link between a server and its workers: what goes in comes out, and what is none is told."""
+"""Frames of the link between a server and its workers: they survive a round trip, and invalid ones are reported."""
 
 import struct
 from typing import get_args

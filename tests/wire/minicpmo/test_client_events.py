@@ -1,4 +1,4 @@
-"""What a client of a MiniCPM-o session says is read in all the ways in which clients write it, or refused by name."""
+"""MiniCPM-o client events are decoded in all forms that clients send, or refused with the field's name."""
 
 import json
 import struct

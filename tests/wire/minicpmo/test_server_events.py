@@ -1,4 +1,4 @@
-"""What the server of a MiniCPM-o session says reads as its documentation has it."""
+"""MiniCPM-o server events match their documentation."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What a beta peer says means what it means today, and what is said today is told to it in its own words."""
+"""Beta events translate to today's events, and today's events to the beta's."""
 
 import json
 from typing import Any

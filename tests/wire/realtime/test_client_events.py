@@ -1,4 +1,4 @@
-"""What clients say is read, forgiven or refused, and a refusal says where the mistake is."""
+"""Realtime client events are decoded, tolerated or refused, and an error names the position."""
 
 import base64
 import json

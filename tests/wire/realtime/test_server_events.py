@@ -1,4 +1,4 @@
-"""What a Realtime session says is written as the original writes it, and what other servers say is read as far as it can be."""
+"""Realtime server events are encoded as the original encodes them; those of other servers are decoded leniently."""
 
 import json
 from typing import Any

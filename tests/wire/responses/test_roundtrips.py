@@ -22,7 +22,7 @@ ITEM_LISTS = {"input", "instructions", "items", "data"}
 
 
 def as_written(value: Any, within: str = "") -> Any:
-    """A sample with what is always told, though the sample itself may leave it out."""
+    """A sample with the fields that are always encoded, though the sample may leave them out."""
     if isinstance(value, list):
         return [as_written(each, within) for each in value]
     if not isinstance(value, dict):

@@ -101,7 +101,7 @@ def greeting(config: Config, base_url: str, program: str, access: KeyAccess) -> 
         *((("routes", ", ".join(route.name for route in config.routing)),) if config.routing else ()),
         ("responses", settings.store_location(config)),
         ("weights", str(config.models_dir)),
-        ("speech", speech_problem or f"{config.speech.ears} hears, {config.speech.voice} speaks"),
+        ("speech", speech_problem or f"{config.speech.stt} transcribes, {config.speech.voice} speaks"),
         ("open to", _describe_access(config, program, access)),
         ("API", f"{_local_url(base_url)}/docs"),
     ]

@@ -361,7 +361,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
             self._store.availability.mark_failed(f"A response could not be stored: {error!r}")
             self._persist_failed(record, ServerError("The response could not be stored."))
         else:
-            self._metrics.store_writes["kept"] += 1
+            self._metrics.store_writes["stored"] += 1
             self._pending_persist = None
             effects, self._pending_effects = self._pending_effects, deque()
             self._perform(effects)

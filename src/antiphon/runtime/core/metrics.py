@@ -72,8 +72,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     minicpmo_resumes: Mapping[str, int] = {}
     session_events: Mapping[str, int] = {}
     session_responses: Mapping[tuple[str, str], int] = {}
-    session_sound_s: Mapping[str, float] = {}
-    first_sound: Mapping[str, Histogram] = {}
+    session_audio_s: Mapping[str, float] = {}
+    time_to_first_audio: Mapping[str, Histogram] = {}
     speculations: Mapping[str, int] = {}
     rewrites: Mapping[tuple[str, str], int] = {}
     audio_tokens: Mapping[tuple[str, str], int] = {}
@@ -137,13 +137,13 @@ class Metrics:
         minicpmo_resumes: clients that came back to their session, by `resumed` and `refused`.
         session_events: by `in` and `out`.
         session_responses: by model and status.
-        session_sound_s: seconds of audio, by `in` and `out`.
-        first_sound: seconds from the end of speech to the first audio of the response, by model.
-        speculations: responses begun before the end of the user's turn, by `begun`, `used` and `dropped`.
+        session_audio_s: seconds of audio, by `in` and `out`.
+        time_to_first_audio: seconds from the end of speech to the first audio of the response, by model.
+        speculations: responses started before the end of the user's turn, by `begun`, `used` and `dropped`.
         rewrites: of answers, by name and outcome: `completed`, `unchanged` or `failed`.
         audio_tokens: those of `tokens` that were audio.
         routes: requests that were routed, by route, model, category and what decided.
-        store_writes: records written, by `kept` or `failed`.
+        store_writes: records written, by `stored` or `failed`.
         recordings: of sessions, by outcome.
         recordings_waiting_bytes: of recordings that have ended and are not stored yet.
         upstreams: the state of each upstream's breaker.
@@ -177,8 +177,8 @@ class Metrics:
         self.minicpmo_resumes: Counter[str] = Counter()
         self.session_events: Counter[str] = Counter()
         self.session_responses: Counter[tuple[str, str]] = Counter()
-        self.session_sound_s: defaultdict[str, float] = defaultdict(float)
-        self.first_sound: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(FIRST_TOKEN_BUCKETS_S))
+        self.session_audio_s: defaultdict[str, float] = defaultdict(float)
+        self.time_to_first_audio: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(FIRST_TOKEN_BUCKETS_S))
         self.speculations: Counter[str] = Counter()
         self.rewrites: Counter[tuple[str, str]] = Counter()
         self.audio_tokens: Counter[tuple[str, str]] = Counter()

@@ -47,7 +47,7 @@ class SessionMetrics:
         self._metrics.session_events["out"] += 1
 
     def _add_audio(self, direction: str, seconds: float) -> None:
-        self._metrics.session_sound_s[direction] += seconds
+        self._metrics.session_audio_s[direction] += seconds
 
     def _add_tokens(self, direction: str, tokens: int, audio_tokens: int) -> None:
         self._metrics.tokens[self._model, direction] += tokens
@@ -94,7 +94,7 @@ class RealtimeSessionMetrics(SessionMetrics):
     def _on_audio_delta(self, event: realtime.ResponseOutputAudioDelta) -> None:
         self._add_audio("out", len(event.delta) / self._out_bytes_per_s)
         if self._speech_end_at_s is not None:
-            self._metrics.first_sound[self._model].observe(self._clock() - self._speech_end_at_s)
+            self._metrics.time_to_first_audio[self._model].observe(self._clock() - self._speech_end_at_s)
             self._speech_end_at_s = None
 
     def _on_response_done(self, event: realtime.ResponseDone) -> None:

@@ -122,7 +122,7 @@ class RecordingLibrary:
         await self._end_lost_sessions()
         settings = self._settings
         before = self._clock() - settings.days * DAY_S if settings.days else -1.0
-        excess_bytes = await self._sessions.total_bytes() - settings.most_gb * GB if settings.most_gb else 0.0
+        excess_bytes = await self._sessions.total_bytes() - settings.max_gb * GB if settings.max_gb else 0.0
         while batch := await self._sessions.oldest(_BATCH_SIZE):
             for session in batch:
                 if excess_bytes <= 0 and (session.ended_at or 0) > before:

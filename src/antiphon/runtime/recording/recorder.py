@@ -311,7 +311,7 @@ class Recorder:
             self.pending.release(folder, is_persisted=not self._is_storage_down)
             self._is_dropping = self._is_dropping and self._is_storage_down
             outcome = "truncated" if record.truncated else record.state
-            self._metrics.recordings["not_kept" if self._is_storage_down else outcome] += 1
+            self._metrics.recordings["upload_failed" if self._is_storage_down else outcome] += 1
         self._metrics.recordings_waiting_bytes = self.pending.bytes
 
     async def _try_persist(self, record: SessionRecord, folder: Path) -> bool:

@@ -115,7 +115,7 @@ class SpeechService:
         try:
             await asyncio.to_thread(import_modules)
             stack = await self.load()
-            await run_once(stack, transcribes=self._settings.ears_url is None, speaks=self._settings.voice_url is None)
+            await run_once(stack, transcribes=self._settings.stt_url is None, speaks=self._settings.voice_url is None)
         except BaseException:
             self.warm_up_state = "failed"
             raise
@@ -195,10 +195,10 @@ class SpeechService:
         return catalogue.find(model).main_file(self._weights / model)
 
     def _build_transcriber(self) -> Transcriber:
-        settings, model = self._settings, self._settings.ears
-        if settings.ears_url is not None:
-            key = self._secrets.get(settings.ears_key_env or "")
-            server = lazy.TranscriptionServer(base_url=settings.ears_url, model=model, languages=settings.ears_languages, api_key=key)
+        settings, model = self._settings, self._settings.stt
+        if settings.stt_url is not None:
+            key = self._secrets.get(settings.stt_key_env or "")
+            server = lazy.TranscriptionServer(base_url=settings.stt_url, model=model, languages=settings.stt_languages, api_key=key)
             return lazy.OpenAITranscriber(server)
         if model.startswith("whisper"):
             return lazy.WhisperTranscriber(self._weights / model, name=model)
@@ -240,7 +240,7 @@ def _required_modules(settings: SpeechSettings) -> Iterator[tuple[str, str]]:
         yield name, "speech"
     if settings.voice_url is None:
         yield "piper", "piper"
-    if settings.ears_url is None and settings.ears.startswith("whisper"):
+    if settings.stt_url is None and settings.stt.startswith("whisper"):
         yield "faster_whisper", "whisper"
 
 
@@ -260,7 +260,7 @@ def packages_problem(settings: SpeechSettings) -> str | None:
 def catalogue_problem(settings: SpeechSettings) -> str | None:
     """Why a model that the settings name can't do what they want from it; None where all can."""
     choices: tuple[tuple[str, str | None, ModelKind], ...] = (
-        (settings.ears, settings.ears_url, "stt"),
+        (settings.stt, settings.stt_url, "stt"),
         (settings.voice, settings.voice_url, "tts"),
     )
     try:

@@ -175,13 +175,13 @@ def _sessions(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
         "antiphon_realtime_responses", "Responses in Realtime sessions.", (MODEL_LABEL, "status"), metrics.session_responses
     )
     yield families.counter(
-        "antiphon_realtime_sound_seconds", "Audio of Realtime sessions, in seconds.", ("direction",), _by_label(metrics.session_sound_s)
+        "antiphon_realtime_audio_seconds", "Audio of Realtime sessions, in seconds.", ("direction",), _by_label(metrics.session_audio_s)
     )
     yield families.histogram(
-        "antiphon_realtime_first_sound_seconds",
+        "antiphon_realtime_time_to_first_audio_seconds",
         "Time from the end of speech to the first audio of the response.",
         (MODEL_LABEL,),
-        _by_label(metrics.first_sound),
+        _by_label(metrics.time_to_first_audio),
     )
     yield families.counter(
         "antiphon_speculations", "Responses started before the user's turn was over.", ("outcome",), _by_label(metrics.speculations)
@@ -242,7 +242,7 @@ def _backends(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
     )
     yield families.counter("antiphon_upstream_failures", "Failed requests to upstreams.", ("upstream", "reason"), metrics.upstream_failures)
     yield families.counter(
-        "antiphon_upstream_mends", "Answers passed on that lacked something.", ("upstream", "mend"), metrics.upstream_mends
+        "antiphon_upstream_repairs", "Answers passed on that lacked something.", ("upstream", "repair"), metrics.upstream_mends
     )
 
 

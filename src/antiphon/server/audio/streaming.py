@@ -59,7 +59,7 @@ class CancellableRequest:
             with client.notify(self), live_sessions.track(self):
                 await asyncio.wait([self._task])
                 if self.error is not None and client.cycle.response_started:
-                    client.drop("broken_off")
+                    client.drop("aborted")
                     await self._client_gone.wait()
         if self.error is not None and not self._client_gone.is_set():
             raise self.error
@@ -125,7 +125,7 @@ class HttpResponseWriter:
             await self.send_chunk(_encode_sse("error", msgspec.json.encode(error.body())))
             await self.end()
             return
-        self._connection.drop("broken_off")
+        self._connection.drop("aborted")
         await asyncio.Event().wait()  # until the lost connection cancels this task
 
     async def _send_head(self) -> None:

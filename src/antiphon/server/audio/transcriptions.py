@@ -88,7 +88,7 @@ class TranscriptionEndpoint:
         audio_files = service.speech.audio_files
         form = await read_form(Request(scope, receive))
         request = read_transcription_form(form.fields)
-        _check_request(request, service.config.speech.ears)
+        _check_request(request, service.config.speech.stt)
         job = _TranscriptionJob(request, stack)
 
         async def work() -> None:
