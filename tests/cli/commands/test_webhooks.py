@@ -61,7 +61,7 @@ def test_a_test_event_is_signed_and_its_outcome_is_told(antiphon, hook):
 
 
 def test_an_unknown_endpoint_is_named_with_those_there_are(antiphon, hook, home):
-    assert antiphon("webhooks", "test", "other").err == "antiphon: There is no webhook 'other'; there are 'hook'.\n"
+    assert antiphon("webhooks", "test", "other").err == "antiphon: There is no webhook 'other'; there is 'hook'.\n"
     (home / "antiphon.toml").unlink()
     assert antiphon("webhooks", "test").code == 2
     assert "no webhooks are configured" in antiphon("webhooks", "list").err

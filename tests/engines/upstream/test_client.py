@@ -1,21 +1,25 @@
 """The way to an upstream and back, over real sockets, with upstreams that behave as badly as they can."""
 
 import asyncio
+import contextvars
 import socket
 
 import pytest
 
 from antiphon.engine_api import commands, events
+from antiphon.engine_api.options import ConversationSettings
 from support.engines.upstreams import (
     CUT,
     DONE,
     HALF,
     STREAM_HEAD,
+    Heard,
     Server,
     ask,
     before,
     chunk,
     closing,
+    engine_for,
     event,
     last_of,
     playing,
@@ -158,6 +162,33 @@ def test_a_connection_is_used_again():
     assert [heard.text(f"resp_{n}") for n in range(4)] == ["one", "two", "", "four"]
     assert len(server.asked) == 4
     assert server.connections <= 2, "a refusal's connection may be closed"
+
+
+def test_what_a_connection_brings_belongs_to_the_request_that_it_answers():
+    asked_by = contextvars.ContextVar("asked_by", default="")
+
+    class NotingWho(Heard):
+        def __call__(self, words):
+            super().__call__([(asked_by.get(), word.id) for word in words])
+            if isinstance(words[-1], events.ResponseEnded):
+                over.set()
+
+    over = asyncio.Event()
+
+    async def scenario():
+        async with Server(streamed("hello")).open() as server:
+            engine, heard = engine_for(f"http://127.0.0.1:{server.port}/v1"), NotingWho()
+            async with engine.open(ConversationSettings(model="m"), heard) as conversation:
+                for name in ("resp_1", "resp_2"):
+                    asked_by.set(name)
+                    conversation.send(ask(name))
+                    await over.wait()
+                    over.clear()
+            await engine.stop()
+        assert set(heard.words) == {("resp_1", "resp_1"), ("resp_2", "resp_2")}
+        assert server.connections == 1
+
+    run(scenario())
 
 
 @pytest.mark.parametrize("goodbye", [b"connection: close\r\n", b""])

@@ -1,6 +1,7 @@
 """Other models that answer when the requested one can't."""
 
 import asyncio
+import contextvars
 import gc
 import weakref
 
@@ -8,6 +9,7 @@ import msgspec
 import pytest
 import structlog
 import uvloop
+from structlog.contextvars import bound_contextvars, merge_contextvars
 from structlog.testing import capture_logs
 
 from antiphon.engine_api import commands, events, history
@@ -231,6 +233,28 @@ def test_the_log_has_one_line_however_many_engines_were_asked():
             ["m/upstream-1", "m/upstream-2", "small"],
             ["m/upstream-2", "m/upstream-1", "small"],
         ]
+
+    run(scenario)
+
+
+class Detached:
+    """An engine that delivers in the context of nobody's request, as one that runs in another thread or process does."""
+
+    def __init__(self, engine):
+        self._engine = engine
+        self.capabilities = engine.capabilities
+
+    def open(self, settings, deliver):
+        return self._engine.open(settings, lambda words: contextvars.Context().run(deliver, words))
+
+
+@pytest.mark.usefixtures("every_level_is_logged")
+def test_the_log_says_whose_request_it_was_whoever_answered():
+    async def scenario():
+        with bound_contextvars(request_id="req_1"), capture_logs([merge_contextvars]) as lines:
+            await heard_of(refusing(503), small=Detached(scripted()))
+        (line,) = (line for line in lines if line["event"] == "answered_by")
+        assert line["request_id"] == "req_1"
 
     run(scenario)
 

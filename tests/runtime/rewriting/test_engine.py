@@ -2,10 +2,14 @@
 
 import asyncio
 import contextlib
+import contextvars
 import itertools
 
 import pytest
+import structlog
 from hypothesis import given, strategies as st
+from structlog.contextvars import bound_contextvars, merge_contextvars
+from structlog.testing import capture_logs
 
 from antiphon.config.rewrites import RewriteEntry
 from antiphon.engine_api import commands, events, history
@@ -158,6 +162,24 @@ def test_a_text_beyond_the_limit_is_sent_as_it_is_and_held_no_longer():
     words = [events.TextDelta(ID, "12345"), events.TextDelta(ID, "67890"), events.TextDelta(ID, "1"), events.ResponseEnded(ID)]
     heard = answered(words, Louder(drafts="hold", max_chars=9), pieces=(1, 2, 3))
     assert heard == words
+
+
+def test_the_log_says_whose_answer_was_not_rewritten_whatever_delivers_it():
+    async def scenario():
+        with bound_contextvars(request_id="req_1"), capture_logs([merge_contextvars]) as lines:
+            async with conversing(Louder("fails")) as (engine, conversation, *_):
+                conversation.send(RESPOND)
+                contextvars.Context().run(engine.deliver, [events.TextDelta(ID, "hi"), events.ResponseEnded(ID)])
+                await settle()
+        (line,) = lines
+        assert (line["event"], line["request_id"]) == ("rewrite_failed", "req_1")
+
+    configuration = structlog.get_config()
+    structlog.reset_defaults()  # servers of other tests in this process may have left a higher level
+    try:
+        asyncio.run(scenario())
+    finally:
+        structlog.configure(**configuration)
 
 
 def test_a_rewrite_that_takes_too_long_gives_the_draft():

@@ -32,6 +32,7 @@ def test_every_path_in_the_table_is_absent_and_says_what_to_use(url, absent):
         ("POST", "/v1/responses/", "'/v1/responses'?"),
         ("POST", "//v1//responses", "'/v1/responses'?"),
         ("GET", "/models", "'/v1/models'?"),
+        ("GET", "/v1/models/", "'/v1/models'?"),
         ("POST", "/openai/deployments/gpt/responses", "'/v1/responses'?"),
         ("POST", "/openai/v1/responses", "'/v1/responses'?"),
         ("POST", "/v1/v1/messages", "'/v1/messages'? The base URL of Anthropic's clients is that of the server, without '/v1'."),
@@ -53,6 +54,12 @@ def test_a_path_behind_a_wrong_base_url_is_told_the_right_one(url, method, path,
 def test_a_path_that_nobody_meant_is_just_not_there(url, path):
     status, _, body = ask(url, "POST", path, {})
     assert status in (404, 405) and "Did you mean" not in body["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/"])
+def test_whoever_opens_the_address_of_the_server_is_told_where_to_look(url, path):
+    status, _, body = ask(url, "GET", path)
+    assert status == 404 and "/docs" in body["error"]["message"]
 
 
 def test_a_method_that_a_path_does_not_have_is_still_told_as_such(url):

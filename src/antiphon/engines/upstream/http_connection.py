@@ -9,6 +9,7 @@ an upstream that sends faster than its events can be handled keeps nobody else w
 """
 
 import asyncio
+import contextvars
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Protocol, cast
@@ -78,6 +79,7 @@ class HttpConnection(asyncio.Protocol):
         self._loss: Exception | None = None
         self._is_lost = False
         self._is_concluded = False
+        self._context = contextvars.Context()
         self._reset_response()
 
     def _reset_response(self) -> None:
@@ -105,6 +107,8 @@ class HttpConnection(asyncio.Protocol):
             receiver.on_response_error(NO_RESPONSE)
             return
         self._reset_response()
+        # What is logged of a response has the id of its request, not of the one for which the connection was opened.
+        self._context = contextvars.copy_context()
         self._receiver = receiver
         self._parser = httptools.HttpResponseParser(self)
         self._transport.write(request)
@@ -149,6 +153,9 @@ class HttpConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
+        self._context.run(self._receive, data)
+
+    def _receive(self, data: bytes) -> None:
         if len(data) <= UNSLICED_BYTES and not self._unread:
             self._parse(data)
             return
@@ -178,7 +185,7 @@ class HttpConnection(asyncio.Protocol):
     def _schedule_slice(self) -> None:
         if self._unread and not self._is_slice_scheduled:
             self._is_slice_scheduled = True
-            asyncio.get_running_loop().call_soon(self._parse_slice)
+            asyncio.get_running_loop().call_soon(self._parse_slice, context=self._context)
 
     def _drop_unread(self) -> None:
         self._unread.clear()
@@ -222,7 +229,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost, self._loss = True, exc
         if not self._unread or self._receiver is None:
-            self._drop_unread()
+            self._context.run(self._drop_unread)
 
     def _conclude(self) -> None:
         """The connection is lost, and all that came was passed on."""

@@ -2,9 +2,9 @@
 
 import asyncio
 import contextlib
+import contextvars
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextvars import ContextVar
 
 import structlog
 
@@ -215,7 +215,7 @@ def _choice_has_content(choice: dict[str, object]) -> bool:
     return any(value for name, value in delta.items() if name != "role")
 
 
-_is_within_another: ContextVar[bool] = ContextVar("_is_within_another", default=False)
+_is_within_another: contextvars.ContextVar[bool] = contextvars.ContextVar("_is_within_another", default=False)
 """Whether a try of a request is under way here: what an engine that answers it has asked is part of that one's log."""
 
 
@@ -346,7 +346,8 @@ class BalancedRequest:
             for each in self.attempts
         ]
         fallback = {"fallback": self.fallback_reason} if self.fallback_reason else {}
-        structlog.get_logger().info("answered_by", response_id=self.command.id, attempts="; ".join(attempts), **fallback)
+        log = structlog.get_logger().info
+        self._conversation.context.run(log, "answered_by", response_id=self.command.id, attempts="; ".join(attempts), **fallback)
 
     def _deliver(self, batch: Sequence[events.EngineEvent]) -> None:
         if not self._is_over:
@@ -364,6 +365,7 @@ class RoutedConversation:
 
     Attributes:
         settings: that it was opened with.
+        context: of who opened it, with the id of the request: engines deliver in any.
         is_paused: whether the client is behind.
     """
 
@@ -375,6 +377,7 @@ class RoutedConversation:
         answer: Callable[[BalancedRequest], Awaitable[None]],
     ) -> None:
         self.settings = settings
+        self.context = contextvars.copy_context()
         self.is_paused = False
         self.deliver: Deliver = deliver
         self.answer = answer

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import cast
@@ -111,6 +112,7 @@ class _RewritingConversation(ForwardingConversation):
         self._engine = engine
         self._settings = settings
         self._deliver: Deliver = deliver
+        self._context = contextvars.copy_context()  # with the id of the request, for the log: engines deliver in any
         self._is_inner_paused = False
         self._tasks: asyncio.TaskGroup | None = None
         self._requests: dict[str, commands.Respond] = {}
@@ -191,7 +193,7 @@ class _RewritingConversation(ForwardingConversation):
             return
         assert self._tasks is not None
         output.append(events.RewriteStarted(id))
-        self._work[id] = self._tasks.create_task(self._rewrite(id, draft, rewrites), name="rewrite")
+        self._work[id] = self._tasks.create_task(self._rewrite(id, draft, rewrites), name="rewrite", context=self._context.copy())
 
     async def _rewrite(self, id: str, draft: Draft, rewrites: Sequence[Rewrite]) -> None:
         usage = draft.usage

@@ -4,6 +4,7 @@ import datetime
 from collections.abc import Sequence
 
 from msgspec import UNSET, Struct, UnsetType
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -78,6 +79,8 @@ def routes(service: Service) -> list[GuardedRoute]:
 
     async def retrieve_model(request: Request) -> Response:
         name = request.path_params["model"]
+        if not name:
+            raise HTTPException(404)
         is_route = service.router.has(name)
         if speaks_messages(request.scope):
             info = _named_info(name, service.started_at) if is_route else _model_info(service.registry.find_any(name))

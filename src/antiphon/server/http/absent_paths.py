@@ -1,7 +1,4 @@
-"""
-Paths of the OpenAI and Anthropic APIs that this server does not have, and those that clients ask for by mistake: what to
-use instead.
-"""
+"""Paths of other servers' APIs that this one does not have, and those that clients ask for by mistake: what to use instead."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -51,6 +48,7 @@ ABSENT_PATHS = (
         "/v1/audio/translations",
         "Translation of audio is not offered: use POST /v1/audio/transcriptions, and have the text translated with POST /v1/responses.",
     ),
+    AbsentPath("/v1/audio/models", "The models are those of GET /v1/models.", ("GET",)),
     AbsentPath("/v1/audio/voices", "Voices are not made here: POST /v1/audio/speech takes those of the server's configuration."),
     AbsentPath(
         "/v1/vector_stores",
@@ -65,6 +63,9 @@ ABSENT_PATHS = (
     AbsentPath("/v1/organization", "Keys and their limits are managed with `antiphon keys`, by the operator of this server."),
     AbsentPath("/v1/projects", "Keys and their limits are managed with `antiphon keys`, by the operator of this server."),
     AbsentPath("/v1/models/*", "Models are not deleted here: take it out of the server's configuration.", ("DELETE",)),
+    # Others
+    AbsentPath("/v1beta", "Google's API is not offered: use POST /v1/chat/completions or POST /v1/responses."),
+    *(AbsentPath(path, "Texts are not ranked here: compare vectors of POST /v1/embeddings.") for path in ("/v1/rerank", "/rerank")),
     # Ollama
     *(
         AbsentPath(f"/api/{name}", "Ollama's API is not offered: use POST /v1/chat/completions or POST /v1/responses.")
@@ -72,6 +73,9 @@ ABSENT_PATHS = (
     ),
 )
 """The first one that fits counts."""
+
+ROOTS = ("/", "/v1", "/v1/")
+"""Paths that a person opens to see what is there."""
 
 MAX_SEGMENTS = 12
 """Of a path that is searched for one of this server's."""
@@ -94,6 +98,8 @@ def absent_path_error(scope: Scope, routes: Iterable[BaseRoute], *, has_other_me
     """
     method, path = scope["method"], scope["path"]
     advice = _known_advice(method, path, has_other_methods=has_other_methods)
+    if path in ROOTS:
+        advice = "All that is there is at /docs."
     if advice is None and not has_other_methods:
         advice = _nearby_advice(scope, tuple(routes))
     if advice is None:
