@@ -16,7 +16,7 @@ from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import ConversationSettings, Transcription, TurnDetection, Voice
 from antiphon.engines.cascade.engine import Cascade
 from antiphon.engines.cascade.parts import SpeechStack
-from antiphon.speech.base import AudioChunk, TimedText, Transcript
+from antiphon.speech.base import WHOLE_SENTENCE, AudioChunk, TimedText, Transcript
 from support.engines.hearings import Told
 
 RATE_HZ = 16_000
@@ -106,6 +106,7 @@ class Synthesizer:
     """
 
     voices = ("low", "high")
+    joins_parts = False
     rate_hz = RATE_HZ
 
     def __init__(self):
@@ -121,7 +122,7 @@ class Synthesizer:
     async def stop(self):
         pass
 
-    async def synthesize(self, text, voice=None, speed=1.0):
+    async def synthesize(self, text, voice=None, speed=1.0, context=WHOLE_SENTENCE):
         self.said.append(text)
         for word in text.split():
             if self.fault is not None and self.fault[0] in word:
