@@ -100,17 +100,19 @@ class Synthesizer:
 
     Attributes:
         said: what it was given.
+        contexts: in which context.
         told: how many words of it were taken.
         fault: raised at the word that is in it.
         is_held: whether it waits before each word until it is stopped.
     """
 
     voices = ("low", "high")
-    joins_parts = False
     rate_hz = RATE_HZ
 
-    def __init__(self):
+    def __init__(self, joins_parts=False):
+        self.joins_parts = joins_parts
         self.said = []
+        self.contexts = []
         self.told = 0
         self.fault = None
         self.is_held = False
@@ -124,6 +126,7 @@ class Synthesizer:
 
     async def synthesize(self, text, voice=None, speed=1.0, context=WHOLE_SENTENCE):
         self.said.append(text)
+        self.contexts.append(context)
         for word in text.split():
             if self.fault is not None and self.fault[0] in word:
                 raise self.fault[1]
