@@ -11,8 +11,8 @@ Everything is measured twice: on the machine as it is, and beside a process that
 
 The second table has the stages of spoken answers, again from `speech_stopped`, so that most are negative: when the transcript that the
 answer rests on was begun (the pause was seen), when it was done, when the model was asked, its first text, when a first clause was
-complete, and its first audio. Gaps are pauses in the playback of an answer because audio came too late. The third part of the second
-table counts answers that were begun during a pause, and the share of them that was thrown away.
+complete, and its first audio. Gaps are pauses in the playback of an answer because audio came too late. Two more
+columns count answers that were begun during a pause, and the share of them that was thrown away.
 
 An interruption counts from `speech_started`, and from where the recording gets loud, to the last audio of the interrupted answer. A
 scripted chat server writes that answer, and so much of it that the voice is at work all the time.

@@ -19,12 +19,9 @@ from antiphon.speech.tts.onnx_voice import (
     phonemize,
 )
 from antiphon.speech.tts.piper_model import PiperModel
-from antiphon.speech.tts.tempo import change_tempo
+from antiphon.speech.tts.tempo import change_tempo_of_pieces, size_at_tempo
 
 WARM_UP_TEXT = "The quick brown fox jumps over the lazy dog."
-HOP_SAMPLES = 256
-"""Samples to a unit of a duration, unless a voice's configuration says otherwise."""
-
 BOS, EOS, PAD = "^", "$", "_"
 """The symbols at the beginning and the end of a text, and between all phonemes."""
 
@@ -43,30 +40,25 @@ class _Voice:
         self._ids: dict[str, list[int]] = self._settings["phoneme_id_map"]
         self._phonemizer = phonemizer
         self._rates_hz = int(self._settings["audio"]["sample_rate"]), rate_hz
-        self._hop = int(self._settings.get("hop_length", HOP_SAMPLES))
         self._speaker: dict[str, np.ndarray] = {}
         if self._settings.get("num_speakers", 1) > 1:
             self._speaker["sid"] = np.array([self._settings.get("default_speaker_id", 0)], np.int64)
-        self._model = PiperModel(path, self._hop, self._speaker)
-        job = SynthesisJob(Synthesize(0, WARM_UP_TEXT, "", 1.0))
-        latents, _ = self._model.encode(self._feeds(self._runs(self._phonemes(WARM_UP_TEXT))), job)
-        self._gain = normalization_gain(self._model.calibrate(latents, job))
+        self._model = PiperModel(path, self._speaker)
+        warm_up = self._feeds(self._runs(self._phonemes(WARM_UP_TEXT)))
+        self._gain = normalization_gain(self._model.calibrate(warm_up, SynthesisJob(Synthesize(0, WARM_UP_TEXT, "", 1.0))))
 
     def synthesize(self, job: SynthesisJob) -> Iterator[SpeechPiece]:
         request = job.request
         phonemes = self._phonemes(request.text)
         rendering = self._render(phonemes, job) if any(map(str.isalpha, phonemes)) else _Rendering((), 0, None)
-        if request.speed != 1:
-            # The model's own `length_scale` isn't used for speed: each phoneme and gap keeps at least one unit, so 4x
-            # comes out as 2x.
-            sound = change_tempo(np.concatenate([np.zeros(0, np.float32), *rendering.sounds]), request.speed, self._rates_hz[0])
-            rendering = _Rendering((sound,), sound.size, rendering.samples)
+        # The model's own `length_scale` isn't used for speed: each phoneme and gap keeps at least one unit, so 4x comes
+        # out as 2x.
         return encode_speech(
             request.text,
-            rendering.sounds,
+            change_tempo_of_pieces(rendering.sounds, rendering.size, request.speed, self._rates_hz[0]),
             phonemes,
             rendering.samples,
-            size=rendering.size,
+            size=size_at_tempo(rendering.size, request.speed),
             gain=self._gain,
             rates_hz=self._rates_hz,
             speed=request.speed,
@@ -111,8 +103,8 @@ class _Voice:
         own = frames[first:last]
         start = int(frames[:first].sum())
         sounds = self._model.decode(latents, start, start + int(own.sum()), job)
-        samples = fold_edges((own * self._hop).tolist(), has_begin=not before, has_end=not after)
-        return _Rendering(sounds, int(own.sum()) * self._hop, samples)
+        samples = fold_edges((own * self._model.hop).tolist(), has_begin=not before, has_end=not after)
+        return _Rendering(sounds, int(own.sum()) * self._model.hop, samples)
 
 
 class _Rendering(NamedTuple):

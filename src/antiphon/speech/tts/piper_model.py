@@ -39,12 +39,14 @@ class PiperModel:
     The model in a file. One that can't be cut, or does not keep to `MAX_DIFFERENCE`, is decoded whole.
 
     Args:
-        hop: samples of a frame.
         speaker: the input that chooses one of several speakers.
+
+    Attributes:
+        hop: samples of a frame; known after `calibrate`.
     """
 
-    def __init__(self, path: Path, hop: int, speaker: Mapping[str, np.ndarray]) -> None:
-        self._hop = hop
+    def __init__(self, path: Path, speaker: Mapping[str, np.ndarray]) -> None:
+        self.hop = 1
         self._context: int | None = None
         model = path.read_bytes()
         graph = OnnxGraph(model)
@@ -66,13 +68,17 @@ class PiperModel:
         latents, *durations = run(self._encoder, {name: feeds[name] for name in self._encoder_inputs}, job)
         return latents, durations[0].reshape(-1).astype(int) if durations else None
 
-    def calibrate(self, latents: np.ndarray, job: SynthesisJob) -> np.ndarray:
-        """Find out how much must be decoded around a piece; returns the sound of this text."""
+    def calibrate(self, feeds: Mapping[str, np.ndarray], job: SynthesisJob) -> np.ndarray:
+        """Find out from a text what a frame is, and how much must be decoded around a piece; returns the text's sound."""
         self._context = None
+        latents, durations = self.encode(feeds, job)
         (whole,) = self.decode(latents, 0, None, job)
+        if durations is None or not (frames := int(durations.sum())):
+            return whole
+        self.hop = whole.size // frames
         for context in CONTEXT_FRAMES if self._decoder is not None else ():
             self._context = context
-            sound = np.concatenate([*self.decode(latents, 0, whole.size // self._hop, job)])
+            sound = np.concatenate([*self.decode(latents, 0, frames, job)])
             if sound.shape == whole.shape and np.abs(sound - whole).max() <= MAX_DIFFERENCE:
                 return whole
         self._context = None
@@ -82,14 +88,14 @@ class PiperModel:
         """The sound from one frame to another, or to the last, in pieces."""
         if self._decoder is None or self._context is None or end is None:
             sound = latents.reshape(-1) if self._decoder is None else self._decoder.run(latents, job)
-            yield sound[start * self._hop : None if end is None else end * self._hop]
+            yield sound[start * self.hop : None if end is None else end * self.hop]
             return
         size = FIRST_PIECE_FRAMES
         while start < end:
             stop = min(start + size, end)
             first = max(start - self._context, 0)
             sound = self._decoder.run(latents[:, :, first : stop + self._context], job)
-            yield sound[(start - first) * self._hop : (stop - first) * self._hop]
+            yield sound[(start - first) * self.hop : (stop - first) * self.hop]
             start, size = stop, min(2 * size, MAX_PIECE_FRAMES)
 
 
