@@ -1,5 +1,7 @@
 """A voice that is decoded in pieces: each has the samples of the whole."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
@@ -63,6 +65,26 @@ def test_a_voice_that_needs_more_around_a_piece_gets_it(load):
     model = load(kernel=41)
     latents, _ = model.encode(feeds([90, 90]), new_job())
     assert len([*model.decode(latents, 0, 180, new_job())]) > 1
+
+
+PIPER_MODEL = Path.home() / ".cache" / "antiphon" / "models" / "piper-en-us-joe-medium" / "en_US-joe-medium.onnx"
+
+
+@pytest.mark.skipif(not PIPER_MODEL.exists(), reason="needs the voice piper-en-us-joe-medium")
+def test_a_real_voice_is_decoded_in_pieces():
+    def spoken(text):
+        ids = np.array([[1, *(id for letter in text for id in (ord(letter) - ord("a") + 14, 0)), 2]], np.int64)
+        return {"input": ids, "input_lengths": np.array([ids.size], np.int64), "scales": np.array([0.667, 1, 0.8], np.float32)}
+
+    model = PiperModel(PIPER_MODEL, {})
+    model.calibrate(spoken("sixfoldmelody"), new_job())
+    assert model.hop == 256
+    for text in ("a", "blindmanbuff", "mandolinabuilding" * 4):
+        latents, durations = model.encode(spoken(text), new_job())
+        (whole,) = model.decode(latents, 0, None, new_job())
+        pieces = [*model.decode(latents, 0, durations.sum(), new_job())]
+        assert pieces[0].size <= FIRST_PIECE_FRAMES * 256
+        assert np.abs(np.concatenate(pieces) - whole).max() <= MAX_DIFFERENCE
 
 
 def test_a_job_stops_between_two_pieces(model):
