@@ -100,13 +100,15 @@ class OnnxGraph:
                 if name in producers:
                     pending += producers[name].dependencies
         results = names.difference(inputs)
-        fields = [_encode_field(_NODE_OF_GRAPH, node.message) for node in self._nodes if not results.isdisjoint(node.outputs)]
-        fields += [_encode_field(_WEIGHT_OF_GRAPH, weight) for name, weight in self._weights.items() if name in names]
-        fields += [_encode_field(_INPUT_OF_GRAPH, value) for name, value in self._inputs.items() if name in names]
-        fields += [_encode_field(_INPUT_OF_GRAPH, _encode_name(name) + _encode_field(_TYPE_OF_VALUE, _FLOAT_TENSOR)) for name in inputs]
-        fields += [_encode_field(_OUTPUT_OF_GRAPH, _encode_name(name)) for name in outputs]
+        fields = [_field(_NODE_OF_GRAPH, node.message) for node in self._nodes if not results.isdisjoint(node.outputs)]
+        fields += [_field(_WEIGHT_OF_GRAPH, weight) for name, weight in self._weights.items() if name in names]
+        fields += [_field(_INPUT_OF_GRAPH, value) for name, value in self._inputs.items() if name in names]
+        fields += [_field(_INPUT_OF_GRAPH, _encode_name(name) + _encode_field(_TYPE_OF_VALUE, _FLOAT_TENSOR)) for name in inputs]
+        fields += [_field(_OUTPUT_OF_GRAPH, _encode_name(name)) for name in outputs]
         others = [self._model[start:end] for number, start, _, end in _scan(self._model) if number != _GRAPH_OF_MODEL]
-        return b"".join((*others, _encode_field(_GRAPH_OF_MODEL, b"".join(fields))))
+        parts = [part for field in fields for part in field]
+        # Joined once, as weights are large.
+        return b"".join((*others, _encode_head(_GRAPH_OF_MODEL, sum(map(len, parts))), *parts))
 
 
 def extra_output(name: str) -> bytes:
@@ -129,8 +131,16 @@ def _encode_name(name: str) -> bytes:
     return _encode_field(_NAME_OF_VALUE, name.encode())
 
 
-def _encode_field(number: int, content: bytes | memoryview) -> bytes:
-    return b"".join((_encode_varint(number << 3 | _BYTES), _encode_varint(len(content)), content))
+def _encode_field(number: int, content: bytes) -> bytes:
+    return b"".join(_field(number, content))
+
+
+def _field(number: int, content: bytes | memoryview) -> tuple[bytes, bytes | memoryview]:
+    return _encode_head(number, len(content)), content
+
+
+def _encode_head(number: int, size: int) -> bytes:
+    return _encode_varint(number << 3 | _BYTES) + _encode_varint(size)
 
 
 def _encode_varint(value: int) -> bytes:

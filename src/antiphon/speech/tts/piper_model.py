@@ -54,6 +54,7 @@ class PiperModel:
         self._decoder = _Decoder.cut(graph, latents, speaker) if durations is not None and latents is not None else None
         if durations is not None:
             model = graph.extract((self._decoder.latents, durations)) if self._decoder else model + extra_output(durations)
+        del graph  # and with it what is left of the file, before loading takes the most memory
         self._encoder = load(model)
         self._encoder_inputs = [each.name for each in self._encoder.get_inputs()]
 
