@@ -1,17 +1,23 @@
 """
-How soon is somebody answered who speaks, and how soon is it quiet when somebody interrupts?
+How soon is a person who speaks answered, and how soon is it quiet when they interrupt?
 
-A server with the embedded models hears recordings of people at the pace of speech, and noise at -60 dBFS where nobody speaks. Some turns
-have a pause in them that is shorter than the silence which ends a turn (500 ms). Times count from `input_audio_buffer.speech_stopped`,
-as the client gets it: to the transcript, to the first text of an answer in writing, and to the first sound of one aloud; the last
-also from the end of the last word. Two servers take turns, one that begins with an answer while the silence is still being counted, and
-one that waits.
+A server with the embedded models hears speech recordings at the pace of speech, and noise at -60 dBFS where nobody speaks. Some turns
+contain a pause that is shorter than the silence that ends a turn (500 ms). Times count from `input_audio_buffer.speech_stopped`, as the
+client gets it: to the transcript, to the first text of a text response, and to the first audio of a spoken one; the last also from the
+end of the last word. Two servers take turns in one run: one begins an answer while the silence is still being counted, the other waits.
+With `--against TREE` the second is the server of another source tree instead, so that both meet the same minutes of the machine.
 
-An interruption counts from `speech_started`, and from where the recording gets loud, to the last sound that comes of the answer that was
-under way: one of a scripted chat server, which says so much that the voice is at work all the time. How many answers that were begun
-too early are thrown away is the server's own count, over the turns and not the interruptions.
+Everything is measured twice: on the machine as it is, and beside a process that keeps one core busy (`--load`).
 
-    python bench/voice_latency.py [--model NAME ...] [--turns 24] [--interruptions 50]
+The second table has the stages of spoken answers, again from `speech_stopped`, so that most are negative: when the transcript that the
+answer rests on was begun (the pause was seen), when it was done, when the model was asked, its first text, when a first clause was
+complete, and its first audio. Gaps are pauses in the playback of an answer because audio came too late. Two more
+columns count answers that were begun during a pause, and the share of them that was thrown away.
+
+An interruption counts from `speech_started`, and from where the recording gets loud, to the last audio of the interrupted answer. A
+scripted chat server writes that answer, and so much of it that the voice is at work all the time.
+
+    python bench/voice_latency.py [--model NAME ...] [--turns 24] [--interruptions 50] [--load quiet busy] [--against TREE]
 """
 
 import sys
@@ -22,8 +28,10 @@ import argparse
 import asyncio
 import contextlib
 import itertools
+import json
 import os
 import re
+import subprocess
 import tempfile
 import time
 import urllib.request
@@ -47,6 +55,9 @@ TURNS = {
 }
 BRIEFLY = "You are talking with somebody on the telephone. Answer in one or two short sentences."
 TALKATIVE, TOKENS = "mock-5ms", 2000
+STAGED_SERVER = Path(__file__).parent / "common" / "staged_server.py"
+STAGES = ("pause seen", "ear done", "model asked", "first text", "first clause", "first audio")
+BYTES_PER_S, MIN_GAP_S = 2 * RATE_HZ, 0.05
 AUDIO_HOLD_S, AUDIO_AIM_S, QUIET_HOLD_S, QUIET_AIM_S = 0.7, 0.2, 0.05, 0.02
 
 
@@ -54,19 +65,36 @@ def sound(turn):
     return b"".join(room(each) if isinstance(each, int) else trimmed(recording(each)) for each in TURNS[turn])
 
 
+class Server(NamedTuple):
+    """A server under test: a source tree, or None for the one that runs this program, and whether it begins answers early."""
+
+    name: str
+    port: int
+    notes: Path
+
+
 class Timing(NamedTuple):
-    """Seconds from the end of the turn to its transcript and to the first of the answer, and to that from the end of its last word."""
+    """
+    Seconds from the end of a turn.
+
+    Attributes:
+        word_s: to the first of the answer, from the end of the last word.
+        stages: to each of `STAGES`; empty if the answer is text.
+        gaps_s: pauses in the playback of the answer.
+    """
 
     transcript_s: float
     first_s: float
     word_s: float
+    stages: list[float]
+    gaps_s: list[float]
 
 
 # Turns
 
 
-async def answered(talker, said, modality):
-    """Say it, and hear the answer out."""
+async def answered(talker, server, said, modality):
+    """Say it, and hear the answer out; None if there was nothing to answer."""
     begun = time.perf_counter()
     talker.say(said)
     await asyncio.sleep(len(said) / 2 / RATE_HZ)
@@ -79,22 +107,58 @@ async def answered(talker, said, modality):
         return (stopped, done) if done and is_last else None
 
     (stopped_at, stopped), (_, done) = await talker.until(over)
-    assert done["response"]["status"] in ("completed", "incomplete"), done
+    response = done["response"]
+    assert response["status"] in ("completed", "incomplete"), done
     kind = "audio.delta" if modality == "audio" else "text.delta"
     transcript = await talker.until(lambda: talker.first("transcription.completed", since=stopped_at))
     first = talker.first(kind, since=stopped_at)
-    if first is None:  # it had nothing to say, as where nothing was heard
+    if first is None:
         return None
     word_at = talker.sent_ms(stopped["audio_end_ms"] - SILENCE_MS)
-    return Timing(transcript[0] - stopped_at, first[0] - stopped_at, first[0] - word_at)
+    stages = [at - stopped_at for at in stages_of(server, response["id"])] if modality == "audio" else []
+    gaps = gaps_of(talker, response["id"], stopped_at) if modality == "audio" else []
+    return Timing(transcript[0] - stopped_at, first[0] - stopped_at, first[0] - word_at, stages, gaps)
 
 
-async def conversation(port, model, modality, turns):
-    async with talking(port, model, BRIEFLY, modality) as talker:
+def stages_of(server, response_id):
+    """When the server reached each stage of an answer; nothing if one can't be told."""
+    notes = [json.loads(line) for line in server.notes.read_text().splitlines()]
+    asked = [note for note in notes if note["stage"] == "asked" and re.fullmatch(rf"{re.escape(response_id)}(\.\d+)?", note["id"])]
+    if not asked:
+        return []
+    asked = asked[-1]  # those before were thrown away
+    transcripts = [note for note in notes if note["stage"] == "transcript" and note["at"] <= asked["at"]]
+    text = first_note(notes, "text", asked["at"], id=asked["id"])
+    clause = text and first_note(notes, "clause", text["at"])
+    sound = clause and first_note(notes, "sound", clause["at"])
+    if not transcripts or not sound:
+        return []
+    return [transcripts[-1]["began_at"], transcripts[-1]["at"], asked["at"], text["at"], clause["at"], sound["at"]]
+
+
+def first_note(notes, stage, since, **fields):
+    """The first note of a stage since then."""
+    found = (note for note in notes if note["stage"] == stage and note["at"] >= since)
+    return next((note for note in found if all(note[name] == value for name, value in fields.items())), None)
+
+
+def gaps_of(talker, response_id, since):
+    """How long playback stood still each time that it had reached the end of what had come."""
+    gaps, ends_at = [], None
+    for at, event in talker.heard:
+        if at >= since and event["type"].endswith("audio.delta") and event["response_id"] == response_id:
+            if ends_at is not None and at > ends_at:
+                gaps.append(at - ends_at)
+            ends_at = max(at, ends_at or at) + event["delta"] * 3 / 4 / BYTES_PER_S
+    return gaps
+
+
+async def conversation(server, model, modality, turns):
+    async with talking(server.port, model, BRIEFLY, modality) as talker:
         await asyncio.sleep(0.3)
         timings = []
         for turn in turns:
-            timings.append(await answered(talker, sound(turn), modality))
+            timings.append(await answered(talker, server, sound(turn), modality))
             await asyncio.sleep(0.5)
         return [timing for timing in timings if timing is not None]
 
@@ -150,24 +214,42 @@ def shown(values):
     return f"{middle(values) * 1000:>5.0f} / {part(values, 0.9) * 1000:<5.0f}"
 
 
-async def latency(servers, models, turns):
-    """The middle of the times to the first sound, by model and whether there is speculation."""
+async def latency(servers, models, turns, load):
+    """The median times to the first audio, by model and server."""
     heads = "".join(f" {name:>14}" for name in ("transcript", "first text", "first audio", "from last word"))
-    print(f"{'model':>28} {'speculation':>11} {'turns':>5}{heads}  ms, p50 / p90")
-    middles = {}
+    print(f"\n{load}: ms, p50 / p90\n{'model':>28} {'server':>14} {'turns':>5}{heads}")
+    middles, spoken = {}, {}
     for model in models:
         timings = defaultdict(list)
-        for number, (is_ahead, port) in itertools.product(range(-(-turns // len(TURNS))), servers.items()):
-            timings[is_ahead, "audio"] += await conversation(port, model, "audio", TURNS)
+        before = {server.name: await asyncio.to_thread(speculations, server.port) for server in servers}
+        for number, server in itertools.product(range(-(-turns // len(TURNS))), servers):
+            timings[server.name, "audio"] += await conversation(server, model, "audio", TURNS)
             if number % 2 == 0:
-                timings[is_ahead, "text"] += await conversation(port, model, "text", TURNS)
-        for is_ahead in servers:
-            aloud, written = timings[is_ahead, "audio"], timings[is_ahead, "text"]
+                timings[server.name, "text"] += await conversation(server, model, "text", TURNS)
+        for server in servers:
+            aloud, written = timings[server.name, "audio"], timings[server.name, "text"]
             columns = [[each.transcript_s for each in aloud], [each.first_s for each in written], [each.first_s for each in aloud]]
             told = " ".join(f"{shown(column):>14}" for column in [*columns, [each.word_s for each in aloud]])
-            print(f"{model:>28} {'yes' if is_ahead else 'no':>11} {len(aloud):>5} {told}", flush=True)
-            middles[model, is_ahead] = middle(columns[-1])
+            print(f"{model:>28} {server.name:>14} {len(aloud):>5} {told}", flush=True)
+            middles[model, server.name] = middle(columns[-1])
+            counts = await asyncio.to_thread(speculations, server.port)
+            counts.subtract(before[server.name])
+            spoken[model, server.name] = aloud, counts
+    show_stages(spoken)
     return middles
+
+
+def show_stages(spoken):
+    """Where the time of spoken answers goes, how many were thrown away, and how many had gaps."""
+    heads = "".join(f" {name:>12}" for name in STAGES)
+    print(f"{'model':>28} {'server':>14}{heads} {'begun':>6} {'thrown away':>12} {'with gaps':>10} {'worst gap':>10}")
+    for (model, name), (timings, counts) in spoken.items():
+        stages = list(zip(*(each.stages for each in timings if each.stages), strict=True))
+        told = "".join(f" {middle(column) * 1000:>12.0f}" for column in stages) or f" {'-':>12}" * len(STAGES)
+        thrown = f"{counts['dropped'] / counts['begun']:.0%}" if counts["begun"] else "-"
+        gaps = [max(each.gaps_s, default=0.0) for each in timings]
+        late = sum(gap > MIN_GAP_S for gap in gaps)
+        print(f"{model:>28} {name:>14}{told} {counts['begun']:>6} {thrown:>12} {late:>10} {max(gaps) * 1000:>10.0f}", flush=True)
 
 
 async def silencing(port, count):
@@ -184,14 +266,29 @@ async def silencing(port, count):
     return part(columns["from speech_started to the last sound"], 0.99)
 
 
+@contextlib.contextmanager
+def busy(load):
+    """A process that keeps one core busy, if the load says so."""
+    if load != "busy":
+        yield
+        return
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
 async def measure(servers, args):
-    others = Others()
-    middles = await latency(servers, args.model, args.turns)
-    counts = await asyncio.to_thread(speculations, servers[True])
-    thrown = counts["dropped"] / counts["begun"] if counts["begun"] else 0.0
-    print(f"answers begun before the end of a turn: {counts['begun']}; thrown away: {thrown:.0%}")
-    worst = await silencing(servers[True], args.interruptions) if args.interruptions else 0.0
-    print(f"other processes took {others.cores():.1f} of {os.cpu_count()} cores meanwhile")
+    middles, worst = {}, 0.0
+    for load in args.load:
+        others = Others()
+        with busy(load):
+            found = await latency(servers, args.model, args.turns, load)
+            print(f"other processes took {others.cores():.1f} of {os.cpu_count()} cores meanwhile")
+        middles |= {(load, *key): value for key, value in found.items()}
+    if args.interruptions:
+        worst = await silencing(servers[0].port, args.interruptions)
     return middles, worst
 
 
@@ -200,6 +297,8 @@ def arguments():
     parser.add_argument("--model", nargs="+", default=list(EMBEDDED))
     parser.add_argument("--turns", type=int, default=24)
     parser.add_argument("--interruptions", type=int, default=50)
+    parser.add_argument("--load", nargs="+", choices=("quiet", "busy"), default=["quiet", "busy"])
+    parser.add_argument("--against", type=Path, metavar="TREE", help="compare with the source tree in this folder")
     return parser.parse_args()
 
 
@@ -207,18 +306,24 @@ def main():
     args = arguments()
     models = [{"name": name, "engine": "local"} for name in args.model]
     models.append({"name": TALKATIVE, "engine": "chat", "base_url": f"http://127.0.0.1:{UPSTREAM_PORT}/v1"})
+    variants = {"this": (True, None), "no speculation": (False, None)}
+    if args.against:
+        variants = {"this": (True, None), "against": (True, args.against.resolve())}
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as running:
         running.enter_context(upstream())
-        servers = {}
-        for is_ahead in (True, False):
-            _, port = running.enter_context(speaking_server(Path(folder) / str(is_ahead), models, is_ahead))
-            servers[is_ahead] = port
+        servers = []
+        for name, (speculation, tree) in variants.items():
+            notes = Path(folder) / f"{name}.notes"
+            server = speaking_server(Path(folder) / name, models, speculation, (str(STAGED_SERVER), str(notes)), tree)
+            _, port = running.enter_context(server)
+            servers.append(Server(name, port, notes))
         middles, worst = uvloop.run(measure(servers, args))
-    ahead = middles[args.model[0], True]
-    waiting = middles[args.model[0], False]
-    print(f"first audio p50: {ahead:.2f} s (hold {AUDIO_HOLD_S}, aim {AUDIO_AIM_S}), {ahead / waiting:.2f} of that without speculation")
-    print(f"quiet p99: {worst * 1000:.1f} ms (hold {QUIET_HOLD_S * 1000:.0f}, aim {QUIET_AIM_S * 1000:.0f})")
-    return ahead > AUDIO_HOLD_S or worst > QUIET_HOLD_S
+    first, second = servers
+    for load in args.load:
+        ours, other = middles[load, args.model[0], first.name], middles[load, args.model[0], second.name]
+        print(f"{load}: first audio p50 {ours:.2f} s (hold {AUDIO_HOLD_S}, aim {AUDIO_AIM_S}), {ours / other:.2f} of '{second.name}'")
+    print(f"quiet after an interruption, p99: {worst * 1000:.1f} ms (hold {QUIET_HOLD_S * 1000:.0f}, aim {QUIET_AIM_S * 1000:.0f})")
+    return middles[args.load[0], args.model[0], first.name] > AUDIO_HOLD_S or worst > QUIET_HOLD_S
 
 
 if __name__ == "__main__":

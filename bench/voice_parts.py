@@ -1,8 +1,8 @@
 """
-How soon each voice is heard, and how much faster than its sound it speaks: `python bench/voice_parts.py [FOLDER OF MODELS]`.
+How soon is each voice heard, and how much faster than its audio does it speak? `python bench/voice_parts.py [FOLDER OF MODELS]`.
 
-The first sound is what counts in a conversation, and it is the whole of a first clause, as no voice streams within one. Each figure is the
-best of some tries; processor time is that of the voice's process, by second of sound.
+The first audio is what counts in a conversation. Piper sends it in pieces, Kokoro a whole clause at once. Each figure is the best of five
+tries; CPU time is that of the voice's process, per second of audio.
 """
 
 import sys
@@ -28,7 +28,7 @@ TEXTS = {
 
 async def once(mouth, text):
     began, first, size = time.perf_counter(), None, 0
-    async for piece in mouth.say(text):
+    async for piece in mouth.synthesize(text):
         first = first or time.perf_counter() - began
         size += len(piece.pcm)
     return first, time.perf_counter() - began, size / 2 / mouth.rate_hz
@@ -54,7 +54,7 @@ async def measured(name, mouth):
 
 
 async def main(folder):
-    print("| voice | says | sound | first heard after | real-time factor | CPU a second of sound |\n| - | - | - | - | - | - |")
+    print("| voice | text | audio | first audio after | real-time factor | CPU per second of audio |\n| - | - | - | - | - | - |")
     makers = {
         "Piper": lambda: piper_synthesizer(sorted(folder.glob("piper-*"))),
         "Kokoro": lambda: kokoro_synthesizer(folder / "kokoro-82m-int8"),

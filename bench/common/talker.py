@@ -29,16 +29,23 @@ PATIENCE_S = 120
 
 
 @contextlib.contextmanager
-def speaking_server(folder, models, speculation=True):
-    """A server of those models, given by their tables in the configuration, with ears and a voice; its process and its port."""
+def speaking_server(folder, models, speculation=True, program=("-m", "antiphon"), tree=None):
+    """
+    A server of those models, given by their tables in the configuration, that listens and speaks; its process and its port.
+
+    Args:
+        program: what Python runs as the server.
+        tree: the source tree to run; None for the one that is installed.
+    """
     folder.mkdir(exist_ok=True)
     port = free_port()
     (folder / "antiphon.toml").write_text(
         f'[server]\n[store]\nurl = "memory"\n[logging]\nlevel = "warning"\n[speech]\nspeculation = {str(speculation).lower()}\n'
         + "".join("[[models]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in model.items()) for model in models)
     )
-    command = [sys.executable, "-m", "antiphon", "serve", "--port", str(port)]
-    with running(command, port, "/readyz", cwd=folder, env=os.environ | {"ANTIPHON_HOME": str(folder)}) as pid:
+    command = [sys.executable, *program, "serve", "--port", str(port)]
+    path = {"PYTHONPATH": str(tree / "src")} if tree is not None else {}
+    with running(command, port, "/readyz", cwd=folder, env=os.environ | {"ANTIPHON_HOME": str(folder)} | path) as pid:
         yield pid, port
 
 

@@ -129,11 +129,27 @@ class AudioChunk(Struct, frozen=True):
 
     Attributes:
         pcm: s16le mono at the synthesizer's rate.
-        text: the words spoken in it, with the white space after them; all chunks together give the whole text.
+        text: the words that begin in it, with the white space after them; all chunks together give the whole text.
     """
 
     pcm: bytes
     text: str
+
+
+class SentenceContext(Struct, frozen=True):
+    """
+    What stands around a part of a sentence, so that its melody fits.
+
+    Attributes:
+        before: the words spoken before it; a few are enough.
+        continues: whether the sentence goes on after it.
+    """
+
+    before: str = ""
+    continues: bool = False
+
+
+WHOLE_SENTENCE = SentenceContext()
 
 
 class Synthesizer(Protocol):
@@ -143,10 +159,12 @@ class Synthesizer(Protocol):
     Attributes:
         voices: the names of its voices, the default first.
         rate_hz: of its audio.
+        joins_parts: whether the parts of a sentence, spoken one by one in their context, sound like the sentence.
     """
 
     voices: tuple[str, ...]
     rate_hz: int
+    joins_parts: bool
 
     async def start(self) -> None:
         """
@@ -159,10 +177,15 @@ class Synthesizer(Protocol):
     async def stop(self) -> None:
         """Release everything; idempotent."""
 
-    def synthesize(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncGenerator[AudioChunk]:
+    def synthesize(
+        self, text: str, voice: str | None = None, speed: float = 1.0, context: SentenceContext = WHOLE_SENTENCE
+    ) -> AsyncGenerator[AudioChunk]:
         """
-        Speak a clause or a sentence, in chunks of about a word if the times of words are known; closing the iterator
-        stops the work.
+        Speak a clause or a sentence, in chunks of at most about a word if the times of words are known; closing the
+        iterator stops the work.
+
+        Args:
+            context: a voice that doesn't join parts ignores it.
 
         Raises:
             ApiError: it failed; a `ClientError` for an unknown voice names those it has.

@@ -17,7 +17,7 @@ from antiphon.engine_api.options import TurnDetection
 from antiphon.engines.cascade.history import UNKNOWN_SPEECH_TEXT
 from antiphon.engines.cascade.output import MAX_SPECULATIVE_AUDIO_MS
 from antiphon.errors import ServerError
-from support.engines.cascades import LISTEN, UNREAD, VOICE, Puppet, quiet, said, talked, text, used
+from support.engines.cascades import LISTEN, UNREAD, VOICE, Puppet, Synthesizer, quiet, said, talked, text, used
 from support.engines.hearings import engine
 
 PAUSE = quiet(320)
@@ -180,6 +180,23 @@ def test_no_more_than_some_seconds_are_spoken_before_they_are_asked_for():
 
     puppet = Puppet()
     talked(scenario, puppet, UNREAD)
+
+
+def test_what_is_spoken_before_it_is_asked_for_is_ahead_until_then():
+    async def scenario(session):
+        await session.hear(said("one"), PAUSE)
+        puppet.say(text("One two three four five six seven eight. And the"))
+        await session.settle()
+        puppet.say(text(" capital of France is"))
+        await session.settle()
+        assert mouth.said == ["One two three four five six seven eight. "]
+        await session.hear(END)
+        puppet.say(text(" Paris."), events.ResponseEnded)
+        await session.settle()
+        assert mouth.said[1:] == ["And the capital of France is Paris."]
+
+    puppet, mouth = Puppet(), Synthesizer(joins_parts=True)
+    talked(scenario, puppet, UNREAD, synthesizer=mouth)
 
 
 def test_what_broke_before_it_was_asked_for_is_tried_again():

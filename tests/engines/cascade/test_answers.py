@@ -9,6 +9,7 @@ from antiphon.engine_api.engine import EngineOverrun
 from antiphon.engines.cascade.history import UNKNOWN_SPEECH_TEXT
 from antiphon.engines.cascade.output import MAX_QUEUED_ITEMS
 from antiphon.errors import ServerError
+from antiphon.speech.base import SentenceContext
 from support.engines.cascades import LISTEN, RATE_HZ, UNREAD, VOICE, Ear, Puppet, Synthesizer, quiet, said, talked, text, used
 from support.engines.hearings import engine
 
@@ -123,6 +124,77 @@ def test_a_clause_is_said_as_soon_as_it_is_written():
     puppet = Puppet()
     session = talked(scenario, puppet)
     assert session.ends() == [events.ResponseEnded("resp_1")]
+
+
+def test_the_first_words_are_said_at_once_and_what_follows_continues_their_sentence():
+    async def scenario(session):
+        session.send(asked(user("Hi")))
+        await session.settle()
+        for token in ("The", " capital", " of"):
+            puppet.say(text(token))
+            await session.settle()
+        assert session.spoken_text() == "The capital "
+        puppet.say(text(" France is Paris. Yes"), events.ResponseEnded)
+        await session.settle()
+        assert mouth.said == ["The capital ", "of France is Paris. ", "Yes"]
+        assert mouth.contexts == [SentenceContext("", True), SentenceContext("The capital", False), SentenceContext()]
+
+    puppet, mouth = Puppet(), Synthesizer(joins_parts=True)
+    talked(scenario, puppet, synthesizer=mouth)
+
+
+def test_a_voice_whose_parts_are_heard_as_such_says_phrases():
+    async def scenario(session):
+        session.send(asked(user("Hi")))
+        await session.settle()
+        puppet.say(text("The capital of"))
+        await session.settle()
+        assert session.synthesizer.said == []
+        puppet.say(text(" France is in"))
+        await session.settle()
+        assert session.synthesizer.said == ["The capital of France "]
+        puppet.say(text(" Paris."))
+        await session.settle()
+
+    puppet = Puppet()
+    talked(scenario, puppet)
+
+
+def test_with_enough_speech_ahead_a_sentence_is_waited_for():
+    async def scenario(session):
+        session.send(asked(user("Hi")))
+        await session.settle()
+        puppet.say(text("One two three four five six seven eight nine ten. And the capital of France is"))
+        await session.settle()
+        assert mouth.said == ["One two three four five six seven eight nine ten. "]
+        # It says a word in a tenth of a second, so all of these are heard soon.
+        await session.until(lambda: len(mouth.said) > 1)
+        assert mouth.said[1] == "And the capital "
+        puppet.say(text(" Paris."), events.ResponseEnded)
+        await session.settle()
+
+    puppet, mouth = Puppet(), Synthesizer(joins_parts=True)
+    session = talked(scenario, puppet, synthesizer=mouth)
+    assert session.spoken_text().split()[-3:] == ["France", "is", "Paris."]
+
+
+def test_nothing_is_cut_while_something_waits_to_be_said():
+    async def scenario(session):
+        session.send(asked(user("Hi")))
+        await session.settle()
+        session.told.conversation.pause()
+        puppet.say(text("Yes. The"))
+        await session.settle()
+        puppet.say(text(" capital of France is"))
+        await session.settle()
+        assert mouth.said == ["Yes. "]
+        puppet.say(text(" Paris. "), events.ResponseEnded)
+        session.told.conversation.resume()
+        await session.settle()
+        assert mouth.said == ["Yes. ", "The capital of France is Paris. "]
+
+    puppet, mouth = Puppet(), Synthesizer(joins_parts=True)
+    talked(scenario, puppet, synthesizer=mouth)
 
 
 def test_calls_stand_behind_what_is_said_before_them_and_an_answer_may_be_nothing_else():

@@ -48,7 +48,7 @@ class Model:
 
     # As one that speaks
 
-    async def synthesize(self, text, voice=None, speed=1.0):
+    async def synthesize(self, text, voice=None, speed=1.0, context=None):
         self.ran.append("synthesizer")
         yield AudioChunk(b"", text)
 

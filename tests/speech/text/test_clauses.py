@@ -5,7 +5,7 @@ import time
 import pytest
 from hypothesis import given, strategies as st
 
-from antiphon.speech.text.clauses import MAX_SENTENCE_CHARS, MIN_FIRST_CLAUSE_CHARS, ClauseSplitter, split_sentences
+from antiphon.speech.text.clauses import MAX_SENTENCE_CHARS, MIN_FIRST_CLAUSE_CHARS, ClauseSplitter, ends_sentence, split_sentences
 
 
 def cut(text, size=1):
@@ -59,7 +59,7 @@ def test_a_word_that_is_too_long_is_cut_at_last():
 def test_no_text_takes_the_square_of_its_length_to_cut(unit, size, is_late):
     """ReDoS: rows of dots, as in a table of contents, came to seconds for a few hundred."""
     text = (unit * 4_000)[:4_000]
-    clauses = ClauseSplitter()
+    clauses = ClauseSplitter(joins_parts=True)
     begun_s = time.process_time()
     pieces = [piece for at in range(0, len(text), size) for piece in clauses.feed(text[at : at + size], is_late=is_late)] + clauses.flush()
     assert time.process_time() - begun_s < 2, "0.5 ms a character; it is some 0.05"
@@ -75,13 +75,47 @@ def test_who_is_late_begins_with_the_phrases_that_are_there():
     clauses = ClauseSplitter()
     assert clauses.feed("Mr. Dashwood had time to ") == []
     assert clauses.feed("contemplate", is_late=True) == ["Mr. Dashwood had time "]
-    assert clauses.feed(" his duties and the means that he had", is_late=True) == [], "only the first is cut like that"
-    assert clauses.flush() == ["to contemplate his duties and the means that he had"]
+    assert clauses.feed(" his duties and the means that", is_late=True) == ["to contemplate his duties "]
+    assert clauses.feed(" he had") == [], "nobody waits"
+    assert clauses.flush() == ["and the means that he had"]
 
 
 @pytest.mark.parametrize("text", ["A deck to", "Yes and no and ", "See [the page of the house", "Straightforwardly"])
 def test_who_is_late_does_not_begin_with_less_than_a_phrase(text):
     assert ClauseSplitter().feed(text, is_late=True) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "clause"),
+    [
+        ("The capital of", "The capital "),
+        ("The capital of France is the", "The capital of France "),
+        ("I think y", "I think "),
+        ("Surely, it", "Surely, "),
+        ("It's raining cats", "It's raining "),
+        ("My cat sat here qu", "My cat sat here "),
+    ],
+)
+def test_a_voice_that_joins_parts_begins_with_two_words_or_a_phrase(text, clause):
+    clauses = ClauseSplitter(joins_parts=True)
+    assert [piece for character in text for piece in clauses.feed(character, is_late=False)] == []
+    assert clauses.feed("", is_late=True) == [clause]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Straightforwardly", "Straightforwardly ", "Of the ", "I am a ci", "It is the ci", "Or to 20 mi", "See [the page of", "Go out "],
+)
+def test_nobody_pauses_behind_a_word_that_is_bound_to_the_next(text):
+    assert ClauseSplitter(joins_parts=True).feed(text, is_late=True) == []
+
+
+@pytest.mark.parametrize(
+    ("clause", "ends"),
+    [("Yes. ", True), ("(Yes.) ", True), ("Title\n", True), ("好。", True), ("Yes, ", False), ("Of France ", False), ("Why?” ", True)],
+)
+def test_a_clause_tells_whether_its_sentence_goes_on(clause, ends):
+    assert ends_sentence(clause) == ends
 
 
 TEXT = st.text(alphabet=st.sampled_from("ab A1.,;:!?—…\"')([]`\n 。，"), max_size=400)
@@ -109,8 +143,8 @@ def test_the_first_clause_is_not_too_short():
     assert len(cut("No, no, no, no, not at all.")[0].strip()) >= MIN_FIRST_CLAUSE_CHARS
 
 
-@given(st.text(alphabet=st.sampled_from("ab to and of [`. "), max_size=200), st.integers(1, 50))
-def test_the_pieces_joined_are_the_text_also_for_who_is_late(text, size):
-    clauses = ClauseSplitter()
+@given(st.text(alphabet=st.sampled_from("ab to and of [`. "), max_size=200), st.integers(1, 50), st.booleans())
+def test_the_pieces_joined_are_the_text_also_for_who_is_late(text, size, joins_parts):
+    clauses = ClauseSplitter(joins_parts=joins_parts)
     pieces = [piece for at in range(0, len(text), size) for piece in clauses.feed(text[at : at + size], is_late=True)]
     assert "".join(pieces + clauses.flush()) == text

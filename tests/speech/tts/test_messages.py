@@ -3,13 +3,14 @@
 from hypothesis import given, strategies as st
 
 from antiphon.framing import FrameDecoder, pack_frame
-from antiphon.speech.tts.messages import SynthesisDone, SynthesisFailed, TimedWord, VoiceReady, event_decoder
+from antiphon.speech.tts.messages import SynthesisDone, SynthesisFailed, SynthesizedAudio, TimedWord, VoiceReady, event_decoder
 
 MESSAGES = st.lists(
     st.one_of(
         st.just(VoiceReady()),
         st.builds(SynthesisFailed, st.integers(0, 99), st.text()),
-        st.builds(SynthesisDone, st.integers(0, 99), st.binary(), st.just((TimedWord("a ", 3),))),
+        st.builds(SynthesisDone, st.integers(0, 99)),
+        st.builds(SynthesizedAudio, st.integers(0, 99), st.binary(), st.just((TimedWord("a ", 3),))),
     )
 )
 

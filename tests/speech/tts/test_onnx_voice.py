@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
 
 from antiphon.speech.tts.onnx_voice import MAX_GAIN, encode_speech, normalization_gain
 
 
 def made(text, sound, phonemes, samples, **more):
-    pcm, words = encode_speech(text, sound, phonemes, samples, **({"gain": 1.0, "rates_hz": (16_000, 16_000), "speed": 1.0} | more))
+    options = {"size": sound.size, "gain": 1.0, "rates_hz": (16_000, 16_000), "speed": 1.0} | more
+    ((pcm, words),) = encode_speech(text, [sound], phonemes, samples, **options)
     return pcm, list(words)
 
 
@@ -36,6 +38,28 @@ def test_words_share_sound_whose_phonemes_tell_nothing():
 
 def test_text_of_which_nothing_sounds_has_its_words_all_the_same():
     assert made("...", np.zeros(0, np.float32), "", None)[1] == [("...", 16 * 240)]
+
+
+@given(st.lists(st.integers(1, 700), min_size=1, max_size=6), st.sampled_from([16_000, 22_050]), st.booleans())
+def test_sound_in_pieces_has_the_samples_and_words_of_the_whole(sizes, output_hz, continues):
+    text, options = "Say it now.", {"rates_hz": (16_000, output_hz), "continues": continues}
+    sound = np.sin(np.arange(sum(sizes)) ** 1.1).astype(np.float32) / 2
+    samples = [len(sound) // 3, 0, len(sound) // 4, 0, len(sound) - len(sound) // 3 - len(sound) // 4]
+    pcm, words = made(text, sound, "a b c", samples, **options)
+    options |= {"size": sound.size, "gain": 1.0, "speed": 1.0}
+    pieces = [*encode_speech(text, np.split(sound, np.cumsum(sizes)[:-1]), "a b c", samples, **options)]
+    joined, whole = (np.frombuffer(each, "<i2").astype(int) for each in (b"".join(piece for piece, _ in pieces), pcm))
+    assert joined.shape == whole.shape
+    assert np.abs(joined - whole).max() <= 2, "the resampler adds noise of one step"
+    assert [len(piece) // 2 for piece, _ in pieces] == [sum(count for _, count in timed) for _, timed in pieces]
+    counts = {}
+    for word, count in (each for _, timed in pieces for each in timed):
+        counts[word or [*counts][-1]] = counts.get(word or [*counts][-1], 0) + count
+    assert [*counts.items()] == words
+
+
+def test_a_part_of_a_sentence_has_no_pause_behind_it():
+    assert made("Say, ", np.full(90, 0.5, np.float32), "ab,", [30, 30, 30], continues=True)[1] == [("Say, ", 90)]
 
 
 @pytest.mark.parametrize(

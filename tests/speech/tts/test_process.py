@@ -43,7 +43,7 @@ def test_a_voice_is_known_by_its_name_or_an_alias_and_others_are_refused_by_name
     run(scenario())
 
 
-@pytest.mark.parametrize(("text", "reason"), [("boom", "no such word"), ("drone", "can be sent to another process")])
+@pytest.mark.parametrize(("text", "reason"), [("boom", "no such word"), ("drone", "can be sent to another process"), ("hum", "too long")])
 def test_what_can_not_be_said_costs_nobody_else_their_voice(tmp_path, text, reason):
     async def scenario():
         async with started(tone_synthesizer(tmp_path)) as mouth:
@@ -103,6 +103,48 @@ def test_closing_the_iterator_stops_the_work(tmp_path):
                 await until((tmp_path / "waiting").exists)
             await until((tmp_path / "stopped").exists)
             assert len(await collect_audio(mouth, "One two.")) == 2
+
+    run(scenario())
+
+
+def test_a_piece_is_heard_while_the_next_is_made_which_closing_stops(tmp_path):
+    async def scenario():
+        async with started(tone_synthesizer(tmp_path)) as mouth:
+            async with aclosing(mouth.synthesize("Speak slowly wait here.")) as speaking:
+                assert [(await anext(speaking)).text for _ in range(2)] == ["Speak ", "slowly "]
+                await until((tmp_path / "waiting").exists)
+            await until((tmp_path / "stopped").exists)
+            assert len(await collect_audio(mouth, "One two.")) == 2
+
+    run(scenario())
+
+
+def test_a_process_killed_between_two_pieces_fails_what_was_being_said(tmp_path):
+    async def scenario():
+        async with started(tone_synthesizer(tmp_path)) as mouth:
+            async with aclosing(mouth.synthesize("Slowly slowly wait here.")) as speaking:
+                assert (await anext(speaking)).text == "Slowly "
+                os.kill(mouth.process.pid, signal.SIGKILL)
+                with pytest.raises(ApiError, match="broke off"):
+                    async for _ in speaking:
+                        pass
+            assert len(await collect_audio(mouth, "One two.")) == 2
+
+    run(scenario())
+
+
+def test_first_words_are_said_between_the_pieces_of_others(tmp_path):
+    async def scenario():
+        async with started(tone_synthesizer(tmp_path)) as mouth, asyncio.TaskGroup() as tasks:
+            holding = tasks.create_task(collect_audio(mouth, "wait here."))
+            await until((tmp_path / "waiting").exists)
+            for text in ("A1 slowly A2. A3.", "B1. B2.", "C1 slowly C2."):
+                tasks.create_task(collect_audio(mouth, text))
+            await asyncio.sleep(0)  # all of them have asked
+            holding.cancel()
+        said = (tmp_path / "said").read_text().split()
+        assert said[:3] == ["A1", "B1.", "C1"]
+        assert [word for word in said if word[0] in "As"][:4] == ["A1", "slowly", "A2.", "A3."]
 
     run(scenario())
 

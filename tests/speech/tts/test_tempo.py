@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
 
-from antiphon.speech.tts.tempo import change_tempo
+from antiphon.speech.tts.tempo import change_tempo, change_tempo_of_pieces, size_at_tempo
 
 RATE_HZ = 22_050
 TONE = np.sin(2 * np.pi * 200 * np.arange(RATE_HZ) / RATE_HZ).astype(np.float32)
@@ -46,3 +47,12 @@ def test_any_length_will_do(size):
 
 def test_what_nobody_would_hear_is_left():
     assert change_tempo(TONE, 1, RATE_HZ) is TONE
+
+
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=6), st.sampled_from([0.25, 0.8, 1.0, 1.005, 1.5, 4.0]))
+def test_pieces_joined_are_what_the_whole_becomes(sizes, tempo):
+    sound = np.sin(np.arange(sum(sizes)) ** 1.2).astype(np.float32)
+    pieces = [*change_tempo_of_pieces(np.split(sound, np.cumsum(sizes)[:-1]), sound.size, tempo, 22_050)]
+    joined = np.concatenate([sound[:0], *pieces])
+    assert np.array_equal(joined, change_tempo(sound, tempo, 22_050))
+    assert joined.size == size_at_tempo(sound.size, tempo)

@@ -12,6 +12,7 @@ import pytest
 
 from antiphon.audio import peak
 from antiphon.errors import ApiError, ServerError
+from antiphon.speech.base import WHOLE_SENTENCE, SentenceContext
 from antiphon.speech.tts.voices import kokoro_synthesizer, piper_synthesizer
 from support.speech.running import run, started
 from support.speech.synthesizers import collect_audio
@@ -110,8 +111,12 @@ def test_words_are_heard_one_after_the_other_and_together_are_the_text():
         async with started(piper_synthesizer([PIPER_FOLDER])) as mouth:
             pieces = await collect_audio(mouth, "One of the best, in my opinion. And it was!")
             assert "".join(piece.text for piece in pieces) == "One of the best, in my opinion. And it was!"
-            assert [piece.text for piece in pieces][:4] == ["One ", "of ", "the ", "best, "]
-            lengths_s = [len(piece.pcm) / 2 / mouth.rate_hz for piece in pieces]
+            assert [piece.text for piece in pieces if piece.text][:4] == ["One ", "of ", "the ", "best, "]
+            lengths_s = [0.0]
+            for piece in pieces:  # one without text goes on with the word before
+                lengths_s += [0.0] * bool(piece.text)
+                lengths_s[-1] += len(piece.pcm) / 2 / mouth.rate_hz
+            assert lengths_s.pop(0) == 0
             assert all(0.03 < length < 2 for length in lengths_s)
             assert 2 < sum(lengths_s) < 8
             assert 8_000 < peak(b"".join(piece.pcm for piece in pieces)) <= 32_767
@@ -131,6 +136,25 @@ def test_it_is_as_fast_as_is_asked_and_text_without_words_is_a_pause():
             assert [lengths[1] / lengths[speed] / speed for speed in lengths] == pytest.approx([1] * 4, rel=0.15)
             assert peak(b"".join(piece.pcm for piece in await collect_audio(mouth, "..."))) == 0
             assert "".join(piece.text for piece in await collect_audio(mouth, "One\0two.")) == "One\0two."
+
+    run(scenario())
+
+
+@needs_piper
+def test_parts_of_a_sentence_are_its_words_without_those_around_them():
+    async def scenario():
+        async with started(piper_synthesizer([PIPER_FOLDER])) as mouth:
+            lengths = {}
+            for text, context in (
+                ("The capital ", SentenceContext("", continues=True)),
+                ("of France is Paris.", SentenceContext("The capital", continues=False)),
+                ("The capital of France is Paris.", WHOLE_SENTENCE),
+            ):
+                pieces = [piece async for piece in mouth.synthesize(text, None, 1.0, context)]
+                assert "".join(piece.text for piece in pieces) == text
+                lengths[text] = sum(len(piece.pcm) for piece in pieces)
+            *parts, whole = lengths.values()
+            assert sum(parts) / whole == pytest.approx(1, rel=0.2), "each alone has silence and a fall at its end"
 
     run(scenario())
 

@@ -16,7 +16,7 @@ from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import ConversationSettings, Transcription, TurnDetection, Voice
 from antiphon.engines.cascade.engine import Cascade
 from antiphon.engines.cascade.parts import SpeechStack
-from antiphon.speech.base import AudioChunk, TimedText, Transcript
+from antiphon.speech.base import WHOLE_SENTENCE, AudioChunk, TimedText, Transcript
 from support.engines.hearings import Told
 
 RATE_HZ = 16_000
@@ -100,6 +100,7 @@ class Synthesizer:
 
     Attributes:
         said: what it was given.
+        contexts: in which context.
         told: how many words of it were taken.
         fault: raised at the word that is in it.
         is_held: whether it waits before each word until it is stopped.
@@ -108,8 +109,10 @@ class Synthesizer:
     voices = ("low", "high")
     rate_hz = RATE_HZ
 
-    def __init__(self):
+    def __init__(self, joins_parts=False):
+        self.joins_parts = joins_parts
         self.said = []
+        self.contexts = []
         self.told = 0
         self.fault = None
         self.is_held = False
@@ -121,8 +124,9 @@ class Synthesizer:
     async def stop(self):
         pass
 
-    async def synthesize(self, text, voice=None, speed=1.0):
+    async def synthesize(self, text, voice=None, speed=1.0, context=WHOLE_SENTENCE):
         self.said.append(text)
+        self.contexts.append(context)
         for word in text.split():
             if self.fault is not None and self.fault[0] in word:
                 raise self.fault[1]

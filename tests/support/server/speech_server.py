@@ -10,7 +10,7 @@ from antiphon.engines.cascade.parts import SpeechStack
 from antiphon.errors import ServerError, invalid_value
 from antiphon.runtime.speech.service import SpeechService
 from antiphon.server.app import build
-from antiphon.speech.base import INPUT_RATE_HZ, AudioChunk, TimedText, Transcript, check_options
+from antiphon.speech.base import INPUT_RATE_HZ, WHOLE_SENTENCE, AudioChunk, TimedText, Transcript, check_options
 from support.server.scripted_server import SCRIPT, configured
 from support.server.threaded_server import serving
 
@@ -71,6 +71,7 @@ class ToneSynthesizer:
     """
 
     voices = ("low", "high")
+    joins_parts = False
     rate_hz = 22_050
 
     def __init__(self):
@@ -83,7 +84,7 @@ class ToneSynthesizer:
     async def stop(self):
         pass
 
-    async def synthesize(self, text, voice=None, speed=1.0):
+    async def synthesize(self, text, voice=None, speed=1.0, context=WHOLE_SENTENCE):
         self.said.append((text, voice, speed))
         if voice not in (None, "alloy", *self.voices):
             raise invalid_value("voice", voice, self.voices)

@@ -29,20 +29,26 @@ class Tones:
         if "hang" in text:
             time.sleep(600)
         if "drone" in text:
-            return bytes(32 << 20), [(text, 16 << 20)]  # more than a frame can carry
+            yield bytes(32 << 20), [(text, 16 << 20)]  # more than a frame can carry
         if "boom" in text:
             raise ValueError("no such word")
-        if "wait" in text.lower():
-            stopped = threading.Event()
-            job.stop = stopped.set
-            (self.notes / "waiting").touch()
-            stopped.wait()
-            (self.notes / "stopped").touch()
-            raise SynthesisStopped
-        words = split_words(text)
-        with (self.notes / "said").open("a") as said:
-            said.write(f"{text.strip()}\n")
-        return b"\1\0" * WORD_SAMPLES * len(words), [(word, WORD_SAMPLES) for word in words]
+        if "hum" in text:
+            for _ in range(2):
+                yield bytes(20 << 20), [(text, 10 << 20)]
+        for words in [[word] for word in split_words(text)] if "slowly" in text else [split_words(text)]:
+            if "wait" in "".join(words).lower():
+                self.wait(job)
+            with (self.notes / "said").open("a") as said:
+                said.write(f"{''.join(words).strip()}\n")
+            yield b"\1\0" * WORD_SAMPLES * len(words), [(word, WORD_SAMPLES) for word in words]
+
+    def wait(self, job):
+        stopped = threading.Event()
+        job.stop = stopped.set
+        (self.notes / "waiting").touch()
+        stopped.wait()
+        (self.notes / "stopped").touch()
+        raise SynthesisStopped
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 
 import msgspec
+from msgspec import Struct
 
 from antiphon.audio import OUTPUT_MS_PER_TOKEN, duration_ms, size_bytes
 from antiphon.engine_api import events as engine_events
@@ -17,7 +18,7 @@ from antiphon.engine_api.options import Voice
 from antiphon.errors import ApiError
 from antiphon.speech.base import Synthesizer
 from antiphon.speech.dsp.resample import Resampler
-from antiphon.speech.text.clauses import ClauseSplitter
+from antiphon.speech.text.clauses import ClauseSplitter, ends_sentence
 from antiphon.speech.text.speakable import TextNormalizer, synthesize_clause
 
 MAX_CHUNK_MS = 200
@@ -26,8 +27,10 @@ MAX_CHUNK_MS = 200
 MAX_SPECULATIVE_AUDIO_MS = 10_000
 """How much of a speculative answer is synthesized: it may be discarded."""
 
-CLAUSE_TIMEOUT_S = 0.25
-"""How long to wait for a whole first clause before a part of it is spoken: slow models need a second for a long one."""
+MIN_AHEAD_S = 0.6
+"""
+How much speech there should be ahead of the listener. With less, a part of a sentence is spoken as soon as it is there.
+"""
 
 MAX_QUEUED_ITEMS = 1 << 16
 """
@@ -44,6 +47,16 @@ _SILENT_EVENTS = (
     engine_events.AttemptsReported,
 )
 """Events without spoken text: a clause may go on after them."""
+
+
+class _Clause(Struct, frozen=True):
+    """A text to speak, and whether its sentence goes on after it."""
+
+    text: str
+    continues: bool
+
+
+_QueueItem = _Clause | engine_events.EngineEvent
 
 
 class SpokenAnswer:
@@ -79,13 +92,14 @@ class SpokenAnswer:
         self._deliver = deliver
         self._is_speculative = is_speculative
         self._pending_events: list[engine_events.EngineEvent] = []
-        self._clauses = ClauseSplitter()
-        self._queue: asyncio.Queue[str | engine_events.EngineEvent] = asyncio.Queue(MAX_QUEUED_ITEMS + 1)  # and the end of a cut answer
+        self._clauses = ClauseSplitter(joins_parts=synthesizer is not None and synthesizer.joins_parts)
+        self._queue: asyncio.Queue[_QueueItem] = asyncio.Queue(MAX_QUEUED_ITEMS + 1)  # and the end of a cut answer
         self._resume_signal = asyncio.Event()
         self._resume_signal.set()
         self._release_signal = asyncio.Event()
         self._audio_ms = 0.0
-        self._first_text_at: float | None = None
+        self._is_speaking = False
+        self._plays_until = 0.0  # by the loop's clock; not before `release`
         self._usage: engine_events.Usage | None = None
 
     @property
@@ -97,6 +111,7 @@ class SpokenAnswer:
         """The session requested it: deliver what was held back, and go on."""
         self._is_speculative = False
         self._input_audio_tokens = input_audio_tokens
+        self._plays_until = asyncio.get_running_loop().time() + self._audio_ms / 1000
         self._release_signal.set()
         pending, self._pending_events = self._pending_events, []
         if pending:
@@ -124,32 +139,46 @@ class SpokenAnswer:
             for item in self._to_queue_items(event):
                 self._enqueue(item)
 
-    def _enqueue(self, item: str | engine_events.EngineEvent) -> None:
+    def _enqueue(self, item: _QueueItem) -> None:
         waiting = self._queue.qsize()
         if waiting < MAX_QUEUED_ITEMS or (isinstance(item, engine_events.TerminalEvent) and not self._queue.full()):
             self._queue.put_nowait(item)
         elif waiting == MAX_QUEUED_ITEMS:
             self._queue.put_nowait(engine_events.ResponseEnded(self.id, "length"))
 
-    def _to_queue_items(self, event: engine_events.EngineEvent) -> Sequence[str | engine_events.EngineEvent]:
+    def _to_queue_items(self, event: engine_events.EngineEvent) -> Sequence[_QueueItem]:
         """What an event adds to the queue, in order: clauses to speak, and events to pass on."""
         if isinstance(event, engine_events.TextDelta | engine_events.RefusalDelta):
-            return self._clauses.feed(event.text, is_late=self._is_late())
+            return self._complete_clauses(event.text)
         if isinstance(event, _SILENT_EVENTS):
             return [event]
         if isinstance(event, engine_events.Usage):  # held back until the length of the spoken audio is known
             self._usage = event
             return []
-        items: list[str | engine_events.EngineEvent] = [*self._clauses.flush()]
+        items: list[_QueueItem] = [_Clause(text, continues=False) for text in self._clauses.flush()]
         if isinstance(event, engine_events.TerminalEvent) and self._usage is not None:
             items.append(self._usage)
             self._usage = None
         return [*items, event]
 
-    def _is_late(self) -> bool:
-        now = asyncio.get_running_loop().time()
-        self._first_text_at = self._first_text_at or now
-        return now - self._first_text_at > CLAUSE_TIMEOUT_S
+    def _complete_clauses(self, text: str) -> list[_Clause]:
+        is_late = not self._is_speaking and self._queue.empty() and self._ahead_s() < MIN_AHEAD_S
+        return [_Clause(clause, continues=not ends_sentence(clause)) for clause in self._clauses.feed(text, is_late=is_late)]
+
+    def _ahead_s(self) -> float:
+        """How long what was spoken will play; all of it, as long as nobody listens to a speculative answer."""
+        return self._audio_ms / 1000 if self._is_speculative else self._plays_until - asyncio.get_running_loop().time()
+
+    async def _next_item(self) -> _QueueItem:
+        """What to speak or pass on next; a part of a sentence, if its listener will soon have heard all before it."""
+        if self._queue.empty() and not self._is_speculative:
+            try:
+                async with asyncio.timeout(max(0.0, self._ahead_s() - MIN_AHEAD_S)):
+                    return await self._queue.get()
+            except TimeoutError:
+                for clause in self._complete_clauses(""):
+                    self._enqueue(clause)
+        return await self._queue.get()
 
     async def speak(self) -> None:
         """Speak the answer to its end; only for one with a voice."""
@@ -157,12 +186,16 @@ class SpokenAnswer:
         normalizer = TextNormalizer()
         resampler = Resampler(self._synthesizer.rate_hz, self._voice.rate_hz, live=True)
         while not self.end_signal.is_set():
-            item = await self._queue.get()
-            if isinstance(item, str):
-                speech = synthesize_clause(self._synthesizer, item, normalizer, self._voice.name, self._voice.speed)
+            item = await self._next_item()
+            if isinstance(item, _Clause):
+                self._is_speaking = True
+                speech = synthesize_clause(
+                    self._synthesizer, item.text, normalizer, self._voice.name, self._voice.speed, continues=item.continues
+                )
                 async with aclosing(speech) as chunks:
                     async for chunk in chunks:
                         await self._deliver_audio(chunk.text, resampler.process(chunk.pcm))
+                self._is_speaking = False
             else:
                 # What the resampler still holds belongs before the end of the speech, or of this part of it.
                 if isinstance(item, engine_events.ResponseEnded | engine_events.ToolCallStarted | engine_events.ItemBoundary):
@@ -178,7 +211,9 @@ class SpokenAnswer:
         batch: list[engine_events.EngineEvent] = [engine_events.AudioTranscriptDelta(self.id, text)] if text else []
         max_bytes = size_bytes(MAX_CHUNK_MS, self._voice.rate_hz)
         batch += [engine_events.AudioDelta(self.id, pcm[start : start + max_bytes]) for start in range(0, len(pcm), max_bytes)]
-        self._audio_ms += duration_ms(len(pcm), self._voice.rate_hz)
+        added_ms = duration_ms(len(pcm), self._voice.rate_hz)
+        self._audio_ms += added_ms
+        self._plays_until = max(self._plays_until, asyncio.get_running_loop().time()) + added_ms / 1000
         self._emit(batch)
 
     def _add_audio_usage(self, event: engine_events.EngineEvent) -> engine_events.EngineEvent:

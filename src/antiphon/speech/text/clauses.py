@@ -12,6 +12,12 @@ from collections.abc import Iterator
 MIN_FIRST_CLAUSE_CHARS = 12
 """Minimum length of the first clause; a shorter one sounds chopped off and saves hardly any time."""
 
+MIN_PHRASE_CHARS = 6
+"""Minimum length of a phrase that somebody waits for, where the voice makes one sentence of its parts."""
+
+MIN_WORDS, MIN_WORDS_CHARS = 2, 7
+"""What is spoken alone where not even a phrase is complete: about half a second of speech."""
+
 MAX_SENTENCE_CHARS = 240
 """A longer sentence is cut at its last comma, or else at its last word."""
 
@@ -36,7 +42,16 @@ _PHRASE_START = re.compile(
     r"for|from|of|in|into|on|onto|at|by|about|between|through|during|before|after|until|is|are|was|were|can|could|will|would|should)\s)"
 )
 
+# English words that nobody pauses behind: articles, prepositions, pronouns, auxiliaries.
+_BINDING_WORDS = frozenset(
+    (
+        "a an the this that these those my your his her its our their some any no not very too to of in on at by for from with into and or "
+        "but as so than if is are was were be been am i'm it's that's you're we're they're i you we they he she it there can could will "
+        "would should may might must shall do does did has have had"
+    ).split()
+)
 _GAP = re.compile(r"(?<!\s)\s++(?=\S)")
+_WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 _INITIALS = re.compile(r"(?:[A-Za-zÀ-Þ]\.)*[A-Za-zÀ-Þ]")
 _CLOSERS = "\"'”’)]*_»"
 
@@ -57,13 +72,16 @@ class ClauseSplitter:
 
     Args:
         split_first_clause: whether the first clause may come before the first sentence is complete.
+        joins_parts: whether the voice makes one sentence of its parts, so that they may be a few words long.
     """
 
-    def __init__(self, *, split_first_clause: bool = True) -> None:
+    def __init__(self, *, split_first_clause: bool = True, joins_parts: bool = False) -> None:
         self._buffer = ""
         self._scan_from = 0  # there is no cut before this offset
         self._last_clause_end = 0  # offset in the buffer
         self._is_first = split_first_clause
+        self._joins_parts = joins_parts
+        self._min_phrase_chars = MIN_PHRASE_CHARS if joins_parts else MIN_FIRST_CLAUSE_CHARS
         self._is_late = False
 
     def feed(self, text: str, *, is_late: bool = False) -> list[str]:
@@ -71,10 +89,10 @@ class ClauseSplitter:
         Add text; returns the clauses that are now complete.
 
         Args:
-            is_late: whether the first clause is overdue, so that a phrase will do.
+            is_late: whether somebody waits for speech, so that the first clause may be a part of a sentence.
         """
         self._is_late = is_late
-        return [clause for i in range(0, len(text), _MAX_BUFFER_CHARS) for clause in self._cut(text[i : i + _MAX_BUFFER_CHARS])]
+        return [clause for i in range(0, len(text) or 1, _MAX_BUFFER_CHARS) for clause in self._cut(text[i : i + _MAX_BUFFER_CHARS])]
 
     def flush(self) -> list[str]:
         """The rest of the text; nothing follows."""
@@ -88,6 +106,7 @@ class ClauseSplitter:
             clause, self._buffer = self._buffer[:end], self._buffer[end:]
             self._scan_from = self._last_clause_end = 0
             self._is_first = self._is_first and not clause.strip()
+            self._is_late = self._is_late and not clause.strip()
             yield clause
 
     def _find_end(self) -> int:
@@ -99,24 +118,36 @@ class ClauseSplitter:
             if match["comma"]:
                 if not self._ends_clause(match):
                     continue
-                if self._is_first and len(self._buffer[:end].strip()) >= MIN_FIRST_CLAUSE_CHARS:
-                    return end
+                if self._is_late or self._is_first:
+                    min_chars = self._min_phrase_chars if self._is_late else MIN_FIRST_CLAUSE_CHARS
+                    if len(self._buffer[:end].strip()) >= min_chars:
+                        return end
                 self._last_clause_end = end
             elif self._ends_sentence(match):
                 return end
         self._scan_from = max(self._scan_from, self._stable_length())
-        if self._is_first and self._is_late and (end := self._phrase_end()):
+        if self._is_late and (end := self._phrase_end() or self._words_end()):
             return end
         return self._forced_end() if len(self._buffer) > MAX_SENTENCE_CHARS else 0
 
     def _phrase_end(self) -> int:
         """Where the last phrase in the buffer begins; 0 if there is only one."""
-        ends = [
-            match.end()
-            for match in _PHRASE_START.finditer(self._buffer, 0, MAX_SENTENCE_CHARS)
-            if not self._is_within_brackets(match.start())
-        ]
-        return next((end for end in reversed(ends) if len(self._buffer[:end].strip()) >= MIN_FIRST_CLAUSE_CHARS), 0)
+        starts = _PHRASE_START.finditer(self._buffer, 0, MAX_SENTENCE_CHARS)
+        ends = [self._last_clause_end, *(match.end() for match in starts if not self._is_within_brackets(match.start()))]
+        return next((end for end in sorted(ends, reverse=True) if len(self._buffer[:end].strip()) >= self._min_phrase_chars), 0)
+
+    def _words_end(self) -> int:
+        """Behind the last complete word in the buffer that one may pause at; 0 if there is none, or too few before it."""
+        if not self._joins_parts:
+            return 0
+        for gap in reversed([*_GAP.finditer(self._buffer, 0, MAX_SENTENCE_CHARS)]):
+            words = self._buffer[: gap.start()].split()
+            if len(words) < MIN_WORDS or len(self._buffer[: gap.start()].strip()) < MIN_WORDS_CHARS:
+                return 0
+            # Numbers are read with the words behind them ("$5 million"), and markup is cut with the whole of it.
+            if _WORD.fullmatch(words[-1]) and words[-1].lower() not in _BINDING_WORDS and not self._is_within_brackets(gap.start()):
+                return gap.end()
+        return 0
 
     def _stable_length(self) -> int:
         """How much of the buffer more text can't change: punctuation at its end may still continue."""
@@ -158,6 +189,11 @@ class ClauseSplitter:
         if spaces := list(_GAP.finditer(self._buffer, 0, MAX_SENTENCE_CHARS)):
             return spaces[-1].end()
         return MAX_SENTENCE_CHARS if len(self._buffer) > _MAX_BUFFER_CHARS else 0
+
+
+def ends_sentence(clause: str) -> bool:
+    """Whether a sentence, or a line, ends with this clause of `ClauseSplitter.feed`."""
+    return clause.endswith("\n") or clause.rstrip().rstrip(_CLOSERS + "”』」）")[-1:] in tuple(".!?…。！？")
 
 
 def split_sentences(text: str) -> list[str]:

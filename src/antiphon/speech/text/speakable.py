@@ -12,7 +12,7 @@ from contextlib import aclosing
 
 from msgspec import Struct
 
-from antiphon.speech.base import AudioChunk, Synthesizer
+from antiphon.speech.base import AudioChunk, SentenceContext, Synthesizer
 from antiphon.speech.text.normalize_en import normalize
 from antiphon.speech.text.numerals_en import cardinal
 
@@ -106,6 +106,9 @@ _LANGUAGES = {
     **{name: name.upper() for name in ("json", "html", "css", "sql", "xml", "yaml", "toml", "php")},
 }
 
+MAX_WORDS_BEFORE = 4
+"""How many words of a sentence a voice is told of that were spoken before; more make no difference to its melody."""
+
 _EMOJI = "\U0001f000-\U0001faff\U000e0020-\U000e007f☀-➿⬀-⯿⌀-⏿︎️‍⃣〰〽㊗㊙"
 
 # Inline markup: an image or a link, an address in angle brackets, a tag, a footnote, code, an escape, emphasis, emoji.
@@ -128,10 +131,14 @@ class TextNormalizer:
 
     Args:
         language: the language's code; only English is verbalized.
+
+    Attributes:
+        spoken_before: the last words that were spoken of the sentence so far.
     """
 
     def __init__(self, language: str = "en") -> None:
         self._is_english = language.lower().startswith("en")
+        self.spoken_before = ""
         self._fence = ""  # that closes the open code block
         self._is_line_start = True  # whether the next clause begins a line
         self._is_in_row = False  # whether it continues the row of a table
@@ -208,13 +215,20 @@ class TextNormalizer:
 
 
 async def synthesize_clause(
-    synthesizer: Synthesizer, clause: str, normalizer: TextNormalizer, voice: str | None = None, speed: float = 1.0
+    synthesizer: Synthesizer,
+    clause: str,
+    normalizer: TextNormalizer,
+    voice: str | None = None,
+    speed: float = 1.0,
+    *,
+    continues: bool = False,
 ) -> AsyncGenerator[AudioChunk]:
     """
     The speech of one clause of an answer, as `ClauseSplitter` cuts it; closing the iterator stops the work.
 
     Args:
         normalizer: the answer's own; it remembers the clauses before.
+        continues: whether the sentence goes on after it.
 
     Returns:
         Chunks whose texts together are the source text, markup included; a chunk of text that isn't spoken has no
@@ -224,8 +238,10 @@ async def synthesize_clause(
         ApiError: from the synthesizer.
     """
     utterance = normalizer.normalize(clause)
-    if utterance.spoken_text:
-        async with aclosing(synthesizer.synthesize(utterance.spoken_text, voice, speed)) as chunks:
+    spoken_text, context = utterance.spoken_text, SentenceContext(normalizer.spoken_before, continues)
+    normalizer.spoken_before = " ".join(f"{context.before} {spoken_text}".split()[-MAX_WORDS_BEFORE:]) if continues else ""
+    if spoken_text:
+        async with aclosing(synthesizer.synthesize(spoken_text, voice, speed, context)) as chunks:
             async for chunk in chunks:
                 yield AudioChunk(chunk.pcm, utterance.consume(chunk.text))
     if rest := utterance.drain():

@@ -1,5 +1,5 @@
 """
-The main loop of a voice's process: it runs one synthesis after the other, and ends when the server does.
+The main loop of a voice's process: it makes one piece of speech after the other, and ends when the server does.
 
 A thread reads the commands, so that `StopSynthesis` reaches the running synthesis. Standard input is the socket.
 """
@@ -10,7 +10,7 @@ import os
 import queue
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from antiphon.framing import FrameDecoder, pack_frame
@@ -20,6 +20,7 @@ from antiphon.speech.tts.messages import (
     SynthesisDone,
     SynthesisFailed,
     Synthesize,
+    SynthesizedAudio,
     TimedWord,
     VoiceCommand,
     VoiceFailed,
@@ -31,7 +32,13 @@ from antiphon.subprocesses import end_with_parent, take_parent_socket
 READ_BYTES = 1 << 16
 
 LOOKAHEAD_PENALTY = 8
-"""Later requests that may overtake one asked ahead of its time: their listeners still wait for a first word."""
+"""
+Later requests that may overtake one asked ahead of its time, or one of which a piece was sent: their listeners still
+wait for a first word.
+"""
+
+SpeechPiece = tuple[bytes, Iterable[tuple[str, int]]]
+"""Speech (s16le mono), and its words with the samples of each; a word without text continues the one before."""
 
 
 class VoiceUnavailable(Exception):
@@ -49,20 +56,24 @@ class SynthesisJob:
     Attributes:
         is_stopped: whether the result is no longer wanted.
         stop: interrupts the running synthesis; set by the backend.
+        pieces: what is left of its speech; None until it is begun.
+        rank: the lowest goes first; set by the queue.
     """
 
     def __init__(self, request: Synthesize) -> None:
         self.request = request
         self.is_stopped = False
         self.stop: Callable[[], None] = lambda: None
+        self.pieces: Iterator[SpeechPiece] | None = None
+        self.rank = 0
 
 
 class VoiceBackend(Protocol):
-    """Turns text into speech, one job at a time."""
+    """Turns text into speech, a piece at a time; between two pieces of a job come those of others."""
 
-    def synthesize(self, job: SynthesisJob) -> tuple[bytes, Iterable[tuple[str, int]]]:
+    def synthesize(self, job: SynthesisJob) -> Iterable[SpeechPiece]:
         """
-        The speech (s16le mono) of the job's text, and its words with the samples of each.
+        The speech of the job's text.
 
         Raises:
             SynthesisStopped: the job was stopped meanwhile.
@@ -85,8 +96,7 @@ class _JobQueue:
                 case StartVoice():
                     self._on_start(message)
                 case Synthesize():
-                    rank = next(self._arrival_numbers) + (LOOKAHEAD_PENALTY if message.ahead else 0)
-                    heapq.heappush(self._jobs, (rank, message.id, SynthesisJob(message)))
+                    self._push(SynthesisJob(message), next(self._arrival_numbers) + (LOOKAHEAD_PENALTY if message.ahead else 0))
                 case StopSynthesis():
                     self._stop(message.id)
             self._condition.notify()
@@ -106,6 +116,15 @@ class _JobQueue:
                         return self._current
                 self._current = None
                 self._condition.wait()
+
+    def put_back(self, job: SynthesisJob, *, is_first_piece: bool) -> None:
+        """Go on with a job, of which a piece was sent, when it is its turn again."""
+        with self._condition:
+            self._push(job, job.rank + (LOOKAHEAD_PENALTY if is_first_piece and not job.request.ahead else 0))
+
+    def _push(self, job: SynthesisJob, rank: int) -> None:
+        job.rank = rank
+        heapq.heappush(self._jobs, (rank, job.request.id, job))
 
 
 def serve(new_backend: Callable[[StartVoice], VoiceBackend]) -> None:
@@ -127,18 +146,26 @@ def serve(new_backend: Callable[[StartVoice], VoiceBackend]) -> None:
             return
         link.sendall(pack_frame(VoiceReady()))
         while True:
-            _run_job(link, backend, jobs.get())
+            job = jobs.get()
+            is_first_piece = job.pieces is None
+            if _send_piece(link, backend, job):
+                jobs.put_back(job, is_first_piece=is_first_piece)
 
 
-def _run_job(link: socket.socket, backend: VoiceBackend, job: SynthesisJob) -> None:
+def _send_piece(link: socket.socket, backend: VoiceBackend, job: SynthesisJob) -> bool:
+    """Send the next piece of a job's speech; returns whether there may be more."""
+    id = job.request.id
     try:
-        pcm, words = backend.synthesize(job)
-        frame = pack_frame(SynthesisDone(job.request.id, pcm, tuple(TimedWord(text, samples) for text, samples in words)))
+        job.pieces = iter(backend.synthesize(job)) if job.pieces is None else job.pieces
+        piece = next(job.pieces, None)
+        frame = pack_frame(SynthesizedAudio(id, piece[0], tuple(TimedWord(*word) for word in piece[1])) if piece else SynthesisDone(id))
     except SynthesisStopped:
-        return
+        return False
     except Exception as error:  # one text that fails, or is too long for a frame, must not cost the others their voice
-        frame = pack_frame(SynthesisFailed(job.request.id, f"{type(error).__name__}: {error}"))
+        piece = None
+        frame = pack_frame(SynthesisFailed(id, f"{type(error).__name__}: {error}"))
     link.sendall(frame)
+    return piece is not None
 
 
 def _read_commands(link: socket.socket, jobs: _JobQueue) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from antiphon.speech.tts.child import SynthesisJob, VoiceUnavailable, serve
+from antiphon.speech.tts.child import SpeechPiece, SynthesisJob, VoiceUnavailable, serve
 from antiphon.speech.tts.messages import StartVoice, Synthesize
 from antiphon.speech.tts.onnx_voice import OnnxVoiceModel, encode_speech, fold_edges, load_phonemizer, normalization_gain, phonemize
 from antiphon.speech.tts.tempo import change_tempo
@@ -81,12 +81,12 @@ class _KokoroBackend:
         except Exception as error:
             raise VoiceUnavailable(f"The voice {model} can't be loaded: {error}") from None
 
-    def synthesize(self, job: SynthesisJob) -> tuple[bytes, Iterable[tuple[str, int]]]:
+    def synthesize(self, job: SynthesisJob) -> Iterable[SpeechPiece]:
         text, speed = job.request.text, job.request.speed
         phonemes = self._symbols(text, job.request.voice)
         sound, samples = self._sound(phonemes, job) if any(map(str.isalpha, phonemes)) else (np.zeros(0, np.float32), None)
         sound = change_tempo(sound, max(1.0, speed / MAX_MODEL_SPEED), RATE_HZ)
-        return encode_speech(text, sound, phonemes, samples, gain=self._gain, rates_hz=self._rates_hz, speed=speed)
+        return encode_speech(text, [sound], phonemes, samples, size=sound.size, gain=self._gain, rates_hz=self._rates_hz, speed=speed)
 
     def _symbols(self, text: str, voice: str) -> str:
         sentences = phonemize(self._phonemizer, LANGUAGES[voice[0]], text)

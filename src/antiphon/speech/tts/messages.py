@@ -40,6 +40,8 @@ class Synthesize(_Message, frozen=True):
 
     Attributes:
         ahead: whether another text of the same answer is still pending; then other answers may go first.
+        before: the words spoken before it in the same sentence.
+        continues: whether the sentence goes on after it.
     """
 
     id: int
@@ -47,6 +49,8 @@ class Synthesize(_Message, frozen=True):
     voice: str
     speed: float
     ahead: bool = False
+    before: str = ""
+    continues: bool = False
 
 
 class StopSynthesis(_Message, frozen=True):
@@ -56,18 +60,27 @@ class StopSynthesis(_Message, frozen=True):
 
 
 class TimedWord(Struct, frozen=True, array_like=True):
-    """A word with the white space behind it, and its samples including the pause after it."""
+    """
+    A word with the white space behind it, and its samples including the pause after it; without text, more of the word
+    before.
+    """
 
     text: str
     samples: int
 
 
-class SynthesisDone(_Message, frozen=True):
-    """The whole speech of a text: s16le mono, and its words in order."""
+class SynthesizedAudio(_Message, frozen=True):
+    """The next speech of a text: s16le mono, and its words in order."""
 
     id: int
     pcm: bytes
     words: tuple[TimedWord, ...]
+
+
+class SynthesisDone(_Message, frozen=True):
+    """All speech of a text was sent."""
+
+    id: int
 
 
 class SynthesisFailed(_Message, frozen=True):
@@ -78,7 +91,7 @@ class SynthesisFailed(_Message, frozen=True):
 
 
 VoiceCommand = StartVoice | Synthesize | StopSynthesis
-VoiceEvent = VoiceReady | VoiceFailed | SynthesisDone | SynthesisFailed
+VoiceEvent = VoiceReady | VoiceFailed | SynthesizedAudio | SynthesisDone | SynthesisFailed
 
 command_decoder: msgpack.Decoder[VoiceCommand] = msgpack.Decoder(VoiceCommand)
 event_decoder: msgpack.Decoder[VoiceEvent] = msgpack.Decoder(VoiceEvent)

@@ -5,6 +5,7 @@ bytes.
 
 import os
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -12,11 +13,13 @@ from typing import Protocol
 import numpy as np
 import onnxruntime
 
+from antiphon.audio import SAMPLE_BYTES
 from antiphon.installation import install_hint
 from antiphon.speech import onnx
-from antiphon.speech.dsp.resample import resample
+from antiphon.speech.dsp.resample import Resampler
 from antiphon.speech.tts.alignment import align_words, group_phonemes, scale_counts, split_words
-from antiphon.speech.tts.child import SynthesisJob, SynthesisStopped, VoiceUnavailable
+from antiphon.speech.tts.child import SpeechPiece, SynthesisJob, SynthesisStopped, VoiceUnavailable
+from antiphon.speech.tts.onnx_graph import OnnxGraph, extra_output
 
 TARGET_RMS = 0.085
 """The loudness that voices are normalized to: the root mean square of speech relative to full scale, about -21 dB."""
@@ -38,8 +41,8 @@ class OnnxVoiceModel:
 
     def __init__(self, path: Path, duration_op_type: str, threads: int = 1) -> None:
         model = path.read_bytes()
-        name = _find_output(model, duration_op_type)
-        self._session = _load(model, _extra_output(name) if name else b"", threads)
+        name = OnnxGraph(model).only_output(duration_op_type)
+        self._session = load(model + (extra_output(name) if name else b""), threads)
 
     def run(self, feeds: Mapping[str, np.ndarray], job: SynthesisJob) -> tuple[np.ndarray, np.ndarray | None]:
         """
@@ -48,17 +51,39 @@ class OnnxVoiceModel:
         Raises:
             SynthesisStopped: the job was stopped.
         """
-        options, stop = onnx.cancellable_run()
-        job.stop = stop
+        sound, *durations = run(self._session, feeds, job)
+        return sound.reshape(-1), durations[0].reshape(-1) if durations else None
+
+
+def load(model: bytes, threads: int = 1) -> onnxruntime.InferenceSession:
+    """A model in memory, ready to run."""
+    if sys.platform != "linux":
+        return onnx.load(model, threads)
+    # onnxruntime keeps a copy of a model that it gets as bytes; from a file, also one in memory, it takes less by the
+    # size of the model.
+    with open(os.memfd_create("model"), "wb") as file:
+        file.write(model)
+        file.flush()
+        return onnx.load(Path(f"/proc/self/fd/{file.fileno()}"), threads)
+
+
+def run(session: onnxruntime.InferenceSession, feeds: Mapping[str, np.ndarray], job: SynthesisJob) -> list[np.ndarray]:
+    """
+    The outputs of one run.
+
+    Raises:
+        SynthesisStopped: the job was stopped.
+    """
+    options, stop = onnx.cancellable_run()
+    job.stop = stop
+    if job.is_stopped:
+        raise SynthesisStopped
+    try:
+        return [np.asarray(output) for output in session.run(None, dict(feeds), options)]
+    except Exception:
         if job.is_stopped:
-            raise SynthesisStopped
-        try:
-            sound, *durations = self._session.run(None, dict(feeds), options)
-        except Exception:
-            if job.is_stopped:
-                raise SynthesisStopped from None
-            raise
-        return np.asarray(sound).reshape(-1), np.asarray(durations[0]).reshape(-1) if durations else None
+            raise SynthesisStopped from None
+        raise
 
 
 class Phonemizer(Protocol):
@@ -83,14 +108,11 @@ def load_phonemizer(user: str) -> Phonemizer:
     return phonemizer
 
 
-def fold_edges(samples: Sequence[int]) -> list[int]:
-    """
-    The samples of the phonemes between the begin and end symbols, with those of the two symbols added to their
-    neighbours.
-    """
-    first, *inner, last = samples
-    inner[0] += first
-    inner[-1] += last
+def fold_edges(samples: Sequence[int], *, has_begin: bool = True, has_end: bool = True) -> list[int]:
+    """The samples of phonemes, with those of the begin and end symbols around them added to their neighbours."""
+    inner = list(samples[has_begin : len(samples) - has_end])
+    inner[0] += samples[0] if has_begin else 0
+    inner[-1] += samples[-1] if has_end else 0
     return inner
 
 
@@ -107,103 +129,61 @@ def normalization_gain(sound: np.ndarray) -> float:
 
 def encode_speech(
     text: str,
-    sound: np.ndarray,
+    sounds: Iterable[np.ndarray],
     phonemes: Sequence[str],
     samples: Sequence[int] | None,
     *,
+    size: int,
     gain: float,
     rates_hz: tuple[int, int],
     speed: float,
-) -> tuple[bytes, Iterable[tuple[str, int]]]:
+    continues: bool = False,
+) -> Iterator[SpeechPiece]:
     """
-    The audio as s16le with the pause behind it, and its words with the samples of each.
+    Audio as s16le, with its words; behind the last of it the pause.
 
     Args:
+        sounds: the audio in pieces; none if nothing sounds.
         samples: of each phoneme; None if the model doesn't report them.
+        size: the samples of all audio.
         rates_hz: the audio's own rate, and the output's.
+        continues: whether the sentence goes on, so that there is no pause.
     """
     own_hz, output_hz = rates_hz
-    pcm = np.clip(sound * (gain * 32767), -32768, 32767).astype("<i2").tobytes()
-    pcm = resample(pcm, own_hz, output_hz)
     words = split_words(text)
     groups = group_phonemes(phonemes, samples if samples is not None else [1] * len(phonemes))
-    counts = scale_counts(align_words(words, groups), len(pcm) // 2)
-    pause = round(PAUSES_MS.get(text.rstrip(" \n\"')”’*_")[-1:], 0) / speed * output_hz / 1000)
-    if counts:
-        counts[-1] += pause
-    return pcm + bytes(2 * pause), zip(words, counts, strict=True)
+    timer = _WordTimer(words, scale_counts(align_words(words, groups), round(size * output_hz / own_hz)))
+    resampler = Resampler(own_hz, output_hz)
+    pcm = b""
+    for sound in sounds:
+        size -= sound.size
+        pcm = resampler.process(np.clip(sound * (gain * 32767), -32768, 32767).astype("<i2").tobytes())
+        if size > 0 and pcm:
+            yield pcm, timer.take(len(pcm) // SAMPLE_BYTES)
+    pause = 0 if continues else PAUSES_MS.get(text.rstrip(" \n\"')”’*_")[-1:], 0)
+    pcm += resampler.flush() + bytes(SAMPLE_BYTES * round(pause / speed * output_hz / 1000))
+    yield pcm, timer.take_rest(len(pcm) // SAMPLE_BYTES)
 
 
-# A model is a protocol buffer: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
-_GRAPH_OF_MODEL, _NODE_OF_GRAPH, _OUTPUT_OF_GRAPH = 7, 1, 12
-_OUTPUT_OF_NODE, _OP_TYPE_OF_NODE, _NAME_OF_VALUE = 2, 4, 1
-_VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
+class _WordTimer:
+    """Gives the words that each piece of audio begins with, and their samples in it."""
 
+    def __init__(self, words: Sequence[str], counts: Sequence[int]) -> None:
+        self._words = deque(zip(words, counts, strict=True))
 
-def _load(model: bytes, addition: bytes, threads: int) -> onnxruntime.InferenceSession:
-    if sys.platform != "linux":
-        return onnx.load(model + addition, threads)
-    # onnxruntime keeps a copy of a model that it gets as bytes; from a file, also one in memory, it takes less by the
-    # size of the model.
-    with open(os.memfd_create("model"), "wb") as file:
-        file.write(model)
-        file.write(addition)
-        file.flush()
-        return onnx.load(Path(f"/proc/self/fd/{file.fileno()}"), threads)
+    def take(self, samples: int) -> list[tuple[str, int]]:
+        """The words of the next audio; a word that an earlier one began has no text."""
+        result: list[tuple[str, int]] = []
+        while samples and self._words:
+            text, count = self._words.popleft()
+            part = min(count, samples) if self._words else samples
+            result.append((text, part))
+            samples -= part
+            if part < count or not self._words:
+                self._words.appendleft(("", count - part))
+        return result
 
-
-def _extra_output(name: str) -> bytes:
-    """
-    Bytes that add an output when appended to a model: protobuf merges a second occurrence of an embedded message into
-    the first.
-    """
-    return _encode_field(_GRAPH_OF_MODEL, _encode_field(_OUTPUT_OF_GRAPH, _encode_field(_NAME_OF_VALUE, name.encode())))
-
-
-def _find_output(model: bytes, op_type: str) -> str | None:
-    """The output of the only node with this op type; None if there are several or none."""
-    outputs: list[str] = []
-    view = memoryview(model)
-    for graph in _read_fields(view, _GRAPH_OF_MODEL):
-        for node in _read_fields(graph, _NODE_OF_GRAPH):
-            if any(bytes(each) == op_type.encode() for each in _read_fields(node, _OP_TYPE_OF_NODE)):
-                outputs += [bytes(each).decode() for each in _read_fields(node, _OUTPUT_OF_NODE)]
-    return outputs[0] if len(outputs) == 1 else None
-
-
-def _encode_field(number: int, content: bytes) -> bytes:
-    return _encode_varint(number << 3 | _BYTES) + _encode_varint(len(content)) + content
-
-
-def _encode_varint(value: int) -> bytes:
-    head = b""
-    while value > 0x7F:
-        head += bytes((value & 0x7F | 0x80,))
-        value >>= 7
-    return head + bytes((value,))
-
-
-def _read_fields(message: memoryview, field_number: int) -> Iterator[memoryview]:
-    """The fields with this number that are bytes; others are skipped."""
-    offset = 0
-    while offset < len(message):
-        key, offset = _read_varint(message, offset)
-        number, kind = key >> 3, key & 7
-        size = {_FIXED_64: 8, _FIXED_32: 4}.get(kind, 0)
-        if kind in (_VARINT, _BYTES):
-            value, offset = _read_varint(message, offset)
-            size = value if kind == _BYTES else 0
-        if number == field_number and kind == _BYTES:
-            yield message[offset : offset + size]
-        offset += size
-
-
-def _read_varint(message: memoryview, offset: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = message[offset]
-        offset += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return value, offset
+    def take_rest(self, samples: int) -> list[tuple[str, int]]:
+        """The words that are left, of which the last takes what remains of the audio."""
+        result = self.take(samples)
+        return result + [(text, 0) for text, _ in self._words if text]

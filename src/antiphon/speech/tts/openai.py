@@ -17,7 +17,7 @@ from msgspec import Struct
 from antiphon.audio import SAMPLE_BYTES, SampleAligner
 from antiphon.errors import ServerError, UpstreamError
 from antiphon.speech.audio_files.wav_stream import UnplayableAudio, WavStream
-from antiphon.speech.base import AudioChunk
+from antiphon.speech.base import WHOLE_SENTENCE, AudioChunk, SentenceContext
 from antiphon.speech.dsp.resample import Resampler
 from antiphon.speech.http import error_from_response, map_exceptions, new_session
 from antiphon.speech.tts.alignment import SpeakingRate, split_words
@@ -66,6 +66,8 @@ class SpeechServer(Struct, frozen=True, kw_only=True):
 class OpenAISynthesizer:
     """A `Synthesizer` in front of a speech server."""
 
+    joins_parts = False
+
     def __init__(self, server: SpeechServer) -> None:
         if not server.voices:
             raise ServerError("A speech server needs `voices`: the API has no way to list them.")
@@ -85,7 +87,9 @@ class OpenAISynthesizer:
         if session is not None:
             await session.close()
 
-    async def synthesize(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncGenerator[AudioChunk]:
+    async def synthesize(
+        self, text: str, voice: str | None = None, speed: float = 1.0, context: SentenceContext = WHOLE_SENTENCE
+    ) -> AsyncGenerator[AudioChunk]:
         name = resolve_voice(self.voices, voice, self._server.aliases)
         rate = self._speaking_rates.setdefault(name, SpeakingRate(self.rate_hz))
         timer = _WordTimer(split_words(text), rate, speed)

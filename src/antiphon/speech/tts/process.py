@@ -10,16 +10,17 @@ import contextlib
 import itertools
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
 from msgspec import Struct
 
 from antiphon.audio import SAMPLE_BYTES
-from antiphon.errors import ServerError, invalid_value, overloaded_error
+from antiphon.errors import ApiError, ServerError, invalid_value, overloaded_error
+from antiphon.framing import FRAME_LIMIT_BYTES
 from antiphon.link import LinkEndpoint, StreamLinkTransport
-from antiphon.speech.base import AudioChunk
+from antiphon.speech.base import WHOLE_SENTENCE, AudioChunk, SentenceContext
 from antiphon.speech.text.clauses import split_sentences
 from antiphon.speech.tts.messages import (
     StartVoice,
@@ -27,6 +28,7 @@ from antiphon.speech.tts.messages import (
     SynthesisDone,
     SynthesisFailed,
     Synthesize,
+    SynthesizedAudio,
     VoiceCommand,
     VoiceEvent,
     VoiceFailed,
@@ -57,6 +59,39 @@ class VoiceLimits(Struct, frozen=True, kw_only=True):
     max_pending: int = 256
 
 
+class _Synthesis:
+    """
+    One request to the process, and what came of it.
+
+    Attributes:
+        size_bytes: of its speech so far.
+    """
+
+    def __init__(self, request: Synthesize) -> None:
+        self.request = request
+        self.size_bytes = 0
+        self._results: asyncio.Queue[SynthesizedAudio | ApiError | None] = asyncio.Queue()  # bounded by `size_bytes`
+
+    def add(self, audio: SynthesizedAudio) -> None:
+        self.size_bytes += len(audio.pcm)
+        self._results.put_nowait(audio)
+
+    def end(self, error: ApiError | None = None) -> None:
+        self._results.put_nowait(error)
+
+    async def next_audio(self) -> SynthesizedAudio | None:
+        """
+        The speech that comes next; None at its end.
+
+        Raises:
+            ApiError: it failed.
+        """
+        result = await self._results.get()
+        if isinstance(result, ApiError):
+            raise result
+        return result
+
+
 class _VoiceChild:
     """
     One process and its pending requests.
@@ -82,7 +117,7 @@ class _VoiceChild:
         self._on_lost = on_lost
         self._loop = loop
         self._link: LinkEndpoint[VoiceEvent, VoiceCommand] = LinkEndpoint(event_decoder, self._handle_event, self._on_link_lost)
-        self._pending: dict[int, asyncio.Future[SynthesisDone]] = {}
+        self._pending: dict[int, _Synthesis] = {}
         self._watchdog: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
@@ -105,22 +140,21 @@ class _VoiceChild:
     def pending_count(self) -> int:
         return len(self._pending)
 
-    def submit(self, request: Synthesize) -> asyncio.Future[SynthesisDone]:
+    def submit(self, request: Synthesize) -> _Synthesis:
         """Request a synthesis; a caller that no longer wants it calls `cancel`."""
-        future: asyncio.Future[SynthesisDone] = self._loop.create_future()
+        synthesis = _Synthesis(request)
         if self._link.is_over:
-            resolve(future, _process_died_error())
-            return future
+            synthesis.end(_process_died_error())
+            return synthesis
         self._link.send(request)
         if not self._pending:
             self._restart_watchdog()
-        self._pending[request.id] = future
-        return future
+        self._pending[request.id] = synthesis
+        return synthesis
 
-    def cancel(self, id: int, future: "asyncio.Future[SynthesisDone]") -> None:
-        future.cancel()
-        if self._pending.pop(id, None) is not None:
-            self._link.send(StopSynthesis(id))
+    def cancel(self, synthesis: _Synthesis) -> None:
+        if self._pending.pop(synthesis.request.id, None) is not None:
+            self._link.send(StopSynthesis(synthesis.request.id))
             if not self._pending:
                 self._cancel_watchdog()
 
@@ -138,22 +172,34 @@ class _VoiceChild:
                 resolve(self.ready, None)
             case VoiceFailed():
                 resolve(self.ready, ServerError(event.message))
+            case SynthesizedAudio():
+                self._take_audio(event)
             case SynthesisDone():
-                if (future := self._pending.pop(event.id, None)) is not None:
-                    resolve(future, event)
+                self._end(event.id)
             case SynthesisFailed():
-                if (future := self._pending.pop(event.id, None)) is not None:
-                    resolve(future, ServerError(f"The voice can't say that: {event.message}.", code="server_error"))
+                self._end(event.id, ServerError(f"The voice can't say that: {event.message}.", code="server_error"))
         if self._pending:
             self._restart_watchdog()
         else:
             self._cancel_watchdog()
 
+    def _take_audio(self, audio: SynthesizedAudio) -> None:
+        if (synthesis := self._pending.get(audio.id)) is None:
+            return  # it was cancelled meanwhile
+        synthesis.add(audio)
+        if synthesis.size_bytes > FRAME_LIMIT_BYTES:
+            synthesis.end(ServerError("The voice can't say that: its speech is too long.", code="server_error"))
+            self.cancel(synthesis)
+
+    def _end(self, id: int, error: ApiError | None = None) -> None:
+        if (synthesis := self._pending.pop(id, None)) is not None:
+            synthesis.end(error)
+
     def _on_link_lost(self, _reason: str) -> None:
         self._cancel_watchdog()
         resolve(self.ready, ServerError("The voice process ended before it was ready."))
-        for future in self._pending.values():
-            resolve(future, _process_died_error())
+        for synthesis in self._pending.values():
+            synthesis.end(_process_died_error())
         self._pending.clear()
         self.exit_event.set()
         self._on_lost()
@@ -210,28 +256,35 @@ class VoiceProcess:
         """End the process; idempotent."""
         await self._process.stop()
 
-    async def synthesize(self, texts: Iterable[str], voice: str, speed: float) -> AsyncGenerator[SynthesisDone]:
+    async def synthesize(
+        self, texts: Sequence[str], voice: str, speed: float, context: SentenceContext = WHOLE_SENTENCE
+    ) -> AsyncGenerator[SynthesizedAudio]:
         """
         The speech of clauses or sentences, one after the other; closing the iterator stops the work.
+
+        Args:
+            context: what comes before the first of them and after the last.
 
         Raises:
             ApiError: a text can't be said, or too many requests are pending.
         """
         child = await self._live_child()
-        in_flight: deque[tuple[int, asyncio.Future[SynthesisDone]]] = deque()
+        in_flight: deque[_Synthesis] = deque()
         try:
-            for text in texts:
+            for number, text in enumerate(texts, 1):
                 if child.pending_count >= self._limits.max_pending:
                     raise overloaded_error("The voice is overloaded. Please try again later.")
-                id = next(self._ids)
-                in_flight.append((id, child.submit(Synthesize(id, text, voice, speed, ahead=bool(in_flight)))))
-                if len(in_flight) == MAX_IN_FLIGHT:
-                    yield await _next_result(in_flight)
-            while in_flight:
-                yield await _next_result(in_flight)
+                before = context.before if number == 1 else ""
+                continues = context.continues and number == len(texts)
+                request = Synthesize(next(self._ids), text, voice, speed, bool(in_flight), before, continues)
+                in_flight.append(child.submit(request))
+                while in_flight and (len(in_flight) == MAX_IN_FLIGHT or number == len(texts)):
+                    while (audio := await in_flight[0].next_audio()) is not None:
+                        yield audio
+                    in_flight.popleft()
         finally:
-            for id, future in in_flight:
-                child.cancel(id, future)
+            for synthesis in in_flight:
+                child.cancel(synthesis)
 
     async def _live_child(self) -> _VoiceChild:
         if not self._process.is_started:
@@ -240,12 +293,6 @@ class VoiceProcess:
         if child is None:
             raise _process_died_error()
         return child
-
-
-async def _next_result(pending: "deque[tuple[int, asyncio.Future[SynthesisDone]]]") -> SynthesisDone:
-    result = await pending[0][1]
-    pending.popleft()
-    return result
 
 
 def _process_died_error() -> ServerError:
@@ -277,6 +324,7 @@ class ProcessSynthesizer:
         program: what Python runs in the process: a file, or `-m` and a module.
         paths: the weights, in the order that the program expects.
         aliases: other names for the voices.
+        joins_parts: whether the program takes account of `Synthesize.before` and `continues`.
         notice: takes lines for the operator.
 
     Attributes:
@@ -291,11 +339,13 @@ class ProcessSynthesizer:
         voices: Sequence[str],
         rate_hz: int,
         aliases: Mapping[str, str] | None = None,
+        joins_parts: bool = False,
         limits: VoiceLimits | None = None,
         notice: Callable[[str], None] = lambda _line: None,
     ) -> None:
         self.voices = tuple(voices)
         self.rate_hz = rate_hz
+        self.joins_parts = joins_parts
         self.process = VoiceProcess(program, StartVoice(tuple(map(str, paths)), rate_hz), limits, notice)
         self._aliases = aliases or {}
 
@@ -305,15 +355,17 @@ class ProcessSynthesizer:
     async def stop(self) -> None:
         await self.process.stop()
 
-    async def synthesize(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncGenerator[AudioChunk]:
+    async def synthesize(
+        self, text: str, voice: str | None = None, speed: float = 1.0, context: SentenceContext = WHOLE_SENTENCE
+    ) -> AsyncGenerator[AudioChunk]:
         name = resolve_voice(self.voices, voice, self._aliases)
-        async with aclosing(self.process.synthesize(split_sentences(text), name, speed)) as results:
+        async with aclosing(self.process.synthesize(split_sentences(text), name, speed, context)) as results:
             async for result in results:
                 for chunk in _audio_chunks(result):
                     yield chunk
 
 
-def _audio_chunks(result: SynthesisDone) -> Iterator[AudioChunk]:
+def _audio_chunks(result: SynthesizedAudio) -> Iterator[AudioChunk]:
     offset = 0
     for word in result.words:
         end = offset + word.samples * SAMPLE_BYTES

@@ -87,7 +87,14 @@ def piper_synthesizer(
         )
     files = tuple(paths.values())
     return ProcessSynthesizer(
-        PIPER_PROGRAM, files, voices=tuple(paths), rate_hz=_piper_rate_hz(files[0]), aliases=aliases, limits=limits, notice=notice
+        PIPER_PROGRAM,
+        files,
+        voices=tuple(paths),
+        rate_hz=_piper_rate_hz(files[0]),
+        aliases=aliases,
+        joins_parts=True,
+        limits=limits,
+        notice=notice,
     )
 
 
