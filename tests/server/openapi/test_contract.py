@@ -25,18 +25,20 @@ pytestmark = pytest.mark.first
 MODELS = {"parrot": {"engine": "scripted", **SCRIPT}}
 
 
-def found_by_schemathesis(base_url, folder, *options, examples=3):
-    """All that it says, if it found something."""
+def check_with_schemathesis(base_url, folder, *options, examples=3):
+    """Fail with its whole report, if it found something."""
     command = [
         *[Path(sys.executable).with_name("schemathesis"), "run", f"{base_url}/openapi.json", *options],
         # Of audio this server, without ears and a voice, says 501; `/chat/completions` is the route of the same name below `/v1`.
         *["--exclude-path-regex", "^/v1/audio/|^/chat/"],
         *["--exclude-checks", "positive_data_acceptance", "--continue-on-failure", "--no-shrink", "--no-color"],
+        *["--request-timeout", "120"],  # seconds; the default, 10, was too short on a busy machine
         *["--max-examples", EXAMPLES or str(examples), "--seed", SEED],
     ]
     environ = {**os.environ, "SCHEMATHESIS_HOOKS": "support.server.contract_checks", "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
-    return done.stdout + done.stderr if done.returncode else ""
+    if done.returncode:
+        pytest.fail(done.stdout + done.stderr, pytrace=False)
 
 
 def each(option, values):
@@ -75,18 +77,18 @@ MANY_FIELDS = [
 
 
 def test_every_field_is_taken_and_refused_as_described(quiet_url, tmp_path):
-    assert not found_by_schemathesis(quiet_url, tmp_path, "--phases", "coverage", *each("--exclude-operation-id", MANY_FIELDS))
+    check_with_schemathesis(quiet_url, tmp_path, "--phases", "coverage", *each("--exclude-operation-id", MANY_FIELDS))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("operation", MANY_FIELDS)
 def test_every_field_of_a_response_is_taken_and_refused_as_described(quiet_url, tmp_path, operation):
-    assert not found_by_schemathesis(quiet_url, tmp_path, "--phases", "coverage", "--include-operation-id", operation)
+    check_with_schemathesis(quiet_url, tmp_path, "--phases", "coverage", "--include-operation-id", operation)
 
 
 def test_random_requests_and_what_follows_from_them_are_answered_as_described(quiet_url, tmp_path, pytestconfig):
     examples = 100 if pytestconfig.getoption("long") else 4
-    assert not found_by_schemathesis(quiet_url, tmp_path, "--phases", "examples,fuzzing,stateful", examples=examples)
+    check_with_schemathesis(quiet_url, tmp_path, "--phases", "examples,fuzzing,stateful", examples=examples)
 
 
 def test_where_keys_are_needed_every_route_that_says_so_needs_one(tmp_path):
@@ -94,4 +96,4 @@ def test_where_keys_are_needed_every_route_that_says_so_needs_one(tmp_path):
     key = key_of(str(config.database_url))
     with_key = ["--header", f"Authorization: Bearer {key}"]
     with background_server(config, is_persistent=True) as url:
-        assert not found_by_schemathesis(url, tmp_path, "--phases", "examples,fuzzing", *with_key, examples=1)
+        check_with_schemathesis(url, tmp_path, "--phases", "examples,fuzzing", *with_key, examples=1)
