@@ -1,6 +1,6 @@
 """
-What does a streamed event cost in front of a chat server, translated to Responses and passed on as it is ("relaying"), beside nginx as a
-byte proxy, bare Python, and LiteLLM's proxy?
+What does a streamed event cost in front of a chat server, translated to Responses, passed on as it is ("relaying"), and read and written as
+Chat Completions ("translating"), beside nginx as a byte proxy, bare Python, and LiteLLM's proxy?
 
 All stand before the same scripted upstream, in one run. CPU is read from the scheduler's own account of each server's processes, in
 nanoseconds, and divided by the tokens that went through; load comes from a process of its own. Medians of several rounds.
@@ -74,6 +74,13 @@ def relaying(folder):
 
 
 @contextlib.contextmanager
+def translating(folder):
+    """Chat Completions from a server that is sent no request as it came."""
+    with antiphon(folder, options="abilities = { relays = [] }") as (pid, port, _):
+        yield pid, port, CHAT
+
+
+@contextlib.contextmanager
 def litellm(folder):
     port = free_port()
     served = {"model": "hosted_vllm/mock-1", "api_base": f"http://127.0.0.1:{UPSTREAM_PORT}/v1", "api_key": "none"}
@@ -97,6 +104,7 @@ def candidates():
     if not os.environ.get("SKIP"):
         yield "antiphon", antiphon
         yield "relaying", relaying
+        yield "translating", translating
     if shutil.which("nginx"):
         yield "nginx", nginx
     else:
@@ -132,7 +140,7 @@ def main():
     base = next((costs for name, costs, *_ in rows if name == "nginx"), None)
     loads = [f"{streams} streams" for streams, _ in LOADS]
     print(
-        f"{'':10}"
+        f"{'':12}"
         + "".join(f"{each + ', us a token':>26}" for each in loads)
         + f"{'whole, us':>12}{'first token +ms p50/p99':>26}{'MB':>7}"
     )
@@ -140,7 +148,7 @@ def main():
         ratios = [f"{cost / 1000:.2f}" + (f" ({cost / of:.2f}x)" if base else "") for cost, of in zip(costs, base or costs, strict=True)]
         added = f"{quantile(times, 0.5) - quantile(direct, 0.5):.1f} / {quantile(times, 0.99) - quantile(direct, 0.99):.1f}"
         told = "-" if whole is None else f"{whole / 1000:.0f}"
-        print(f"{name:10}" + "".join(f"{each:>26}" for each in ratios) + f"{told:>12}{added:>26}{memory:>7.0f}")
+        print(f"{name:12}" + "".join(f"{each:>26}" for each in ratios) + f"{told:>12}{added:>26}{memory:>7.0f}")
     return 0
 
 

@@ -87,13 +87,13 @@ def upstream():
 
 
 @contextlib.contextmanager
-def antiphon(folder, processes=1):
-    """The server before the scripted upstream: its supervisor's or its own process, its port, and where to ask."""
+def antiphon(folder, processes=1, options=""):
+    """The server before the scripted upstream, whose model has these options too: its process, its port, and where to ask."""
     port = free_port()
     store = "memory" if processes == 1 else "sqlite"
     (folder / "antiphon.toml").write_text(
         f'[server]\nprocesses = {processes}\n[store]\nurl = "{store}"\n[logging]\nlevel = "warning"\n'
-        f'[[models]]\nname = "mock-*"\nengine = "chat"\nbase_url = "http://127.0.0.1:{UPSTREAM_PORT}/v1"\nconcurrency = 2000\n'
+        f'[[models]]\nname = "mock-*"\nengine = "chat"\nbase_url = "http://127.0.0.1:{UPSTREAM_PORT}/v1"\nconcurrency = 2000\n{options}\n'
     )
     command = [sys.executable, "-m", "antiphon", "serve", "--port", str(port)]
     with running(command, port, "/readyz", cwd=folder, env=os.environ | {"ANTIPHON_HOME": str(folder)}) as pid:

@@ -9,14 +9,16 @@ from msgspec import Struct
 
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engine_api.fast_path import TextRoute
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.errors import ApiError, ClientError, overloaded_error
 
-Deliver = Callable[[Sequence[events.EngineEvent]], None]
+Deliver = Callable[[Sequence[events.EngineEvent]], TextRoute | None]
 """
 Takes the engine's events, in order; synchronous, on the event loop. What arrived together is delivered together.
 
-An engine may call it at any time, also from within `send`.
+An engine may call it at any time, also from within `send`. Returns how text that follows may take the fast path; None
+where each event must be delivered.
 """
 
 

@@ -260,6 +260,11 @@ class OutputMachine:
         part.chunks.append(text)
         return self._item
 
+    def open_text(self) -> tuple[OutputItem, list[str]] | None:
+        """The open message and the text of its last part, for as long as `append_text` is all that happens; None if it is not."""
+        part = self._part
+        return None if self._kind is not OutputKind.TEXT or self._item is None or part is None else (self._item, part.chunks)
+
     def cancel(self) -> list[OutputStep]:
         """The steps that end the response early, when its client has left or cancelled it."""
         return [] if self.outcome is not None else [*self._close_all("incomplete"), self._finish("cancelled")]

@@ -6,11 +6,12 @@ numbers. Times come with the events, and ids from its `NewId`, so that a test ca
 """
 
 from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
 from antiphon.engine_api import commands, events as engine_events
+from antiphon.engine_api.fast_path import TextSeries
 from antiphon.errors import ApiError
 from antiphon.records import ConversationTurn, ResponseRecord
 
@@ -151,6 +152,39 @@ class Session(Protocol[ClientEventT, ServerEventT]):
 
     def handle(self, event: Event[ClientEventT]) -> list[Effect[ServerEventT]]:
         """The effects of `event`, in the order in which to perform them."""
+
+
+PADDING_PERIOD = 16
+"""What hides the length of a text in an event repeats with so many characters of it."""
+
+SAMPLE_NUMBER = 987_654_321_012
+"""The number of a sample."""
+
+
+class TextRun(Struct, Generic[ServerEventT], frozen=True):
+    """
+    Texts that follow one another, each of which would be one event of the client and nothing else.
+
+    Attributes:
+        sample: the event with a text, and with `SAMPLE_NUMBER` where events are numbered.
+        texts: where the session keeps them; None where it does not.
+        number: of the next event; None where they have none.
+    """
+
+    sample: Callable[[str], ServerEventT]
+    texts: list[str] | None
+    number: int | None = None
+
+
+@runtime_checkable
+class TextSession(Protocol[ServerEventT]):
+    """A session whose text may take the fast path (`engine_api.fast_path`)."""
+
+    def begin_text(self, series: TextSeries) -> TextRun[ServerEventT] | None:
+        """How texts of a series are sent while nothing else happens; None if more than one event would follow from one."""
+
+    def end_text(self, count: int) -> None:
+        """So many of them were sent; called before anything else happens."""
 
 
 def report_effect(event: engine_events.EngineEvent) -> ReportRetry | ReportAttempts | None:

@@ -14,6 +14,7 @@ from msgspec import structs
 from antiphon.engine_api import commands, events, history
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import CountingEngine, Deliver, Engine, EngineConversation, EngineOverrun, overrun_event
+from antiphon.engine_api.fast_path import TextRoute
 from antiphon.engine_api.options import ConversationSettings, Sampling, ToolChoice
 from antiphon.engine_api.token_estimate import BYTES_PER_TOKEN, estimate_input_tokens
 from antiphon.engine_api.truncation import drop_oldest, output_room
@@ -154,12 +155,12 @@ class _CompactingConversation:
             case _:
                 self._inner.send(command)
 
-    def on_events(self, batch: Sequence[events.EngineEvent]) -> None:
-        """Take what the engine behind delivers."""
+    def on_events(self, batch: Sequence[events.EngineEvent]) -> TextRoute | None:
+        """Take what the engine behind delivers. Behind a summary it must see each event."""
         if (summary := self._summary) is None:
-            self._deliver(batch)
-        else:
-            self._deliver([other for event in batch if (other := self._translate(event, summary)) is not None])
+            return self._deliver(batch)
+        self._deliver([other for event in batch if (other := self._translate(event, summary)) is not None])
+        return None
 
     def _translate(self, event: events.EngineEvent, summary: _Summary) -> events.EngineEvent | None:
         """What the client's session gets to know of an event; None for nothing."""

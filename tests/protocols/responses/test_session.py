@@ -9,8 +9,7 @@ from pydantic import TypeAdapter
 from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.routing import RouteDecision
 from antiphon.errors import ServerError
-from antiphon.protocols.responses.session import PADDING_MULTIPLE
-from antiphon.protocols.session import Close, FromClient, FromEngine, Hangup, Persist, PersistFailed, Send, SendToEngine
+from antiphon.protocols.session import PADDING_PERIOD, Close, FromClient, FromEngine, Hangup, Persist, PersistFailed, Send, SendToEngine
 from antiphon.wire.codec.types import encode
 from antiphon.wire.responses import items, parts, tools
 from antiphon.wire.responses.request import ReasoningOptions, TextOptions
@@ -235,7 +234,7 @@ def test_deltas_are_padded_so_that_their_length_does_not_tell_the_word():
         noise=["x" * length for length in range(16, 0, -1)],
     )
     deltas = [event for event in dialogue.events if event["type"].endswith(".delta")]
-    assert all((len(event["delta"]) + len(event["obfuscation"])) % PADDING_MULTIPLE == 0 for event in deltas)
+    assert all((len(event["delta"]) + len(event["obfuscation"])) % PADDING_PERIOD == 0 for event in deltas)
 
 
 def test_every_key_that_open_responses_or_an_sdk_requires_is_there_from_the_first_event():

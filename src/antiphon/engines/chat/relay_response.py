@@ -12,7 +12,9 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from antiphon.engine_api import events as engine_events
+from antiphon.engine_api.fast_path import TextSeries
 from antiphon.engines.chat.response import END_REASONS, FAILURE_REASONS, usage_event
+from antiphon.engines.upstream.fast_path import PROBE, TextTemplate, text_places
 from antiphon.engines.upstream.faults import error_from_stream
 from antiphon.errors import UpstreamError, shorten
 from antiphon.offload import offload
@@ -126,14 +128,28 @@ class RelayStreamReader:
 
     def read(self, events: list[bytes], out: list[engine_events.EngineEvent]) -> bool:
         for event in events:
-            is_plain = not self._unseen_choices and not self._lacks_index and b'"choices"' in event and _REMARKABLE.search(event) is None
-            if is_plain and _is_valid(event):
+            if self._is_plain(event):
                 out.append(engine_events.RelayData(self._id, self._rename(event)))
             elif event.strip() == DONE:
                 return self._end(out)
             elif event:
                 self._read_chunk(event, out)
         return False
+
+    def text_template(self, event: bytes) -> TextTemplate | None:
+        for before, behind in text_places(event):
+            probe = before + PROBE + behind
+            if self._is_plain(probe):
+                relayed_before, _, relayed_behind = self._rename(probe).partition(PROBE)
+                # A name that holds the probe is no reason to be wrong.
+                if PROBE not in before + behind + relayed_before + relayed_behind:
+                    return TextTemplate(before, behind, TextSeries(self._id, (relayed_before, relayed_behind)))
+        return None
+
+    def _is_plain(self, event: bytes) -> bool:
+        """Whether an event is passed on without being decoded."""
+        is_plain = not self._unseen_choices and not self._lacks_index and b'"choices"' in event and _REMARKABLE.search(event) is None
+        return is_plain and _is_valid(event)
 
     def finish(self, out: list[engine_events.EngineEvent]) -> bool:
         if not self._open_choices or None in self._open_choices.values():

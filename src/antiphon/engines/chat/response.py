@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from antiphon.engine_api import events as engine_events
+from antiphon.engine_api.fast_path import TextSeries
 from antiphon.engine_api.options import Tool
 from antiphon.engines.chat.tool_calls import ToolCallAssembler
+from antiphon.engines.upstream.fast_path import PROBE, TextTemplate, text_places
 from antiphon.engines.upstream.faults import error_from_stream
 from antiphon.errors import UpstreamError, shorten
 from antiphon.wire.codec.repair import repair_json
@@ -34,6 +36,7 @@ FAILURE_REASONS = frozenset({"error", "abort", "network_error"})
 """Values of `finish_reason` with which some servers report a failure."""
 
 _EMPTY_CHUNK = chat_completions.Chunk(choices=[chat_completions.Choice(delta=chat_completions.Delta())])
+_PROBE_CHUNK = chat_completions.Chunk(choices=[chat_completions.Choice(delta=chat_completions.Delta(content=PROBE.decode()))])
 
 
 class ChatResponseReader:
@@ -74,6 +77,16 @@ class ChatResponseReader:
                 _check_error(event)
             self._read_chunk(chunk, out)
         return False
+
+    def text_template(self, event: bytes) -> TextTemplate | None:
+        for before, behind in text_places(event):
+            try:
+                chunk = chat_completions.decode_chunk(before + PROBE + behind)
+            except (ValueError, RecursionError):
+                continue
+            if chunk == _PROBE_CHUNK:
+                return TextTemplate(before, behind, TextSeries(self._id))
+        return None
 
     def finish(self, out: list[engine_events.EngineEvent]) -> bool:
         return self._finish_reason is not None and self._end(out)

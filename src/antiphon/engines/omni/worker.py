@@ -21,6 +21,7 @@ from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.omni.conversation import OmniConversation
 from antiphon.engines.omni.session import BackendSession
 from antiphon.engines.upstream.client import UpstreamClient
+from antiphon.engines.upstream.fast_path import ReadAccount
 from antiphon.engines.upstream.http_exchange import UpstreamFailure
 from antiphon.engines.upstream.websocket import dial
 from antiphon.errors import ApiError, UpstreamError
@@ -91,6 +92,9 @@ class _BodyListener:
 
     def on_limit(self) -> bool:
         return True
+
+    def open_fast_path(self, read: bytes, pieces: list[bytes], account: ReadAccount) -> None:
+        """It is not a stream of text."""
 
 
 class OmniWorker:

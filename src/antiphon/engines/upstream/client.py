@@ -28,6 +28,7 @@ from antiphon.engine_api.model_options import convert_options, option_problems
 from antiphon.engines.upstream.circuit_breaker import CircuitBreaker, CircuitState
 from antiphon.engines.upstream.concurrency import ConcurrencyLimit
 from antiphon.engines.upstream.connection_pool import HttpConnectionPool, UpstreamAddress
+from antiphon.engines.upstream.fast_path import ReadAccount
 from antiphon.engines.upstream.faults import overloaded_error
 from antiphon.engines.upstream.http_exchange import (
     DEFAULT_MAX_RESPONSE_BYTES,
@@ -409,6 +410,9 @@ class _BodyListener:
 
     def on_limit(self) -> bool:
         return False
+
+    def open_fast_path(self, read: bytes, pieces: list[bytes], account: ReadAccount) -> None:
+        """It is not a stream of text."""
 
 
 def _parse_base_url(base_url: str) -> SplitResult:

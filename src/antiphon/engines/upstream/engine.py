@@ -16,11 +16,16 @@ import msgspec
 from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import Deliver, EngineConversation
+from antiphon.engine_api.fast_path import TextRoute
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.upstream.client import UpstreamClient
+from antiphon.engines.upstream.fast_path import FastPath, FastPathLearner, ReadAccount, TextTemplate, event_frame
 from antiphon.engines.upstream.http_exchange import HttpExchange
 from antiphon.engines.upstream.models import UpstreamModels
 from antiphon.errors import ApiError, shutting_down
+
+_TEXT_EVENTS = frozenset({engine_events.TextDelta, engine_events.RelayData})
+"""Events after which text may take the fast path."""
 
 
 class UpstreamResponseReader(Protocol):
@@ -51,6 +56,17 @@ class BodyReader(UpstreamResponseReader, Protocol):
 
         Raises:
             ApiError: the answer can't be read, or says that the request failed.
+        """
+
+
+@runtime_checkable
+class TextReader(UpstreamResponseReader, Protocol):
+    """A reader that knows which events are nothing but text."""
+
+    def text_template(self, event: bytes) -> TextTemplate | None:
+        """
+        What stands around the text in an event that it has just read. Whatever text is put there, `read` appends the
+        one event of the template's series, and does nothing else. None if it is not such an event.
         """
 
 
@@ -189,6 +205,9 @@ class _Request:
         self._conversation = conversation
         self._reader: UpstreamResponseReader | None = None
         self._exchange: HttpExchange | None = None
+        self._learner = FastPathLearner()
+        self._route: TextRoute | None = None
+        self._last_event = b""
         self._has_begun = False
         self._is_over = False
         self._is_cancelled = False
@@ -205,7 +224,8 @@ class _Request:
             if not self._is_cancelled:
                 raise
         finally:
-            self._exchange = None
+            self._exchange = self._route = None
+            self._learner.close()
         if self._is_cancelled:
             self._emit([engine_events.ResponseEnded(self.command.id, "cancelled")], is_last=True)
 
@@ -226,6 +246,7 @@ class _Request:
     def cancel(self) -> None:
         """Stop; the task delivers the last event."""
         self._is_cancelled = True
+        self._learner.close()
         # A task that has not begun is not cancelled, so that `run` can still deliver it.
         if self.task is not None and self._has_begun:
             self.task.cancel()
@@ -246,6 +267,7 @@ class _Request:
     def on_events(self, events: list[bytes]) -> bool:
         assert self._reader is not None
         batch: list[engine_events.EngineEvent] = []
+        self._route = None
         try:
             is_last = self._reader.read(events, batch)
         except ApiError:
@@ -253,8 +275,20 @@ class _Request:
             raise
         if batch and not self._is_over:
             self._is_over = is_last
-            self._conversation.deliver(batch)
+            route = self._conversation.deliver(batch)
+            self._route = route if type(batch[-1]) in _TEXT_EVENTS else None
+            self._last_event = events[-1]
         return is_last
+
+    def open_fast_path(self, read: bytes, pieces: list[bytes], account: ReadAccount) -> FastPath | None:
+        route, reader = self._route, self._reader
+        if route is None or self._is_cancelled or not self._learner.is_due() or not isinstance(reader, TextReader):
+            return None
+        frame = event_frame(read, pieces, self._last_event)
+        template = None if frame is None else reader.text_template(self._last_event)
+        if frame is None or template is None or (sink := route.open_text(template.series)) is None:
+            return None
+        return self._learner.open(frame, template, sink, account)
 
     def on_stream_end(self) -> bool:
         assert self._reader is not None

@@ -16,6 +16,8 @@ from typing import Protocol, cast
 
 import httptools
 
+from antiphon.engines.upstream.fast_path import FastPath
+
 HEAD_LIMIT_BYTES = 64 << 10
 NO_RESPONSE = "closed the connection unanswered"
 INCOMPLETE_RESPONSE = "closed the connection before its answer was complete"
@@ -44,6 +46,9 @@ class HttpResponseReceiver(Protocol):
     def on_response_body(self, pieces: list[bytes]) -> None:
         """More of the body: all that one read brought. The list is reused: don't keep it."""
 
+    def open_fast_path(self, read: bytes, pieces: list[bytes]) -> FastPath | None:
+        """What takes reads of nothing but text from now on, as `read` perhaps was; `pieces` are those of the body in it."""
+
     def on_response_end(self) -> None:
         """The body is complete."""
 
@@ -70,6 +75,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._receiver: HttpResponseReceiver | None = None
         self._parser: httptools.HttpResponseParser | None = None
+        self._fast_path: FastPath | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
         self._is_paused = False
         self._is_reading = True
@@ -115,7 +121,7 @@ class HttpConnection(asyncio.Protocol):
 
     def release(self) -> None:
         """Call the receiver no more. The connection is reused if the response ends within `LINGER_S`."""
-        self._receiver = None
+        self._receiver = self._fast_path = None
         self.resume()
         if self._is_lost:
             self._drop_unread()
@@ -124,7 +130,7 @@ class HttpConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close at once: that is what makes an upstream stop generating."""
-        self._receiver = None
+        self._receiver = self._fast_path = None
         self._drop_unread()
         if self._transport is not None:
             self._transport.abort()
@@ -153,6 +159,10 @@ class HttpConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
+        if (fast_path := self._fast_path) is not None:
+            if fast_path.take(data):
+                return
+            self._fast_path = None  # it relies on what came before
         self._context.run(self._receive, data)
 
     def _receive(self, data: bytes) -> None:
@@ -208,6 +218,8 @@ class HttpConnection(asyncio.Protocol):
         if pieces := self._pieces:
             if self._receiver is not None:
                 self._receiver.on_response_body(pieces)
+                if not self._unread and self._receiver is not None:
+                    self._fast_path = self._receiver.open_fast_path(data, pieces)
             pieces.clear()
         if self._is_complete:
             self._finish()
@@ -279,7 +291,7 @@ class HttpConnection(asyncio.Protocol):
     def _finish(self) -> None:
         self._cancel_linger()
         receiver, self._receiver = self._receiver, None
-        self._parser = None
+        self._parser = self._fast_path = None
         self.has_served = True
         if self._can_keep_alive and self.is_open and not self._unread:  # no bytes without a request
             self.resume()

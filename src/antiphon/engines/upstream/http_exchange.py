@@ -7,6 +7,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from antiphon.deadline import Deadline
+from antiphon.engines.upstream.fast_path import FastPath, ReadAccount
 from antiphon.engines.upstream.faults import error_from_response, retry_after_s
 from antiphon.engines.upstream.http_connection import HttpConnection
 from antiphon.errors import ApiError, UpstreamError
@@ -55,6 +56,16 @@ class ExchangeListener(Protocol):
         """
         The response is as long as it may get, and is not read on. Returns whether what came of it can stand as an
         incomplete one.
+        """
+
+    def open_fast_path(self, read: bytes, pieces: list[bytes], account: ReadAccount) -> FastPath | None:
+        """
+        What takes reads of nothing but text from now on; called after the events of a read were passed on.
+
+        Args:
+            read: as it came.
+            pieces: the body in it.
+            account: to be kept of what is taken.
         """
 
 
@@ -131,14 +142,13 @@ class HttpExchange:
         self._body = bytearray()
         self._limit_bytes = ERROR_LIMIT_BYTES
         self._limits = limits
-        self._remaining_bytes = limits.max_bytes
-        self._remaining_events = limits.max_events
         self._status = 0
         self._headers: Mapping[str, str] = {}
         self._has_begun = False
         self._is_paused = False
         self._was_idle = False
         self._deadline = Deadline(self._on_timeout)
+        self._account = ReadAccount(limits.max_bytes, limits.max_events, self._deadline, idle_s)
 
     def start(self, connection: HttpConnection, request: bytes) -> None:
         """Send the request."""
@@ -204,20 +214,26 @@ class HttpExchange:
             self._body_reader(self, pieces)
             return
         piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        self._remaining_bytes -= len(piece)
+        account = self._account
+        account.remaining_bytes -= len(piece)
         try:
             events = self._parser.feed(piece)
-            self._remaining_events -= len(events)
-            if self._remaining_events < 0:
-                del events[self._remaining_events :]
+            account.remaining_events -= len(events)
+            if account.remaining_events < 0:
+                del events[account.remaining_events :]
             if events and self._listener.on_events(events):
                 self._resolve(None)
-            elif self._remaining_bytes < 0 or self._remaining_events < 0:
+            elif account.remaining_bytes < 0 or account.remaining_events < 0:
                 self._end_at_limit()
         except ApiError as error:
             self._resolve(UpstreamFailure(error, "garbled" if isinstance(error, UpstreamError) else "refused"), abort_connection=True)
         except EventTooLarge as error:
             self._fail_malformed(f"sent {error}")
+
+    def open_fast_path(self, read: bytes, pieces: list[bytes]) -> FastPath | None:
+        if self._body_reader is not None or self._is_paused or self.outcome.done():
+            return None
+        return self._listener.open_fast_path(read, pieces, self._account)
 
     def on_response_end(self) -> None:
         self._connection = None

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from antiphon.engine_api import commands, events as engine_events
+from antiphon.engine_api.fast_path import TextSeries
 from antiphon.errors import ApiError, ServerError, UpstreamError
 from antiphon.protocols.chat.failure import to_chat_error
 from antiphon.protocols.chat.session import chat_usage, engine_error
@@ -26,6 +27,7 @@ from antiphon.protocols.session import (
     Send,
     SendToEngine,
     Shutdown,
+    TextRun,
     Tick,
 )
 from antiphon.wire.chat.response import ChatUsage
@@ -92,6 +94,16 @@ class RelaySession:
             case Tick() | PersistFailed():  # this session sets no timer and stores nothing
                 return []
 
+    def begin_text(self, series: TextSeries) -> TextRun[bytes] | None:
+        is_ours = series.id == self._relay.id and series.around is not None and self._relay.stream
+        if self.outcome is not None or self._content is not None or not is_ours:
+            return None
+        before, behind = series.around or (b"", b"")
+        return TextRun(lambda text: before + text.encode() + behind, None)
+
+    def end_text(self, count: int) -> None:
+        self._output_tokens += count
+
     def _begin(self) -> _Effects:
         if self._has_begun:
             return []
@@ -156,9 +168,11 @@ class RelayEncoder:
 
     Attributes:
         stream_end: what follows the last event.
+        is_stateless: an event is written alike whatever was written before it.
     """
 
     stream_end = b"data: [DONE]\n\n"
+    is_stateless = True
 
     def encode_sse_into(self, events: Iterable[bytes], buffer: bytearray) -> None:
         """Append `events` to `buffer`, each as one server-sent event."""

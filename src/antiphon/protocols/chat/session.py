@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from msgspec import UNSET
 
 from antiphon.engine_api import commands, events as engine_events
+from antiphon.engine_api.fast_path import TextSeries
 from antiphon.errors import ApiError, ServerError, UpstreamError
 from antiphon.protocols import output as steps
 from antiphon.protocols.chat.choice import MAX_AUDIO_BYTES, Choice
@@ -28,6 +29,7 @@ from antiphon.protocols.session import (
     Send,
     SendToEngine,
     Shutdown,
+    TextRun,
     Tick,
     report_effect,
 )
@@ -109,6 +111,16 @@ class ChatSession:
             if self._apply(choice, engine_event, effects):
                 break
         return effects
+
+    def begin_text(self, series: TextSeries) -> TextRun[ChatEvent] | None:
+        choice = self._choices.get(series.id)
+        if self.is_over or not self._is_streaming or series.around is not None or choice is None:
+            return None
+        index, place = choice.index, choice.output.open_text()
+        return None if place is None else TextRun(lambda text: ContentDelta(index, text), place[1])
+
+    def end_text(self, count: int) -> None:
+        """Chunks have no number."""
 
     def _handle_control_event(self, event: FromClient[ResolvedChat] | Hangup | PersistFailed | Shutdown | Tick) -> _Effects:
         match event:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from antiphon.engine_api import commands, events as engine_events
+from antiphon.engine_api.fast_path import TextSeries
 from antiphon.engine_api.token_estimate import text_tokens
 from antiphon.errors import ApiError, UpstreamError
 from antiphon.protocols import output as steps
@@ -31,6 +32,7 @@ from antiphon.protocols.session import (
     Send,
     SendToEngine,
     Shutdown,
+    TextRun,
     Tick,
     report_effect,
 )
@@ -132,6 +134,16 @@ class MessagesSession:
                 if (handler := _STEP_HANDLERS.get(type(step))) is not None:
                     handler(self, step, effects)
         return effects
+
+    def begin_text(self, series: TextSeries) -> TextRun[MessageEvent] | None:
+        place = self._output.open_text()
+        if self._is_closed or not self._is_streamed or series.around is not None or place is None or place[0] is not self._open_block:
+            return None
+        index = self._block_count - 1
+        return TextRun(lambda text: events.ContentBlockDelta(index=index, delta=events.TextPiece(text=text)), place[1])
+
+    def end_text(self, count: int) -> None:
+        """Its events have no number."""
 
     def _handle_control_event(
         self, event: FromClient[ResolvedMessagesRequest] | Hangup | PersistFailed | Shutdown | Tick

@@ -14,6 +14,7 @@ import msgspec
 
 from antiphon.audio import streaming_wav_header
 from antiphon.engine_api import commands, events as engine_events
+from antiphon.engine_api.fast_path import TextSeries
 from antiphon.engine_api.routing import RouteDecision
 from antiphon.errors import ApiError, UpstreamError
 from antiphon.protocols import output as steps, output_table
@@ -31,6 +32,8 @@ from antiphon.protocols.responses.response_object import (
     wire_part,
 )
 from antiphon.protocols.session import (
+    PADDING_PERIOD,
+    SAMPLE_NUMBER,
     Close,
     Effect,
     Event,
@@ -45,6 +48,7 @@ from antiphon.protocols.session import (
     Send,
     SendToEngine,
     Shutdown,
+    TextRun,
     Tick,
 )
 from antiphon.protocols.token_estimate import response_tokens
@@ -55,15 +59,13 @@ from antiphon.wire.responses.events import StreamEvent
 from antiphon.wire.responses.summary import ResponseNotes
 
 Paddings = Sequence[str]
-"""Random text of `PADDING_MULTIPLE` characters, of one less, and so on, down to one."""
+"""
+Random text of `PADDING_PERIOD` characters, of one less, and so on, down to one: deltas are padded to a multiple of this
+many characters, so that the size of a packet doesn't reveal the text in it.
+"""
 
 Encrypt = Callable[[str], str | None]
 """Encrypts text for a client that will give it back; None for text that is too long."""
-
-PADDING_MULTIPLE = 16
-"""
-Deltas are padded to a multiple of this many characters, so that the size of a packet doesn't reveal the text in it.
-"""
 
 COMPACTION_REPORT_S = 1.0
 """How often a client is told that its conversation is being compacted."""
@@ -141,9 +143,9 @@ class ResponsesSession:
         if self._is_closed:
             return []
         effects: list[Effect[StreamEvent]] = []
-        output, paddings = self._output, self._paddings
+        output = self._output
         for engine_event in event.events:
-            # The path of nearly every token, inline to save the calls.
+            # Nearly every token that does not take the fast path comes here.
             if (
                 type(engine_event) is engine_events.TextDelta
                 and not engine_event.logprobs
@@ -153,16 +155,7 @@ class ResponsesSession:
                 self._sequence_number = number + 1
                 if not self._is_streaming:  # the event would be dropped
                     continue
-                delta = events.OutputTextDelta(
-                    sequence_number=number,
-                    item_id=item.id,
-                    output_index=item.index,
-                    content_index=len(item.parts) - 1,
-                    delta=text,
-                    logprobs=[],
-                    obfuscation=msgspec.UNSET if paddings is None else paddings[len(text) % PADDING_MULTIPLE],
-                )
-                effects.append(Send(delta))
+                effects.append(Send(self._text_delta(number, item, text)))
                 continue
             if (report := _REPORTS.get(type(engine_event))) is not None:
                 report(self, engine_event, event.at, effects)
@@ -188,6 +181,15 @@ class ResponsesSession:
             case Shutdown(error, at):
                 failure = FromEngine([engine_events.ResponseFailed.from_error(self._resolved_request.id, error)], at)
                 return [SendToEngine(commands.Cancel(self._resolved_request.id)), *self.handle(failure)]
+
+    def begin_text(self, series: TextSeries) -> TextRun[StreamEvent] | None:
+        if self._is_closed or not self._is_streaming or series.around is not None or (place := self._output.open_text()) is None:
+            return None
+        item, texts = place
+        return TextRun(lambda text: self._text_delta(SAMPLE_NUMBER, item, text), texts, self._sequence_number)
+
+    def end_text(self, count: int) -> None:
+        self._sequence_number += count
 
     # The response object
 
@@ -322,8 +324,12 @@ class ResponsesSession:
         self._sequence_number = number + 1
         return number
 
+    def _text_delta(self, number: int, item: OutputItem, text: str) -> events.OutputTextDelta:
+        part = item.parts[-1]
+        return _text_delta_event(number, item, part, steps.TextAppended(item, part, text, ()), self._padding_for(text))
+
     def _padding_for(self, text: str) -> Opt[str]:
-        return msgspec.UNSET if self._paddings is None else self._paddings[len(text) % PADDING_MULTIPLE]
+        return msgspec.UNSET if self._paddings is None else self._paddings[len(text) % PADDING_PERIOD]
 
     def _report_compaction(self, progress: engine_events.CompactionProgress, at: float, effects: list[Effect[StreamEvent]]) -> None:
         """Tell that the conversation is being compacted. Its item follows with the content: without a summary there is none."""
@@ -578,11 +584,7 @@ def _tool_call_done_event(number: int, item: OutputItem) -> StreamEvent:
         return events.CustomToolCallInputDone(sequence_number=number, item_id=item.id, output_index=item.index, input=item.arguments)
     assert item.call is not None
     return events.FunctionCallArgumentsDone(
-        sequence_number=number,
-        item_id=item.id,
-        output_index=item.index,
-        name=item.call.name,
-        arguments=item.arguments,
+        sequence_number=number, item_id=item.id, output_index=item.index, name=item.call.name, arguments=item.arguments
     )
 
 

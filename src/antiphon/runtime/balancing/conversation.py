@@ -10,6 +10,7 @@ import structlog
 
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.engine import Deliver, Engine, EngineConversation, EngineOverrun, deliver_nowhere, overrun_event
+from antiphon.engine_api.fast_path import TextRoute
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.errors import ApiError, UpstreamError, shutting_down
 from antiphon.runtime.balancing.failures import STALL_CAUSE, describe_failure
@@ -108,19 +109,19 @@ class Try:
         assert self.end is not None
         return self.end
 
-    def on_events(self, batch: Sequence[events.EngineEvent]) -> None:
-        """Take what the engine delivers."""
+    def on_events(self, batch: Sequence[events.EngineEvent]) -> TextRoute | None:
+        """Take what the engine delivers. Once that goes straight through, text may take the fast path."""
         if self.end is not None:
-            return
+            return None
         if not self.is_delivered:
             batch = self._hold(batch)
             if not batch:
-                return
+                return None
         last = batch[-1]
         self._note_usage(batch)
         if isinstance(last, events.TerminalEvent) and last.id == self._request.id:
             self._finish(last)  # first: whoever gets the end may leave at once
-        self._deliver(batch)
+        return self._deliver(batch)
 
     def _hold(self, batch: Sequence[events.EngineEvent]) -> Sequence[events.EngineEvent]:
         """What of a batch is to be delivered now, with all that was held back if there is any."""
@@ -349,9 +350,8 @@ class BalancedRequest:
         log = structlog.get_logger().info
         self._conversation.context.run(log, "answered_by", response_id=self.command.id, attempts="; ".join(attempts), **fallback)
 
-    def _deliver(self, batch: Sequence[events.EngineEvent]) -> None:
-        if not self._is_over:
-            self._conversation.deliver(batch)
+    def _deliver(self, batch: Sequence[events.EngineEvent]) -> TextRoute | None:
+        return None if self._is_over else self._conversation.deliver(batch)
 
     def _emit(self, batch: Sequence[events.EngineEvent], *, is_last: bool = False) -> None:
         if not self._is_over:

@@ -10,10 +10,11 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.engine import Engine, EngineConversation, EngineOverrun, overrun_event
+from antiphon.engine_api.fast_path import TextRoute, TextSeries, TextSink
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.errors import ApiError, ServerError
 from antiphon.protocols.responses.ending import INTERRUPTED_MESSAGE
@@ -37,6 +38,8 @@ from antiphon.protocols.session import (
     ServerEventT,
     Session,
     Shutdown,
+    TextRun,
+    TextSession,
     Tick,
     WakeAt,
 )
@@ -87,6 +90,21 @@ class SessionClient(Protocol[ServerEventT_contra]):
 
     def close(self, error: ApiError | None) -> None:
         """End the connection; `error` is why, None for a normal end."""
+
+
+class ClientTextSink(TextSink, Protocol):
+    """Where a client's text is written."""
+
+    def close(self) -> int:
+        """Take no more. Returns how many texts it has taken."""
+
+
+@runtime_checkable
+class TextClient(Protocol[ServerEventT]):
+    """A client whose text may take the fast path (`engine_api.fast_path`)."""
+
+    def open_text(self, run: TextRun[ServerEventT]) -> ClientTextSink | None:
+        """Where to write it, until anything else is sent; None where there is no such place now."""
 
 
 def _do_nothing(*_arguments: object) -> None:
@@ -149,6 +167,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         self._is_engine_paused = False
         self._has_hung_up = False
         self._shutdown_error: ApiError | None = None
+        self._text: tuple[TextSession[ServerEventT], ClientTextSink] | None = None
         self._close_event = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -188,6 +207,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
                     await self._close_event.wait()
                 finally:
                     self._wake_at(None)
+                    self._end_text()
         finally:
             self._let_go()
 
@@ -208,14 +228,36 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         """Handle another message from the client."""
         self.receive(FromClient(message, self._clock()))
 
-    def deliver(self, events: Sequence[engine_events.EngineEvent]) -> None:
+    def deliver(self, events: Sequence[engine_events.EngineEvent]) -> TextRoute | None:
         """Handle events from the engine, at any time; events that came together are written together."""
+        if self._text is not None:
+            self._end_text()
         if len(events) > BATCH_SIZE or self._pending_events:
             self._postpone(events)
         elif self._is_performing:
             self._deferred_events.append(FromEngine(events, self._clock()))
         else:  # not by way of `receive`: a call more for every token
             self._perform(self._session.handle(FromEngine(events, self._clock())))
+            return self if self._pending_persist is None else None
+        return None
+
+    def open_text(self, series: TextSeries) -> TextSink | None:
+        """See `TextRoute`. Whatever happens next, the client's slowness included, ends it."""
+        self._end_text()
+        is_busy = self._is_performing or self._is_behind or self._pending_persist is not None or bool(self._pending_events)
+        session, client = self._session, self._client
+        if is_busy or not isinstance(session, TextSession) or not isinstance(client, TextClient):
+            return None
+        run = session.begin_text(series)
+        sink: ClientTextSink | None = None if run is None else client.open_text(run)
+        self._text = None if sink is None else (session, sink)
+        return sink
+
+    def _end_text(self) -> None:
+        if (text := self._text) is not None:
+            self._text = None
+            session, sink = text
+            session.end_text(sink.close())
 
     def _postpone(self, events: Sequence[engine_events.EngineEvent]) -> None:
         is_first = not self._pending_events
@@ -249,6 +291,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
 
     def pause(self) -> None:
         """Stop writing: the client is behind."""
+        self._end_text()
         self._is_behind = True
         self._update_backpressure()
 
@@ -277,6 +320,8 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         Events that arrive meanwhile, such as an engine's answer to the command being sent, are handled next: a session
         is never entered twice.
         """
+        if self._text is not None:
+            self._end_text()
         if self._is_performing:
             self._deferred_events.append(event)
         else:

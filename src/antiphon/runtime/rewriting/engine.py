@@ -12,6 +12,7 @@ import structlog
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import CountingEngine, Deliver, Engine, EngineConversation, EngineOverrun, deliver_nowhere, overrun_event
+from antiphon.engine_api.fast_path import TextRoute
 from antiphon.engine_api.forwarding import ForwardingConversation
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.runtime.rewriting.ask_model import Reply
@@ -161,11 +162,10 @@ class _RewritingConversation(ForwardingConversation):
             self._is_inner_paused = is_paused
             (self.inner.pause if is_paused else self.inner.resume)()
 
-    def on_events(self, batch: Sequence[events.EngineEvent]) -> None:
-        """Take what the engine behind delivers."""
+    def on_events(self, batch: Sequence[events.EngineEvent]) -> TextRoute | None:
+        """Take what the engine behind delivers. Of a text that is to be rewritten it must see each event."""
         if not self._drafts and not self._replies:
-            self._deliver(batch)
-            return
+            return self._deliver(batch)
         output: list[events.EngineEvent] = []
         for event in batch:
             if (reply := self._replies.get(event.id)) is not None:
@@ -183,6 +183,7 @@ class _RewritingConversation(ForwardingConversation):
                 output.append(event)
         if output:
             self._deliver(output)
+        return None
 
     def _on_draft_end(self, id: str, draft: Draft, output: list[events.EngineEvent]) -> None:
         rewrites = list(self._engine.fitting_rewrites(draft.text, self._requests[id]))

@@ -16,6 +16,8 @@ from typing import Generic, TypeVar
 from starlette.types import Scope, Send
 
 from antiphon.errors import ApiError
+from antiphon.protocols.session import TextRun
+from antiphon.server.responses.text_sink import EventParts, SseTextSink
 from antiphon.server.transport import connection
 from antiphon.wire.codec.stream_encoder import StreamEncoder
 from antiphon.wire.responses.events import OPENING_EVENTS
@@ -57,7 +59,8 @@ class EventStream(Generic[EventT]):
         is_open: whether the head was sent; before that, `error` can still be an HTTP error.
         event_count: how many events were sent.
         first_token_at: when the first event with output came, by `time.perf_counter`.
-        last_event: the latest event.
+        last_event: the latest event, but for text that took the fast path.
+        is_quiet: whether nothing was sent since the last look at it.
         send: takes an event.
     """
 
@@ -76,6 +79,8 @@ class EventStream(Generic[EventT]):
         self.event_count = 0
         self.first_token_at: float | None = None
         self.last_event: EventT | None = None
+        self.is_quiet = False
+        self._encoding = encoding
         self._encode_sse_into = encoding.encode_sse_into
         self._stream_end = encoding.stream_end
         self._opening_events = opening_events
@@ -94,7 +99,6 @@ class EventStream(Generic[EventT]):
         self._heartbeat_s = heartbeat_s
         self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._is_over = False
-        self._is_quiet = False
 
     def flush(self) -> None:
         """
@@ -117,12 +121,26 @@ class EventStream(Generic[EventT]):
         if connection.transport.is_closing():
             out.clear()
             return
-        self._is_quiet = False
+        self.is_quiet = False
         if connection.flow.write_paused and connection.is_overfull:
             connection.drop("backlog")
         else:
             connection.transport.write(b"".join((b"%x\r\n" % len(out), out, b"\r\n")))
         out.clear()
+
+    def open_text(self, run: TextRun[EventT]) -> SseTextSink | None:
+        """Where to write text that follows; None while something else is to be sent first, or where no two events are alike."""
+        connection = self._connection
+        is_busy = self._out or self._pending_events or connection.flow.write_paused
+        if not self.is_open or self._is_over or self.first_token_at is None or is_busy or not self._encoding.is_stateless:
+            return None
+        parts = EventParts(lambda text: self._encode(run.sample(text)), is_numbered=run.number is not None)
+        return SseTextSink(parts, run.number or 0, run.texts, self, connection.transport) if parts.is_complete else None
+
+    def _encode(self, event: EventT) -> bytes:
+        out = bytearray()
+        self._encode_sse_into((event,), out)
+        return bytes(out)
 
     def close(self, error: ApiError | None) -> None:
         self.error = error
@@ -168,10 +186,10 @@ class EventStream(Generic[EventT]):
 
     def _send_heartbeat(self) -> None:
         """Send something after a silence, so that proxies keep the connection."""
-        if self._is_quiet and not self._is_over:
+        if self.is_quiet and not self._is_over:
             self._out += self._heartbeat
             self.flush()
-        self._is_quiet = True
+        self.is_quiet = True
         self._heartbeat_timer = asyncio.get_running_loop().call_later(self._heartbeat_s, self._send_heartbeat)
 
     def stop_heartbeat(self) -> None:

@@ -64,7 +64,10 @@ class ChunkEncoder:
 
     Attributes:
         stream_end: what follows the last event.
+        is_stateless: an event is written alike whatever was written before it.
     """
+
+    is_stateless = True
 
     def __init__(
         self,

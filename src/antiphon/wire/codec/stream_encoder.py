@@ -13,5 +13,9 @@ class StreamEncoder(Protocol[EventT_contra]):
     def stream_end(self) -> bytes:
         """What follows the last event."""
 
+    @property
+    def is_stateless(self) -> bool:
+        """Whether an event is written alike whatever was written before it."""
+
     def encode_sse_into(self, events: Iterable[EventT_contra], buffer: bytearray) -> None:
         """Append `events` to `buffer`, each as one server-sent event."""

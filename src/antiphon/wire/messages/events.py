@@ -103,9 +103,11 @@ class MessageEncoder:
 
     Attributes:
         stream_end: what follows the last event: nothing.
+        is_stateless: an event is written alike whatever was written before it.
     """
 
     stream_end = b""
+    is_stateless = True
 
     def encode_sse_into(self, events: Iterable[MessageEvent], buffer: bytearray) -> None:
         """Append `events` to `buffer`, each as one server-sent event."""

@@ -205,7 +205,10 @@ class EventEncoder:
         stream_end: what follows the last server-sent event of a stream.
         is_neutral: whether events are written as the journal of a background response has them.
         keeps_numbers: whether events have the numbers that their session gave them.
+        is_stateless: whether an event is written alike whatever was written before it.
     """
+
+    is_stateless = True
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
@@ -363,6 +366,8 @@ def _read_with_items(body: bytes) -> StreamEvent:
 
 class _SummaryEncoder:
     """Writes a stream whose responses are summed up."""
+
+    is_stateless = False
 
     def __init__(self, rules: Summarizer, sse_head: Callable[[str], bytes], stream_end: bytes, after: int) -> None:
         self.stream_end = stream_end
