@@ -38,7 +38,7 @@ def speaking_server(folder, models, speculation=True):
         + "".join("[[models]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in model.items()) for model in models)
     )
     command = [sys.executable, "-m", "antiphon", "serve", "--port", str(port)]
-    with running(command, port, "/readyz", cwd=folder, env=os.environ | {"ANTIPHON_HOME": str(folder)}) as pid:
+    with running(command, port, "/readyz?wait_for=speech", cwd=folder, env=os.environ | {"ANTIPHON_HOME": str(folder)}) as pid:
         yield pid, port
 
 

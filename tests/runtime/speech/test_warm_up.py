@@ -66,7 +66,7 @@ def test_every_model_is_run_once(tmp_path):
     speech = service(tmp_path, ran)
     assert speech.warm_up_state == "off"
     asyncio.run(speech.warm_up())
-    assert ran == ["vad", "turn", "transcriber", "synthesizer"]
+    assert ran == ["synthesizer", "transcriber", "turn", "vad"]
     assert speech.warm_up_state == "done"
 
 
@@ -74,7 +74,7 @@ def test_models_on_other_servers_are_not_asked(tmp_path):
     ran = []
     there = "http://127.0.0.1:9/v1"
     asyncio.run(service(tmp_path, ran, ears_url=there, voice_url=there).warm_up())
-    assert ran == ["vad", "turn"]
+    assert ran == ["turn", "vad"]
 
 
 def test_models_that_can_not_be_loaded_are_told_of_and_not_waited_for(tmp_path):

@@ -12,7 +12,7 @@ the person goes on speaking.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Literal, cast
 
@@ -22,8 +22,9 @@ from antiphon.engine_api import commands, events as engine_events, history as en
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import CountingEngine, Deliver, Engine, EngineConversation, EngineOverrun, deliver_nowhere
 from antiphon.engine_api.options import ConversationSettings
-from antiphon.engines.cascade.history import TranscriptHistory, count_audio_tokens, is_same_request, last_turn_id
+from antiphon.engines.cascade.history import TranscriptHistory, count_audio_tokens, has_unknown_speech, is_same_request, last_turn_id
 from antiphon.engines.cascade.input import SpeechInput
+from antiphon.engines.cascade.loading import InputCommand, SpeechLoader, SpeechLoading
 from antiphon.engines.cascade.output import SpokenAnswer
 from antiphon.engines.cascade.parts import SpeechStack
 from antiphon.engines.cascade.turn import TranscriptTask
@@ -40,7 +41,7 @@ class Cascade:
 
     Args:
         inner: answers. The caller starts and stops it, and the speech stack too.
-        ensure_ready: awaited before every conversation; makes the speech stack ready if it isn't.
+        loader: loads the speech stack, where it isn't yet; what needs it waits.
         speculates: whether to begin answers before the session requests them.
         count_speculation: called with the outcome of speculative answers.
     """
@@ -50,13 +51,13 @@ class Cascade:
         inner: Engine,
         speech_stack: SpeechStack,
         *,
-        ensure_ready: Callable[[], Awaitable[None]] | None = None,
+        loader: SpeechLoader | None = None,
         speculates: bool = True,
         count_speculation: CountSpeculation | None = None,
     ) -> None:
         self._inner = inner
         self._speech_stack = speech_stack
-        self._ensure_ready = ensure_ready
+        self._loader = loader
         self._count_speculation = count_speculation
         # A turn is known in words while it goes on; an engine that hears speech needs the audio of the whole turn.
         self._speculates = speculates and speech_stack.transcriber is not None and not inner.capabilities.hears_speech
@@ -76,11 +77,8 @@ class Cascade:
         """
         A conversation that listens, and answers aloud where the request names a voice.
 
-        Raises:
-            ApiError: the speech stack can't be made ready.
+        It begins at once: while the speech stack is loaded, what it hears waits.
         """
-        if self._ensure_ready is not None:
-            await self._ensure_ready()
         with contextlib.ExitStack() as ends:
             async with asyncio.TaskGroup() as tasks:
                 conversation = _CascadeConversation(
@@ -88,6 +86,7 @@ class Cascade:
                     self._inner.capabilities,
                     deliver,
                     tasks,
+                    loader=self._loader,
                     speculates=self._speculates,
                     count_speculation=self._count_speculation,
                 )
@@ -166,6 +165,7 @@ class _CascadeConversation:
         deliver: Deliver,
         tasks: asyncio.TaskGroup,
         *,
+        loader: SpeechLoader | None,
         speculates: bool,
         count_speculation: CountSpeculation | None,
     ) -> None:
@@ -180,6 +180,8 @@ class _CascadeConversation:
             if speech_stack.transcriber is not None
             else None
         )
+        self._loading = SpeechLoading(loader, self._input.handle if self._input is not None else None, self.deliver, tasks)
+        self._loading.begin()
         self._generations: dict[str, _Generation] = {}  # by `inner_id`
         self._generation_count = 0
         self._expected_request: commands.Respond | None = None
@@ -199,8 +201,7 @@ class _CascadeConversation:
             case commands.Prepare(request):
                 self._prepare(request)
             case commands.AppendAudio() | commands.Configure() | commands.CommitAudio() | commands.ClearAudio():
-                if self._input is not None:
-                    self._input.handle(command)
+                self._loading.send(command)
             case commands.StartDuplex() | commands.AppendImage() | commands.ForceListen() | commands.Relay():
                 pass  # its capabilities say that it has no full duplex
 
@@ -221,6 +222,7 @@ class _CascadeConversation:
         self._drop_speculative()
         self._stop_preparing()
         self._is_closed = True
+        self._loading.close()
         if self._input is not None:
             self._input.speech_input.close()
         for generation in self._generations.values():
@@ -292,6 +294,7 @@ class _CascadeConversation:
             voice = request.voice if _is_speech_to_speech(self._inner_capabilities) else None
             self.inner.send(structs.replace(request, id=generation.inner_id, history=history, voice=voice))
             if request.voice is not None and self._synthesizer is not None:
+                await self._loading.wait()
                 await answer.speak()
             else:
                 await answer.end_signal.wait()
@@ -307,6 +310,8 @@ class _CascadeConversation:
         """The history as the inner engine takes it; None if it ends in audio without speech."""
         if self._input is None or self._inner_capabilities.hears_speech:
             return request.history
+        if has_unknown_speech(request.history):
+            await self._loading.wait()
         return await self._input.history.to_text(request.history, transcript_task)
 
     def _on_generation_over(self, generation: _Generation, task: "asyncio.Task[None]") -> None:
@@ -422,7 +427,7 @@ class _Input:
         )
         self.history = TranscriptHistory(transcriber, self.speech_input)
 
-    def handle(self, command: commands.AppendAudio | commands.Configure | commands.CommitAudio | commands.ClearAudio) -> None:
+    def handle(self, command: InputCommand) -> None:
         match command:
             case commands.AppendAudio(pcm):
                 self.speech_input.append_audio(pcm)
