@@ -1,10 +1,11 @@
-"""Voice sessions that open while the server still loads its speech models."""
+"""Voice sessions that open while the server still loads its speech models, and what sessions begin with."""
 
 import json
 import shutil
 
 import pytest
 
+from antiphon.protocols.realtime.settings import SPOKEN_INSTRUCTIONS
 from antiphon.server.processes.run import background_server
 from support.server.aloud import DEAF, TRANSCRIBED, WEIGHTS, WORDS, append, heard_as, plain, recording, silence
 from support.server.raw_http import exchange, request, statuses
@@ -13,7 +14,7 @@ from support.server.scripted_server import configured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.weights]
 
-MODELS = {"parrot": {"engine": "scripted", **DEAF}}
+MODELS = {"parrot": {"engine": "scripted", **DEAF}, "speaker": {"engine": "scripted"}}
 
 
 @pytest.fixture
@@ -30,6 +31,11 @@ def readiness(url, path="/readyz"):
     """The status of the answer, and how far the speech models are."""
     answer = exchange(url, request(path=path, connection="close"))
     return statuses(answer)[0], json.loads(answer.partition(b"\r\n\r\n")[2])["warm_up"]
+
+
+async def opened(url, model="parrot"):
+    async with connected(url, model=model) as peer:
+        return (await peer.hear())["session"]
 
 
 @pytest.mark.parametrize("warm_up", [True, False])
@@ -69,3 +75,18 @@ async def test_a_session_is_told_why_it_is_not_heard_where_models_are_damaged(tm
             await peer.say("response.create", response={"output_modalities": ["text"]})
             assert (await peer.until("response.done"))[-1]["response"]["status"] == "completed"
         assert readiness(url) == (200, "failed")
+
+
+async def test_a_model_that_is_read_aloud_begins_with_instructions_for_that(tmp_path):
+    with serving(tmp_path, **{"speech.warm_up": False}) as url:
+        assert (await opened(url))["instructions"] == SPOKEN_INSTRUCTIONS
+        assert (await opened(url, "speaker"))["instructions"] == ""
+        async with connected(url, model="parrot") as peer:
+            await peer.say("session.update", session={"type": "realtime", "instructions": ""})
+            assert (await peer.until("session.updated"))[-1]["session"]["instructions"] == ""
+
+
+@pytest.mark.parametrize("text", ["", "Be kind."])
+async def test_instructions_are_those_of_the_configuration(tmp_path, text):
+    with serving(tmp_path, **{"speech.warm_up": False, "realtime.instructions": text}) as url:
+        assert (await opened(url))["instructions"] == text
