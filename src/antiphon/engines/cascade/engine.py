@@ -21,7 +21,8 @@ from msgspec import structs
 from antiphon.engine_api import commands, events as engine_events, history as engine_history
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import CountingEngine, Deliver, Engine, EngineConversation, EngineOverrun, deliver_nowhere
-from antiphon.engine_api.options import ConversationSettings
+from antiphon.engine_api.options import ConversationSettings, ToolChoice
+from antiphon.engines.cascade.call_guard import CallGuard, offered_tools
 from antiphon.engines.cascade.history import TranscriptHistory, count_audio_tokens, has_unknown_speech, is_same_request, last_turn_id
 from antiphon.engines.cascade.input import SpeechInput
 from antiphon.engines.cascade.loading import InputCommand, SpeechLoader, SpeechLoading
@@ -129,6 +130,9 @@ class _Generation:
     Attributes:
         request: as the session sent it, or is expected to.
         inner_id: the response's id for the inner engine.
+        inner_request: as the inner engine got it; None before.
+        guard: keeps calls that are written as text from being spoken; None where there are none, or no voice.
+        is_stopped: whether it was stopped; what still comes of it is the past.
         task: transcribes, requests the answer from the inner engine, and speaks it; None when it is over, as the
             traceback of its cancellation leads back here.
     """
@@ -137,6 +141,9 @@ class _Generation:
         self.request = request
         self.inner_id = inner_id
         self.answer = answer
+        self.inner_request: commands.Respond | None = None
+        self.guard: CallGuard | None = None
+        self.is_stopped = False
         self.task: asyncio.Task[None] | None = None
 
     @property
@@ -144,6 +151,7 @@ class _Generation:
         return self.task is None or self.task.done()
 
     def stop(self) -> None:
+        self.is_stopped = True
         if self.task is not None:
             self.task.cancel()
 
@@ -292,7 +300,10 @@ class _CascadeConversation:
                 answer.end("stop")
                 return
             voice = request.voice if _is_speech_to_speech(self._inner_capabilities) else None
-            self.inner.send(structs.replace(request, id=generation.inner_id, history=history, voice=voice))
+            generation.inner_request = structs.replace(request, id=generation.inner_id, history=history, voice=voice)
+            if request.voice is not None and self._synthesizer is not None and offered_tools(request):
+                generation.guard = CallGuard(request)
+            self.inner.send(generation.inner_request)
             if request.voice is not None and self._synthesizer is not None:
                 await self._loading.wait()
                 await answer.speak()
@@ -329,8 +340,8 @@ class _CascadeConversation:
                 self._stop_generation(generation)
 
     def _stop_generation(self, generation: _Generation) -> None:
+        generation.stop()  # first, as the inner engine may end the response while it takes the `Cancel`
         self.inner.send(commands.Cancel(generation.inner_id))
-        generation.stop()
 
     def receive(self, events: Sequence[engine_events.EngineEvent]) -> None:
         """
@@ -342,10 +353,35 @@ class _CascadeConversation:
             if end == len(events) or events[end].id != events[start].id:
                 generation = self._generations.get(events[start].id)
                 if generation is not None:
-                    generation.answer.receive(events[start:end])
+                    self._take(generation, events[start:end])
                 elif losses := [event for event in events[start:end] if isinstance(event, engine_events.EngineLost)]:
                     self.deliver(losses)
                 start = end
+
+    def _take(self, generation: _Generation, events: Sequence[engine_events.EngineEvent]) -> None:
+        guard = generation.guard
+        if guard is None:
+            generation.answer.receive(events)
+            return
+        generation.answer.receive(guard.read(events))
+        if guard.wants_other_answer and not (generation.is_stopped or generation.answer.end_signal.is_set()):
+            self._ask_without_tools(generation, guard)
+
+    def _ask_without_tools(self, generation: _Generation, guard: CallGuard) -> None:
+        """Ask the inner engine again: what it wrote is a call that can't be made."""
+        assert generation.inner_request is not None
+        del self._generations[generation.inner_id]
+        self.inner.send(commands.Cancel(generation.inner_id))
+        self._generation_count += 1
+        generation.inner_id = f"{generation.request.id}.{self._generation_count}"
+        self._generations[generation.inner_id] = generation
+        generation.guard = CallGuard(generation.request, is_last=True, usage=guard.usage)
+        try:
+            self.inner.send(
+                structs.replace(generation.inner_request, id=generation.inner_id, tools=(), hosted_tools=(), tool_choice=ToolChoice("none"))
+            )
+        except EngineOverrun as error:
+            generation.answer.fail(error.api_error())
 
     # Speculative answers
 
