@@ -28,6 +28,8 @@ def test_a_server_without_speech_models_is_ready_at_once(tmp_path):
         for path in ("/readyz", "/health"):
             assert told(url, path) == (200, {"status": "ok", "warm_up": "off"})
         assert told(url, "/status")[1]["warm_up"] == "off"
+        status, body = told(url, "/readyz?wait_for=spech")
+        assert (status, body["error"]["param"]) == (400, "wait_for")
 
 
 @pytest.mark.weights

@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from antiphon import __version__
+from antiphon.errors import invalid_value
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import GuardedRoute, guarded_routes
 from antiphon.server.http.errors import json_response
@@ -45,7 +46,10 @@ _READINESS = Operation(
     "Server",
     "Whether new work is accepted",
     Readiness,
-    errors={503: "No new work is accepted, or the speech models are being loaded and the request waits for them."},
+    errors={
+        400: "`wait_for` is none of its values.",
+        503: "No new work is accepted, or the speech models are being loaded and the request waits for them.",
+    },
     query=[
         Parameter(
             "wait_for", "With `speech`, the answer is 503 while the speech models are being loaded.", {"type": "string", "enum": ["speech"]}
@@ -63,12 +67,15 @@ def routes(service: Service) -> list[GuardedRoute]:
         return json_response(Health("ok"))
 
     async def readyz(request: Request) -> Response:
+        waits_for_speech = "wait_for" in request.query_params
+        if waits_for_speech and (value := request.query_params["wait_for"]) != "speech":
+            raise invalid_value("wait_for", value, ("speech",))
         warm_up = service.speech.warm_up_state
         is_serving = service.is_ready and not service.live_sessions.is_draining and not service.is_store_away
         if not is_serving or not service.registry.all():
             return json_response(Readiness("unavailable", warm_up), 503)
         # Voice sessions are accepted and heard meanwhile; only their first answer comes later.
-        if warm_up == "running" and request.query_params.get("wait_for") == "speech":
+        if warm_up == "running" and waits_for_speech:
             return json_response(Readiness("warming_up", warm_up), 503)
         return json_response(Readiness("ok", warm_up))
 
