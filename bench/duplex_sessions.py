@@ -174,7 +174,7 @@ def antiphon(folder, chunk_ms):
     top = '[store]\nurl = "memory"\n[logging]\nlevel = "warning"\n[speech]\nenabled = false\n'
     (folder / "antiphon.toml").write_text(top + script(chunk_ms))
     command = [sys.executable, "-m", "antiphon", "serve", "--port", str(port)]
-    with running(command, port, "/readyz", cwd=folder, env=os.environ | {"ANTIPHON_HOME": str(folder)}) as pid:
+    with running(command, port, "/readyz?wait_for=speech", cwd=folder, env=os.environ | {"ANTIPHON_HOME": str(folder)}) as pid:
         yield pid, port
 
 

@@ -171,7 +171,7 @@ def antiphon(folder, model):
         f'[server]\n[store]\nurl = "memory"\n[logging]\nlevel = "warning"\n[[models]]\nname = "{model}"\nengine = "scripted"\n'
     )
     command = [sys.executable, "-m", "antiphon", "serve", "--port", str(port)]
-    with running(command, port, "/readyz", cwd=folder, env=os.environ | {"ANTIPHON_HOME": str(folder)}) as pid:
+    with running(command, port, "/readyz?wait_for=speech", cwd=folder, env=os.environ | {"ANTIPHON_HOME": str(folder)}) as pid:
         yield pid, port
 
 

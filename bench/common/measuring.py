@@ -96,7 +96,7 @@ def antiphon(folder, processes=1, options=""):
         f'[[models]]\nname = "mock-*"\nengine = "chat"\nbase_url = "http://127.0.0.1:{UPSTREAM_PORT}/v1"\nconcurrency = 2000\n{options}\n'
     )
     command = [sys.executable, "-m", "antiphon", "serve", "--port", str(port)]
-    with running(command, port, "/readyz", cwd=folder, env=os.environ | {"ANTIPHON_HOME": str(folder)}) as pid:
+    with running(command, port, "/readyz?wait_for=speech", cwd=folder, env=os.environ | {"ANTIPHON_HOME": str(folder)}) as pid:
         yield pid, port, RESPONSES
 
 

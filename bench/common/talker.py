@@ -45,7 +45,7 @@ def speaking_server(folder, models, speculation=True, program=("-m", "antiphon")
     )
     command = [sys.executable, *program, "serve", "--port", str(port)]
     path = {"PYTHONPATH": str(tree / "src")} if tree is not None else {}
-    with running(command, port, "/readyz", cwd=folder, env=os.environ | {"ANTIPHON_HOME": str(folder)} | path) as pid:
+    with running(command, port, "/readyz?wait_for=speech", cwd=folder, env=os.environ | {"ANTIPHON_HOME": str(folder)} | path) as pid:
         yield pid, port
 
 

@@ -115,7 +115,7 @@ def readiness(url):
 
 def test_ready_is_told_once_models_are_there(tmp_path):
     with serving(tmp_path, SLOW, warms_up=True) as (_, client):
-        url, until_s = str(client.base_url).replace("/v1/", "/readyz"), time.monotonic() + 120
+        url, until_s = str(client.base_url).replace("/v1/", "/readyz?wait_for=speech"), time.monotonic() + 120
         while (told := readiness(url))["status"] == "warming_up":
             assert time.monotonic() < until_s
             time.sleep(POLL_S)

@@ -172,7 +172,10 @@ class RealtimeSettings(BaseModel, frozen=True, extra="forbid"):
     )
     sessions: int = Field(default=2048, ge=1, description="The most sessions open at once.")
     session_minutes: float = Field(default=60, gt=0, description="Minutes after which a session ends.")
-    instructions: str | None = Field(default=None, description="Instructions for sessions that have none.")
+    instructions: str | None = Field(
+        default=None,
+        description="Instructions for sessions that have none; unset: to answer as one speaks, if the voice is ours.",
+    )
     transcription_model: str | None = Field(default=None, min_length=1, description="The model of transcription sessions.")
 
 

@@ -376,10 +376,8 @@ class Service:
                 await self.store.check()
 
     async def _warm_up(self) -> None:
-        try:
+        with contextlib.suppress(ApiError):  # the first conversation that needs them tries again, and is told why it can't
             await self.speech.warm_up()
-        except ApiError as error:  # the first conversation that needs them tries again, and is told why it can't
-            self._notice(f"The speech models could not be warmed up: {error.message}")
 
     async def _sweep(self, suspects: Collection[str]) -> None:
         while True:

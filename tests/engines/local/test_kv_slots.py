@@ -44,3 +44,10 @@ def test_what_was_answered_counts_as_known():
     slots.release(lease, [1, 2, 3, 4])
     used(slots, "a", [1, 2])
     assert slots.acquire("a", [1, 2, 3, 4, 5]).number == lease.number
+
+
+def test_a_prompt_that_shares_only_a_beginning_leaves_a_conversation_its_slot():
+    slots = KvSlots(2)
+    talk = used(slots, "a", [1, 2, 3, 4, 5])
+    assert used(slots, "a", [1, 2, 9]) == KvSlotLease(1 - talk.number, can_reuse=False)
+    assert slots.acquire("a", [1, 2, 3, 4, 5, 6]) == KvSlotLease(talk.number, can_reuse=True, cached_tokens=5)

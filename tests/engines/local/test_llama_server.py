@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from antiphon.engines.local.llama_server import LlamaChunk, LlamaServer, LlamaSettings
+from antiphon.engines.local.llama_server import LlamaChunk, LlamaServer, LlamaSettings, openmp_variables
 from antiphon.engines.local.prompt import PromptSegment
 from antiphon.errors import ClientError, ServerError
 
@@ -184,3 +184,8 @@ def test_a_file_that_is_no_model_is_refused(tmp_path):
     path.write_bytes(b"GGUF" + bytes(100))
     with pytest.raises(ServerError, match=r"model\.gguf can't be loaded"):
         asyncio.run(LlamaServer.load(LlamaSettings(path=path, slots=1, context=512, threads=1)))
+
+
+def test_threads_sleep_while_they_wait_unless_they_are_to_spin():
+    assert openmp_variables(spin=False) == {"OMP_WAIT_POLICY": "passive"}
+    assert openmp_variables(spin=True) == {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "5000"}

@@ -69,6 +69,7 @@ PARIS = calling("get_weather", '{"city": "Paris"}')
         CALL,
         f"\n  {CALL}",
         f"<tool_call>\n{CALL}\n</tool_call>",
+        f"<tools>\n{CALL}\n</tools>",
         f"```json\n{CALL}\n```",
         f"```\n{CALL}\n```",
         '{ "name" : "get_weather",\n "arguments" : { "city" : "Paris" } }',

@@ -368,6 +368,23 @@ def test_a_person_who_says_nothing_is_spoken_to(talk_to):
     session.wait(60)
 
 
+def test_the_silence_begins_with_the_end_of_the_playback(talk_to):
+    session = talk_to().update(**vad(idle_timeout_ms=5_000)).turn("t1", 400)
+    session >> (events.AudioDelta("resp_1", silence(3_000)), events.ResponseEnded("resp_1"))
+    session.skip()
+    for _ in range(8):  # the client's audio goes on while it plays the response, and after it
+        session.wait(0.5) >> sound(silence(500)) << Tells(commands.AppendAudio)
+    session.wait(3.9).wait(0.1) << event("input_audio_buffer.timeout_triggered", audio_start_ms=400 + 2_500, audio_end_ms=4_400)
+    session.skip()
+
+
+def test_the_timeout_can_be_changed_while_it_runs(talk_to):
+    session = talk_to().update(**vad(idle_timeout_ms=5_000)).turn("t1") >> events.ResponseEnded("resp_1")
+    session.skip().wait(4).update(**vad(idle_timeout_ms=10_000)).wait(5.9)
+    session.wait(0.1) << "input_audio_buffer.timeout_triggered"
+    session.skip()
+
+
 def test_speech_and_answers_put_the_timeout_off(talk_to):
     session = talk_to().update(**vad(idle_timeout_ms=5_000)).turn("t1") >> events.ResponseEnded("resp_1")
     session.skip().wait(4) >> sound(silence(900)) << Tells(commands.AppendAudio) >> events.SpeechStarted("t2", 500)

@@ -66,7 +66,7 @@ def test_every_model_is_run_once(tmp_path):
     speech = service(tmp_path, ran)
     assert speech.warm_up_state == "off"
     asyncio.run(speech.warm_up())
-    assert ran == ["vad", "turn", "transcriber", "synthesizer"]
+    assert ran == ["synthesizer", "transcriber", "turn", "vad"]
     assert speech.warm_up_state == "done"
 
 
@@ -74,7 +74,7 @@ def test_models_on_other_servers_are_not_asked(tmp_path):
     ran = []
     there = "http://127.0.0.1:9/v1"
     asyncio.run(service(tmp_path, ran, stt_url=there, voice_url=there).warm_up())
-    assert ran == ["vad", "turn"]
+    assert ran == ["turn", "vad"]
 
 
 def test_models_that_can_not_be_loaded_are_told_of_and_not_waited_for(tmp_path):
@@ -82,3 +82,47 @@ def test_models_that_can_not_be_loaded_are_told_of_and_not_waited_for(tmp_path):
     with pytest.raises(ApiError, match="It is damaged"):
         asyncio.run(speech.warm_up())
     assert speech.warm_up_state == "failed"
+
+
+def test_all_wait_for_the_same_loading_which_goes_on_if_one_leaves(tmp_path):
+    class Slow(Model):
+        async def start(self):
+            self.ran.append("start")
+            self.has_begun.set()
+            await self.is_loaded.wait()
+
+    async def scenario():
+        voice = Slow([])
+        voice.has_begun = asyncio.Event()
+        speech = SpeechService(SpeechSettings(), tmp_path, {}, stack=SpeechStack(synthesizer=voice))
+        async with asyncio.TaskGroup() as tasks:
+            leaves, _stays = tasks.create_task(speech.load()), tasks.create_task(speech.load())
+            await voice.has_begun.wait()
+            assert speech.warm_up_state == "running"
+            leaves.cancel()
+            await asyncio.wait([leaves])
+            voice.is_loaded.set()
+        assert (voice.ran, speech.is_loaded, speech.warm_up_state) == (["start"], True, "done")
+
+    asyncio.run(scenario())
+
+
+def test_only_what_could_not_be_loaded_is_loaded_anew(tmp_path):
+    class Counting(Model):
+        async def start(self):
+            self.ran.append("start")
+            if self.fault is not None:
+                fault, self.fault = self.fault, None
+                raise fault
+
+    async def scenario():
+        voice, ear, notes = Counting([]), Counting([], ServerError("It is damaged.")), []
+        stack = SpeechStack(synthesizer=voice, transcriber=ear)
+        speech = SpeechService(SpeechSettings(), tmp_path, {}, notes.append, stack=stack)
+        with pytest.raises(ApiError, match="It is damaged"):
+            await speech.load()
+        assert speech.warm_up_state == "failed" and len(notes) == 1 and "It is damaged" in notes[0]
+        await speech.load()
+        assert (voice.ran, ear.ran, speech.warm_up_state) == (["start"], ["start", "start"], "done")
+
+    asyncio.run(scenario())

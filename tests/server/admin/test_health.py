@@ -1,4 +1,4 @@
-"""Whether a server is ready: whatever it is asked for, it serves it at once."""
+"""Whether a server is ready: it takes whatever it is asked for."""
 
 import json
 import os
@@ -28,13 +28,16 @@ def test_a_server_without_speech_models_is_ready_at_once(tmp_path):
         for path in ("/readyz", "/health"):
             assert told(url, path) == (200, {"status": "ok", "warm_up": "off"})
         assert told(url, "/status")[1]["warm_up"] == "off"
+        status, body = told(url, "/readyz?wait_for=spech")
+        assert (status, body["error"]["param"]) == (400, "wait_for")
 
 
 @pytest.mark.weights
-def test_a_server_is_ready_once_its_speech_models_have_run_and_answers_in_text_before(tmp_path):
+def test_a_server_is_ready_at_once_and_tells_who_waits_for_it_when_its_speech_models_have_run(tmp_path):
     config = configured(tmp_path, MODELS, **{"logging.level": "error", "models_dir": str(WEIGHTS)})
     with background_server(config, is_persistent=True) as url:
-        assert told(url, "/readyz") == (503, {"status": "warming_up", "warm_up": "running"})
+        assert told(url, "/readyz") == (200, {"status": "ok", "warm_up": "running"})
+        assert told(url, "/readyz?wait_for=speech") == (503, {"status": "warming_up", "warm_up": "running"})
         assert told(url, "/livez") == (200, {"status": "ok"})
         closing = ask("reads").replace(b"host: localhost", b"host: localhost\r\nconnection: close")
         assert statuses(exchange(url, closing)) == [200]
@@ -42,7 +45,8 @@ def test_a_server_is_ready_once_its_speech_models_have_run_and_answers_in_text_b
         while told(url, "/status")[1]["warm_up"] == "running":
             assert time.monotonic() < until_s
             time.sleep(POLL_S)
-        assert told(url, "/readyz") == (200, {"status": "ok", "warm_up": "done"})
+        for path in ("/readyz", "/readyz?wait_for=speech"):
+            assert told(url, path) == (200, {"status": "ok", "warm_up": "done"})
 
 
 @pytest.mark.weights

@@ -260,7 +260,7 @@ class Session:
         counted: the outcomes of early responses.
     """
 
-    def __init__(self, inner, *, transcriber=None, synthesizer=None, speculates=True, answers=True, voice=VOICE):
+    def __init__(self, inner, *, transcriber=None, synthesizer=None, speculates=True, answers=True, voice=VOICE, loader=None):
         self.inner = inner
         self.transcriber = transcriber or Ear()
         self.synthesizer = synthesizer or Synthesizer()
@@ -273,7 +273,7 @@ class Session:
         self.pcm = {}
         self.asked = 0
         parts = SpeechStack(vad=self.activity, transcriber=self.transcriber, synthesizer=self.synthesizer, voices=self.synthesizer.voices)
-        self.cascade = Cascade(inner, parts, speculates=speculates, count_speculation=self.counted.append)
+        self.cascade = Cascade(inner, parts, loader=loader, speculates=speculates, count_speculation=self.counted.append)
 
     def __call__(self, words):
         self.told(words)

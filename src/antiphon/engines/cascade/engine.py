@@ -12,7 +12,7 @@ the person goes on speaking.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Literal, cast
 
@@ -21,9 +21,11 @@ from msgspec import structs
 from antiphon.engine_api import commands, events as engine_events, history as engine_history
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import CountingEngine, Deliver, Engine, EngineConversation, EngineOverrun, deliver_nowhere
-from antiphon.engine_api.options import ConversationSettings
-from antiphon.engines.cascade.history import TranscriptHistory, count_audio_tokens, is_same_request, last_turn_id
+from antiphon.engine_api.options import ConversationSettings, ToolChoice
+from antiphon.engines.cascade.call_guard import CallGuard, offered_tools
+from antiphon.engines.cascade.history import TranscriptHistory, count_audio_tokens, has_unknown_speech, is_same_request, last_turn_id
 from antiphon.engines.cascade.input import SpeechInput
+from antiphon.engines.cascade.loading import InputCommand, SpeechLoader, SpeechLoading
 from antiphon.engines.cascade.output import SpokenAnswer
 from antiphon.engines.cascade.parts import SpeechStack
 from antiphon.engines.cascade.turn import TranscriptTask
@@ -40,7 +42,7 @@ class Cascade:
 
     Args:
         inner: answers. The caller starts and stops it, and the speech stack too.
-        ensure_ready: awaited before every conversation; makes the speech stack ready if it isn't.
+        loader: loads the speech stack, where it isn't yet; what needs it waits.
         speculates: whether to begin answers before the session requests them.
         count_speculation: called with the outcome of speculative answers.
     """
@@ -50,13 +52,13 @@ class Cascade:
         inner: Engine,
         speech_stack: SpeechStack,
         *,
-        ensure_ready: Callable[[], Awaitable[None]] | None = None,
+        loader: SpeechLoader | None = None,
         speculates: bool = True,
         count_speculation: CountSpeculation | None = None,
     ) -> None:
         self._inner = inner
         self._speech_stack = speech_stack
-        self._ensure_ready = ensure_ready
+        self._loader = loader
         self._count_speculation = count_speculation
         # A turn is known in words while it goes on; an engine that hears speech needs the audio of the whole turn.
         self._speculates = speculates and speech_stack.transcriber is not None and not inner.capabilities.hears_speech
@@ -76,11 +78,8 @@ class Cascade:
         """
         A conversation that listens, and answers aloud where the request names a voice.
 
-        Raises:
-            ApiError: the speech stack can't be made ready.
+        It begins at once: while the speech stack is loaded, what it hears waits.
         """
-        if self._ensure_ready is not None:
-            await self._ensure_ready()
         with contextlib.ExitStack() as ends:
             async with asyncio.TaskGroup() as tasks:
                 conversation = _CascadeConversation(
@@ -88,6 +87,7 @@ class Cascade:
                     self._inner.capabilities,
                     deliver,
                     tasks,
+                    loader=self._loader,
                     speculates=self._speculates,
                     count_speculation=self._count_speculation,
                 )
@@ -130,6 +130,9 @@ class _Generation:
     Attributes:
         request: as the session sent it, or is expected to.
         inner_id: the response's id for the inner engine.
+        inner_request: as the inner engine got it; None before.
+        guard: keeps calls that are written as text from being spoken; None where there are none, or no voice.
+        is_stopped: whether it was stopped; what still comes of it is the past.
         task: transcribes, requests the answer from the inner engine, and speaks it; None when it is over, as the
             traceback of its cancellation leads back here.
     """
@@ -138,6 +141,9 @@ class _Generation:
         self.request = request
         self.inner_id = inner_id
         self.answer = answer
+        self.inner_request: commands.Respond | None = None
+        self.guard: CallGuard | None = None
+        self.is_stopped = False
         self.task: asyncio.Task[None] | None = None
 
     @property
@@ -145,6 +151,7 @@ class _Generation:
         return self.task is None or self.task.done()
 
     def stop(self) -> None:
+        self.is_stopped = True
         if self.task is not None:
             self.task.cancel()
 
@@ -166,6 +173,7 @@ class _CascadeConversation:
         deliver: Deliver,
         tasks: asyncio.TaskGroup,
         *,
+        loader: SpeechLoader | None,
         speculates: bool,
         count_speculation: CountSpeculation | None,
     ) -> None:
@@ -180,6 +188,8 @@ class _CascadeConversation:
             if speech_stack.transcriber is not None
             else None
         )
+        self._loading = SpeechLoading(loader, self._input.handle if self._input is not None else None, self.deliver, tasks)
+        self._loading.begin()
         self._generations: dict[str, _Generation] = {}  # by `inner_id`
         self._generation_count = 0
         self._expected_request: commands.Respond | None = None
@@ -199,8 +209,7 @@ class _CascadeConversation:
             case commands.Prepare(request):
                 self._prepare(request)
             case commands.AppendAudio() | commands.Configure() | commands.CommitAudio() | commands.ClearAudio():
-                if self._input is not None:
-                    self._input.handle(command)
+                self._loading.send(command)
             case commands.StartDuplex() | commands.AppendImage() | commands.ForceListen() | commands.Relay():
                 pass  # its capabilities say that it has no full duplex
 
@@ -221,6 +230,7 @@ class _CascadeConversation:
         self._drop_speculative()
         self._stop_preparing()
         self._is_closed = True
+        self._loading.close()
         if self._input is not None:
             self._input.speech_input.close()
         for generation in self._generations.values():
@@ -290,8 +300,12 @@ class _CascadeConversation:
                 answer.end("stop")
                 return
             voice = request.voice if _is_speech_to_speech(self._inner_capabilities) else None
-            self.inner.send(structs.replace(request, id=generation.inner_id, history=history, voice=voice))
+            generation.inner_request = structs.replace(request, id=generation.inner_id, history=history, voice=voice)
+            if request.voice is not None and self._synthesizer is not None and offered_tools(request):
+                generation.guard = CallGuard(request)
+            self.inner.send(generation.inner_request)
             if request.voice is not None and self._synthesizer is not None:
+                await self._loading.wait()
                 await answer.speak()
             else:
                 await answer.end_signal.wait()
@@ -307,6 +321,8 @@ class _CascadeConversation:
         """The history as the inner engine takes it; None if it ends in audio without speech."""
         if self._input is None or self._inner_capabilities.hears_speech:
             return request.history
+        if has_unknown_speech(request.history):
+            await self._loading.wait()
         return await self._input.history.to_text(request.history, transcript_task)
 
     def _on_generation_over(self, generation: _Generation, task: "asyncio.Task[None]") -> None:
@@ -324,8 +340,8 @@ class _CascadeConversation:
                 self._stop_generation(generation)
 
     def _stop_generation(self, generation: _Generation) -> None:
+        generation.stop()  # first, as the inner engine may end the response while it takes the `Cancel`
         self.inner.send(commands.Cancel(generation.inner_id))
-        generation.stop()
 
     def receive(self, events: Sequence[engine_events.EngineEvent]) -> None:
         """
@@ -337,10 +353,35 @@ class _CascadeConversation:
             if end == len(events) or events[end].id != events[start].id:
                 generation = self._generations.get(events[start].id)
                 if generation is not None:
-                    generation.answer.receive(events[start:end])
+                    self._take(generation, events[start:end])
                 elif losses := [event for event in events[start:end] if isinstance(event, engine_events.EngineLost)]:
                     self.deliver(losses)
                 start = end
+
+    def _take(self, generation: _Generation, events: Sequence[engine_events.EngineEvent]) -> None:
+        guard = generation.guard
+        if guard is None:
+            generation.answer.receive(events)
+            return
+        generation.answer.receive(guard.read(events))
+        if guard.wants_other_answer and not (generation.is_stopped or generation.answer.end_signal.is_set()):
+            self._ask_without_tools(generation, guard)
+
+    def _ask_without_tools(self, generation: _Generation, guard: CallGuard) -> None:
+        """Ask the inner engine again: what it wrote is a call that can't be made."""
+        assert generation.inner_request is not None
+        del self._generations[generation.inner_id]
+        self.inner.send(commands.Cancel(generation.inner_id))
+        self._generation_count += 1
+        generation.inner_id = f"{generation.request.id}.{self._generation_count}"
+        self._generations[generation.inner_id] = generation
+        generation.guard = CallGuard(generation.request, is_last=True, usage=guard.usage)
+        try:
+            self.inner.send(
+                structs.replace(generation.inner_request, id=generation.inner_id, tools=(), hosted_tools=(), tool_choice=ToolChoice("none"))
+            )
+        except EngineOverrun as error:
+            generation.answer.fail(error.api_error())
 
     # Speculative answers
 
@@ -422,7 +463,7 @@ class _Input:
         )
         self.history = TranscriptHistory(transcriber, self.speech_input)
 
-    def handle(self, command: commands.AppendAudio | commands.Configure | commands.CommitAudio | commands.ClearAudio) -> None:
+    def handle(self, command: InputCommand) -> None:
         match command:
             case commands.AppendAudio(pcm):
                 self.speech_input.append_audio(pcm)

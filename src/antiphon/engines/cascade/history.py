@@ -118,6 +118,12 @@ def message_parts(item: engine_history.HistoryItem) -> tuple[engine_history.Hist
     return item.parts if isinstance(item, engine_history.Message) else ()
 
 
+def has_unknown_speech(history: Sequence[engine_history.HistoryItem]) -> bool:
+    """Whether there is speech in a history that comes without its transcript."""
+    parts = (part for item in history for part in message_parts(item))
+    return any(isinstance(part, engine_history.SpeechPart) and part.transcript is None for part in parts)
+
+
 def count_audio_tokens(history: Sequence[engine_history.HistoryItem]) -> int:
     """The tokens that the audio in a history counts as."""
     speech = [part for item in history for part in message_parts(item) if isinstance(part, engine_history.SpeechPart)]

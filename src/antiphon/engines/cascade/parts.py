@@ -44,16 +44,11 @@ class SpeechStack(Struct, frozen=True, kw_only=True):
         self.transcriber.check_options(options)
         return transcribe_long(self.transcriber, audio, options)
 
-    async def start(self) -> None:
-        """
-        Load or connect all components; once.
-
-        Raises:
-            ApiError: a component needs something that is missing; the message says how to get it.
-        """
-        for part in (self.vad, self.smart_turn, self.transcriber, self.synthesizer):
-            if part is not None:
-                await part.start()
+    @property
+    def parts(self) -> "tuple[Synthesizer | Transcriber | SmartTurn | SileroVad, ...]":
+        """Those there are; the voice is the first, as it takes longer to load than all others together."""
+        parts = (self.synthesizer, self.transcriber, self.smart_turn, self.vad)
+        return tuple(part for part in parts if part is not None)
 
     async def stop(self) -> None:
         """Release everything; idempotent."""

@@ -54,6 +54,7 @@ class LocalOptions(Struct, frozen=True, forbid_unknown_fields=True):
         threads: by default one for each processor, up to 8.
         template: `chatml`, or `gguf` for the file's own.
         gpu_layers: how many layers go to a GPU; by default as many as fit.
+        spin: whether threads wait for each other without sleeping, for processors that do nothing else.
     """
 
     model: str | None = None
@@ -63,6 +64,7 @@ class LocalOptions(Struct, frozen=True, forbid_unknown_fields=True):
     threads: _Positive | None = None
     template: Literal["chatml", "gguf"] | None = None
     gpu_layers: Annotated[int, Meta(ge=0)] | None = None
+    spin: bool = False
 
 
 def build(model: str, options: Mapping[str, Any], build_context: BuildContext) -> "LocalEngine":
@@ -133,8 +135,9 @@ class LocalEngine:
             raise ServerError(problem)
         path = await asyncio.to_thread(self._model_file)
         threads = self._options.threads or min(8, _cpu_count())
+        options = self._options
         settings = LlamaSettings(
-            path=path, slots=self._options.slots, context=self._options.context, threads=threads, gpu_layers=self._options.gpu_layers
+            path=path, slots=options.slots, context=options.context, threads=threads, gpu_layers=options.gpu_layers, spin=options.spin
         )
         self._llama = await LlamaServer.load(settings)
         self.capabilities = msgspec.structs.replace(self.capabilities, context_window=self._llama.context)

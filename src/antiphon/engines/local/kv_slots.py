@@ -43,17 +43,20 @@ class KvSlots:
 
     def cached_tokens(self, tenant: str, tokens: Sequence[int]) -> int:
         """How many of a prompt's tokens the best slot has in its cache."""
-        return max(_common_prefix(slot, tenant, tokens) for slot in self._slots)
+        return max(_useful_prefix(slot, tenant, tokens) for slot in self._slots)
 
     def acquire(self, tenant: str, tokens: Sequence[int]) -> KvSlotLease:
         """
         The free slot whose cache has most of the prompt, else the one unused for longest.
 
+        A slot counts only if half of its cache is of use: a request that shares no more than the instructions with a
+        conversation, such as the same question without tools, must not cost that all of its cache.
+
         Raises:
             ValueError: all are busy.
         """
         free = [slot for slot in self._slots if not slot.is_busy]
-        best = max(free, key=lambda slot: (_common_prefix(slot, tenant, tokens), -slot.used_at))
+        best = max(free, key=lambda slot: (_useful_prefix(slot, tenant, tokens), -slot.used_at))
         can_reuse = best.tenant == tenant
         cached_tokens = _common_prefix(best, tenant, tokens)
         self._use_count += 1
@@ -70,3 +73,8 @@ def _common_prefix(slot: _Slot, tenant: str, tokens: Sequence[int]) -> int:
     if slot.tenant != tenant:
         return 0
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(slot.tokens, tokens, strict=False)))
+
+
+def _useful_prefix(slot: _Slot, tenant: str, tokens: Sequence[int]) -> int:
+    prefix = _common_prefix(slot, tenant, tokens)
+    return prefix if 2 * prefix >= len(slot.tokens) else 0

@@ -118,6 +118,7 @@ class LlamaSettings(Struct, frozen=True, kw_only=True):
     Attributes:
         context: tokens for each slot.
         gpu_layers: how many layers go to a GPU where there is one; None for as many as fit.
+        spin: whether the threads wait for each other without sleeping.
     """
 
     path: Path
@@ -125,6 +126,7 @@ class LlamaSettings(Struct, frozen=True, kw_only=True):
     context: int
     threads: int
     gpu_layers: int | None = None
+    spin: bool = False
 
 
 class _NativeServer(Protocol):
@@ -265,12 +267,23 @@ def runtime_problem() -> str | None:
     return f"The engine 'local' is not installed. {install_hint('local')}" if missing_modules(("xllamacpp",)) else None
 
 
+def openmp_variables(*, spin: bool) -> dict[str, str]:
+    """
+    How the native threads wait for each other, which they do after every layer.
+
+    By default they would spin for long, and one other busy process then takes most of their speed (measured on two
+    processors: from 16 to 0.6 tokens a second; to 9 if they sleep). On processors of their own a short spin saves the
+    time to wake up (from 57 to 40 ms a token); beside others it makes the first audio of an answer wait for seconds.
+
+    Source: the GNU Offloading and Multi Processing Runtime Library, "GOMP_SPINCOUNT".
+    """
+    return {"OMP_WAIT_POLICY": "passive"} | ({"GOMP_SPINCOUNT": "5000"} if spin else {})
+
+
 def _serve(settings: LlamaSettings, key: str) -> _NativeServer:
     """The native server, loaded and listening."""
-    # The native threads synchronise after every layer. By default they spin there, and one other busy process then
-    # takes most of their speed (measured on two processors: from 16 to 0.6 tokens a second; to 9 with this). OpenMP
-    # reads it when the library is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    for name, value in openmp_variables(spin=settings.spin).items():  # OpenMP reads them when the library is loaded
+        os.environ.setdefault(name, value)
     try:
         import xllamacpp  # noqa: PLC0415 - an extra, and 100 MB of native code
     except ImportError:

@@ -131,8 +131,9 @@ class ForcedCallParser:
         return [*batch, events.ToolCallDone(self._id, self._call_id)] if self.is_done else batch
 
 
-_CALL_MARKS = (TOOL_CALL_OPEN.strip(), "```json", "```", "")
-_END_MARKS = (TOOL_CALL_CLOSE.strip(), "```")
+# `<tools>` is the prompt's mark for the list of tools; the default model also puts calls between two of it.
+_CALL_MARKS = (TOOL_CALL_OPEN.strip(), "<tools>", "```json", "```", "")
+_END_MARKS = (TOOL_CALL_CLOSE.strip(), "</tools>", "```")
 _FIRST_KEYS = ('{"name":', '{"arguments":')
 
 

@@ -84,6 +84,7 @@ class RealtimeSession:
         self._ends_at = 0.0
         self._idle_at: float | None = None
         self._idle_since_ms = 0
+        self._playback_ends_at: float | None = None
         self._wakes_at: float | None = None
         self._listed_servers: set[str] = set()
         self._next_response_id: str | None = None
@@ -95,6 +96,8 @@ class RealtimeSession:
         self._uncounted_tokens = 0
         if self._output_buffer is not None:
             self._output_buffer.advance(event.at)
+        if self._playback_ends_at is not None and event.at >= self._playback_ends_at:
+            self._end_playback()
         if isinstance(event, FromEngine):
             for engine_event in event.events:
                 self._handle_engine_event(engine_event)
@@ -177,6 +180,8 @@ class RealtimeSession:
         if self.end_reason is not None:
             return
         wakes_at = self._ends_at if self._idle_at is None else min(self._idle_at, self._ends_at)
+        if self._idle_at is not None and self._playback_ends_at is not None:
+            wakes_at = min(wakes_at, self._playback_ends_at)
         if self._output_buffer is not None and (part_ends_at := self._output_buffer.next_end_at) is not None:
             wakes_at = min(wakes_at, part_ends_at)
         if wakes_at != self._wakes_at:
@@ -190,9 +195,12 @@ class RealtimeSession:
         check_event_size(session, "session")
         # The last step that can refuse: an update that is refused changes nothing.
         self._input_audio.configure(session)
-        self._session = session
-        if self._idle_timeout_ms() is None:
+        former_idle_ms, self._session = self._idle_timeout_ms(), session
+        idle_ms = self._idle_timeout_ms()
+        if idle_ms is None or former_idle_ms is None:
             self._idle_at = None
+        elif self._idle_at is not None:
+            self._idle_at += (idle_ms - former_idle_ms) / 1000
         # Realtime: shows the whole session, not only what has changed. pipecat waits for it before it sends anything
         # else, and openai-agents reads in it whether the server interrupts a response by itself.
         self._outbox.send(events.SessionUpdated, session=session)
@@ -232,6 +240,9 @@ class RealtimeSession:
     def _clear_output(self, _event: client.OutputAudioBufferClear) -> None:
         if self._output_buffer is not None:
             self._truncate_unheard(self._output_buffer.clear(self._now))
+            if self._idle_at is not None and self._playback_ends_at is not None:
+                self._idle_at -= self._playback_ends_at - self._now
+                self._end_playback()
             return
         raise ClientError(
             "The server has an output audio buffer over WebRTC and SIP only. Here, send 'response.cancel', stop the playback, and "
@@ -445,7 +456,14 @@ class RealtimeSession:
             # Audio is generated faster than it plays: the client's silence begins when the last of it was played.
             unplayed_s = max(0.0, response.audio_started_at + response.audio_ms / 1000 - self._now) if response.has_audio else 0.0
             self._idle_at = self._now + unplayed_s + idle_ms / 1000
-            self._idle_since_ms = self._input_audio.buffer.now_ms
+            if unplayed_s:
+                self._playback_ends_at = self._now + unplayed_s
+            else:
+                self._end_playback()
+
+    def _end_playback(self) -> None:
+        """The last response was played: from here on the client is silent."""
+        self._playback_ends_at, self._idle_since_ms = None, self._input_audio.buffer.now_ms
 
     def _rate_limits(self) -> list[events.RateLimit]:
         """

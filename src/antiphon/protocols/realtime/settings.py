@@ -43,6 +43,12 @@ AnySession = Session | TranscriptionSession
 DEFAULT_VOICE = "alloy"
 """The name of the voice of engines that have no voice names."""
 
+SPOKEN_INSTRUCTIONS = (
+    "You are a helpful assistant on a voice call: the user hears your answers and does not see them. Answer in one or two short "
+    "sentences, as people speak, and say more only when asked to. Use no lists, no formatting and no emoji."
+)
+"""The default instructions for a model that writes, where a voice of this server reads its answers aloud."""
+
 BETA_TEMPERATURE_DEFAULT = 0.8
 """The beta's default, which it reports. In GA there is no such setting any more."""
 

@@ -16,7 +16,7 @@ from antiphon.errors import ApiError, ServerError, quote_list
 from antiphon.installation import install_hint
 from antiphon.runtime.core import lazy
 from antiphon.runtime.speech.transcripts import Transcripts
-from antiphon.runtime.speech.warm_up import import_modules, run_once
+from antiphon.runtime.speech.warm_up import LoadedParts, import_modules, run_once
 from antiphon.speech.base import Synthesizer, Transcriber
 from antiphon.speech.tts.voices import kokoro_synthesizer, piper_synthesizer
 from antiphon.weights import catalogue, fetch, verify
@@ -25,6 +25,9 @@ from antiphon.wire.http.queue import WarmUpState
 
 KNOWN_VOICES = ("alloy", "ash", "ballad", "coral", "echo", "sage", "shimmer", "verse", "marin", "cedar")
 """OpenAI's voices, which clients request by default; a synthesizer without one of them uses its first voice instead."""
+
+LOAD_TIMEOUT_S = 120.0
+"""How long loading the models may take; a small machine needs 13 s."""
 
 _FILE_LIBRARIES = ("soundfile", "python_multipart")
 """The libraries that audio files and their uploads need, beside those of the speech models."""
@@ -43,7 +46,8 @@ class SpeechService:
 
     Attributes:
         missing_reason: why there is no speech, and how to get it; None where there is.
-        warm_up_state: how far `warm_up` is.
+        warm_up_state: how far the models are loaded.
+        is_loaded: whether they are.
         transcripts: of audio in conversations.
     """
 
@@ -63,8 +67,9 @@ class SpeechService:
         self._secrets = secrets
         self._notice = notice
         self._count_speculation = count_speculation
-        self._load_lock = asyncio.Lock()
-        self._is_loaded = False
+        self.is_loaded = False
+        self._load_task: asyncio.Task[None] | None = None
+        self._parts = LoadedParts()
         self._stack: lazy.SpeechStack | None = stack
         self._owns_stack = stack is None
         self._audio_files: lazy.AudioFiles | None = None
@@ -87,21 +92,46 @@ class SpeechService:
             raise ServerError(f"Speech is not available on this server: {self.missing_reason}", status=501, code="speech_not_available")
         return self._stack
 
+    async def prepare(self) -> None:
+        """Import what `with_speech` needs, in a thread: it takes longer than the event loop may be held."""
+        if self._stack is None and self.missing_reason is None:
+            await asyncio.to_thread(import_modules)
+
     async def load(self) -> "lazy.SpeechStack":
         """
-        The speech models, loaded.
+        The speech models, loaded. Whoever comes while they are being loaded waits for the same loading, which goes on
+        if all who wait have left.
 
         Raises:
             ApiError: there are none, or they can't be loaded.
         """
         stack = self.stack
-        async with self._load_lock:
-            if not self._is_loaded:
+        if not self.is_loaded:
+            if self._load_task is None or self._load_task.done():
+                # Owned here, and ended by `stop`: no one who waits for it may end it for the others.
+                self._load_task = asyncio.create_task(self._load(stack), name="speech models")  # noqa: TID251
+                self._load_task.add_done_callback(_take_exception)
+            await asyncio.shield(self._load_task)
+        return stack
+
+    async def _load(self, stack: "lazy.SpeechStack") -> None:
+        self.warm_up_state = "running"
+        try:
+            async with asyncio.timeout(LOAD_TIMEOUT_S):
                 if self._owns_stack:
                     await asyncio.to_thread(_verify_weights, self._settings, self._weights)
-                await stack.start()
-                self._is_loaded = True
-        return stack
+                await self._parts.start(stack.parts)
+        except TimeoutError:
+            raise self._loading_failed(ServerError(f"The speech models were not loaded within {LOAD_TIMEOUT_S:g} seconds.")) from None
+        except ApiError as error:
+            raise self._loading_failed(error) from None
+        self.is_loaded = True
+        self.warm_up_state = "done"
+
+    def _loading_failed(self, error: ApiError) -> ApiError:
+        self.warm_up_state = "failed"
+        self._notice(f"The speech models could not be loaded: {error.operator_message} They are tried again when they are needed.")
+        return error
 
     async def warm_up(self) -> None:
         """
@@ -112,12 +142,14 @@ class SpeechService:
             ApiError: there are none, or they can't be loaded or run.
         """
         self.warm_up_state = "running"
+        await self.prepare()
+        stack = await self.load()
+        self.warm_up_state = "running"
         try:
-            await asyncio.to_thread(import_modules)
-            stack = await self.load()
             await run_once(stack, transcribes=self._settings.stt_url is None, speaks=self._settings.voice_url is None)
-        except BaseException:
+        except ApiError as error:
             self.warm_up_state = "failed"
+            self._notice(f"The speech models could not be run: {error.operator_message}")
             raise
         self.warm_up_state = "done"
 
@@ -144,8 +176,12 @@ class SpeechService:
         """Unload everything; idempotent."""
         if self._audio_files is not None:
             await self._audio_files.stop()
+        if self._load_task is not None:
+            self._load_task.cancel()
+            await asyncio.wait([self._load_task])
         if self._stack is not None:  # some of it may be loaded, even if loading failed
-            self._is_loaded = False
+            self.is_loaded = False
+            self._parts = LoadedParts()
             await self._stack.stop()
 
     def with_speech(self, engine: Engine) -> Engine:
@@ -161,14 +197,11 @@ class SpeechService:
         return wrapper
 
     def _build_cascade(self, engine: Engine) -> Engine:
-        async def ensure_ready() -> None:
-            await self.load()
-
         try:
             return lazy.Cascade(
                 engine,
                 self.stack,
-                ensure_ready=ensure_ready,
+                loader=self,
                 speculates=self._settings.speculation,
                 count_speculation=self._count_speculation,
             )
@@ -223,6 +256,12 @@ class SpeechService:
         if settings.voice.startswith("kokoro"):
             return kokoro_synthesizer(folder, aliases=aliases, notice=self._notice)
         return piper_synthesizer((folder, *map(Path, settings.voice_folders)), aliases=aliases, notice=self._notice)
+
+
+def _take_exception(task: "asyncio.Task[None]") -> None:
+    """Take the exception of a task for which nobody may wait any more; the operator was told."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _verify_weights(settings: SpeechSettings, weights: Path) -> None:

@@ -1,15 +1,34 @@
-"""The first run of the speech models, which is slower than all others: done before anybody waits for it."""
+"""
+Loading of the speech models, and the first run of each, which is slower than all others: both are best done before
+anybody waits for them.
+"""
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
+from typing import Protocol
 
 from antiphon.audio import size_bytes
 from antiphon.engine_api.options import Transcription
+from antiphon.errors import ApiError
 from antiphon.runtime.core import lazy
 from antiphon.speech.base import INPUT_RATE_HZ, Synthesizer
 
 VAD_TIMEOUT_S = 10.0
 """How long the model that detects speech may take for its first frame."""
+
+
+class StackPart(Protocol):
+    """One of the speech models."""
+
+    async def start(self) -> None:
+        """
+        Load it; once.
+
+        Raises:
+            ApiError: it can't be loaded.
+        """
+
 
 _SECOND = bytes(size_bytes(1000, INPUT_RATE_HZ))
 _TEXT = "Hello."
@@ -19,6 +38,36 @@ def import_modules() -> None:
     """Import what a voice session needs; for a thread, as it takes most of a second."""
     for name in ("Cascade", "SpeechStack"):
         getattr(lazy, name)
+
+
+class LoadedParts:
+    """The parts of a speech stack that are loaded: if one could not be, the others need not be loaded again."""
+
+    def __init__(self) -> None:
+        self._parts: set[StackPart] = set()
+
+    async def start(self, parts: Iterable[StackPart]) -> None:
+        """
+        Load those that aren't, side by side, which takes a quarter less time than one after the other on two processors.
+
+        Raises:
+            ApiError: one can't be loaded; all others are, or have failed as well.
+        """
+        errors: list[ApiError] = []
+        async with asyncio.TaskGroup() as tasks:
+            for part in parts:
+                if part not in self._parts:
+                    tasks.create_task(self._start_one(part, errors))
+        if errors:
+            raise errors[0]
+
+    async def _start_one(self, part: StackPart, errors: list[ApiError]) -> None:
+        try:
+            await part.start()
+        except ApiError as error:
+            errors.append(error)
+        else:
+            self._parts.add(part)
 
 
 async def run_once(stack: "lazy.SpeechStack", *, transcribes: bool = True, speaks: bool = True) -> None:
@@ -31,14 +80,14 @@ async def run_once(stack: "lazy.SpeechStack", *, transcribes: bool = True, speak
     Raises:
         ApiError: one failed.
     """
-    if stack.vad is not None:
-        await _detect_speech(stack)
-    if stack.smart_turn is not None:
-        await stack.smart_turn.likelihood(_SECOND)
-    if stack.transcriber is not None and transcribes:
-        await stack.transcriber.transcribe(_SECOND, Transcription())
     if stack.synthesizer is not None and speaks:
         await _speak(stack.synthesizer)
+    if stack.transcriber is not None and transcribes:
+        await stack.transcriber.transcribe(_SECOND, Transcription())
+    if stack.smart_turn is not None:
+        await stack.smart_turn.likelihood(_SECOND)
+    if stack.vad is not None:
+        await _detect_speech(stack)
 
 
 async def _detect_speech(stack: "lazy.SpeechStack") -> None:

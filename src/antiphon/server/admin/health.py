@@ -7,10 +7,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from antiphon import __version__
+from antiphon.errors import invalid_value
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import GuardedRoute, guarded_routes
 from antiphon.server.http.errors import json_response
-from antiphon.server.http.operation import Operation
+from antiphon.server.http.operation import Operation, Parameter
 from antiphon.wire.http.queue import WarmUpState
 
 
@@ -22,7 +23,7 @@ class Health(Struct):
 
 class Readiness(Struct):
     """
-    Whether the server takes new work, and serves it at once.
+    Whether the server takes new work.
 
     Attributes:
         warm_up: how far the speech models are.
@@ -43,9 +44,17 @@ _LIVENESS = Operation("getLiveness", "Server", "Whether the process is alive", H
 _READINESS = Operation(
     "getReadiness",
     "Server",
-    "Whether new work is accepted, and served at once",
+    "Whether new work is accepted",
     Readiness,
-    errors={503: "No new work is accepted, or the speech models are still being loaded."},
+    errors={
+        400: "`wait_for` is none of its values.",
+        503: "No new work is accepted, or the speech models are being loaded and the request waits for them.",
+    },
+    query=[
+        Parameter(
+            "wait_for", "With `speech`, the answer is 503 while the speech models are being loaded.", {"type": "string", "enum": ["speech"]}
+        )
+    ],
 )
 _HEALTH = _READINESS._replace(id="getHealth", summary="The same as `/readyz`")
 _VERSION = Operation("getVersion", "Server", "Name and version", Version)
@@ -57,13 +66,18 @@ def routes(service: Service) -> list[GuardedRoute]:
     async def livez(_request: Request) -> Response:
         return json_response(Health("ok"))
 
-    async def readyz(_request: Request) -> Response:
+    async def readyz(request: Request) -> Response:
+        waits_for_speech = "wait_for" in request.query_params
+        if waits_for_speech and (value := request.query_params["wait_for"]) != "speech":
+            raise invalid_value("wait_for", value, ("speech",))
         warm_up = service.speech.warm_up_state
         is_serving = service.is_ready and not service.live_sessions.is_draining and not service.is_store_away
         if not is_serving or not service.registry.all():
             return json_response(Readiness("unavailable", warm_up), 503)
-        # Requests are answered all the same, but the first voice session would wait.
-        return json_response(Readiness("warming_up", warm_up), 503) if warm_up == "running" else json_response(Readiness("ok", warm_up))
+        # Voice sessions are accepted and heard meanwhile; only their first answer comes later.
+        if warm_up == "running" and waits_for_speech:
+            return json_response(Readiness("warming_up", warm_up), 503)
+        return json_response(Readiness("ok", warm_up))
 
     async def version(_request: Request) -> Response:
         return json_response(Version("antiphon", __version__))

@@ -189,6 +189,7 @@ class MinicpmoEndpoint:
         """Run a new session, over all WebSockets of its client."""
         service, caller = self._service, request_caller(scope)
         service.live_sessions.check_admission()
+        await service.speech.prepare()
         model = select_model(service, request)
         # At once: its only worker may leave during the first wait, and what it can do would then no longer be known.
         session_config = build_session_config(service, model, request)

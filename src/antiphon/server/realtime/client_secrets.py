@@ -98,6 +98,7 @@ async def _create_secret(service: Service, caller: Caller, request: SecretOption
         ClientError: the session is not valid.
     """
     service.live_sessions.check_admission()
+    await service.speech.prepare()
     session = request.session
     model = conversation_model(service, caller, session) if isinstance(session, Session) else transcription_model(service)
     session_config = build_session_config(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from starlette.datastructures import Headers, QueryParams
 
 from antiphon.errors import ClientError, invalid_value
-from antiphon.protocols.realtime.settings import RealtimeSessionConfig
+from antiphon.protocols.realtime.settings import SPOKEN_INSTRUCTIONS, RealtimeSessionConfig
 from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.routing.features import RouteFeatures, estimate_tokens, route_caller
@@ -56,11 +56,19 @@ def build_session_config(
         is_transcription=is_transcription,
         session=session,
         max_duration_s=settings.session_minutes * 60,
-        instructions=settings.instructions,
+        instructions=settings.instructions if settings.instructions is not None else _default_instructions(model),
         rate_limits=_rate_limits(caller),
         has_model=service.registry.has,
         has_output_buffer=has_output_buffer,
     )
+
+
+def _default_instructions(model: ServedModel) -> str | None:
+    # Realtime reference: the server sets default instructions, which `session.created` shows. A model that speaks by
+    # itself, or another server that does, has its own.
+    engine = model.live_engine
+    is_read_aloud = engine is not model.engine and engine.capabilities.audio_out and not engine.capabilities.hears_speech
+    return SPOKEN_INSTRUCTIONS if is_read_aloud else None
 
 
 def select_model(query: QueryParams, preset: AnySession | None, service: Service, caller: Caller) -> tuple[ServedModel, bool]:

@@ -113,6 +113,7 @@ class RealtimeEndpoint:
             await self._open_session(scope, send)
 
     async def _open_session(self, scope: Scope, send: Send) -> None:
+        await self._service.speech.prepare()
         model, session_config = self._resolve_session(scope)
         check_handshake(scope)
         self._service.live_sessions.check_admission()

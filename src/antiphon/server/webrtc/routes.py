@@ -116,6 +116,7 @@ def routes(service: Service) -> list[GuardedRoute]:
 
 async def _create_call(service: Service, request: Request) -> Response:
     """Start a call, and answer its offer."""
+    await service.speech.prepare()
     call_request = await _parse_call_request(service, request)
     # aiortc is an extra and takes a third of a second to load, so it is imported only here, and in a thread.
     run_call: RunCall = (await asyncio.to_thread(importlib.import_module, "antiphon.server.webrtc.call")).run_call
