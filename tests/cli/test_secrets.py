@@ -31,8 +31,8 @@ SETTINGS = [
     "store = '{postgresql}'\n",
     "[recording]\nwhen = 'always'\nurl = '{s3}'\n",
     "[recording]\nurl = {{ folder = '{s3}' }}\n",
-    "[speech]\nears_url = '{http}'\nvoice_url = '{http}'\n",
-    "[speech]\nears_url = ['{http}']\n",
+    "[speech]\nstt_url = '{http}'\nvoice_url = '{http}'\n",
+    "[speech]\nstt_url = ['{http}']\n",
     "[server]\nallowed_origins = ['{http}']\nfetch_networks = ['{http}']\n",
     CHAT + "base_url = '{http}'\n",
     "[[models]]\nname = 'm'\nengine = 'responses'\nbase_url = '{http}'\n",
@@ -134,7 +134,7 @@ def ask(address):
         "[[models]]\nname = 'm'\nengine = 'scripted'",
         CHAT + "base_url = 'http://me:hush-1@127.0.0.1:1/v1?key=hush-2'",
         "[recording]\nwhen = 'always'\nurl = 's3://me:hush-1@bucket/x?key=hush-2'\n"
-        "[speech]\nears_url = 'http://me:hush-3@127.0.0.1:1/v1'\n"
+        "[speech]\nstt_url = 'http://me:hush-3@127.0.0.1:1/v1'\n"
         f"{CHAT}base_url = 'http://127.0.0.1:1/v1?key=hush-4'\nheaders = {{ x-org = 'hush-5' }}\n",
     ],
 )
