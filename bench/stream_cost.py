@@ -21,6 +21,7 @@ import os
 import shutil
 import statistics
 import tempfile
+import urllib.request
 from pathlib import Path
 
 import uvloop
@@ -33,11 +34,18 @@ WHOLE = 300
 
 
 def measured(pid, port, path, streams, tokens):
-    """Nanoseconds of CPU a token, and the times to the first token."""
+    """Nanoseconds of CPU a token, the times to the first token, and those until the upstream was asked, in order."""
     request = http(path, body(path, tokens, True), port)
+    began_at = []
+    asked_at()  # those before
     before = cpu_ns(pid)
-    times = uvloop.run(load(port, request, streams, 1, b" token", b"\r\n0\r\n\r\n"))
-    return (cpu_ns(pid) - before) / (streams * tokens), times
+    times = uvloop.run(load(port, request, streams, 1, b" token", b"\r\n0\r\n\r\n", began_at.append))
+    return (cpu_ns(pid) - before) / (streams * tokens), times, [at - began_at[0] for at in asked_at()]
+
+
+def asked_at():
+    with urllib.request.urlopen(f"http://127.0.0.1:{UPSTREAM_PORT}/asked") as reply:
+        return json.load(reply)
 
 
 def whole_ns(pid, port, path):
@@ -123,13 +131,15 @@ def quantile(times, share):
 def row(name, setting):
     with tempfile.TemporaryDirectory() as folder, setting(Path(folder)) as (pid, port, path):
         measured(pid, port, path, 10, 50)
-        costs, times = [], []
+        costs, times, delays = [], [], []
         for streams, tokens in LOADS:
             rounds = [measured(pid, port, path, streams, tokens) for _ in range(ROUNDS)]
-            costs.append(statistics.median(cost for cost, _ in rounds))
-            times += [each for _, one in rounds for each in one] if streams == LOADS[0][0] else []
+            costs.append(statistics.median(cost for cost, *_ in rounds))
+            if streams == LOADS[0][0]:
+                times = [each for _, one, _ in rounds for each in one]
+                delays = [statistics.median(nth) * 1000 for nth in zip(*(asked for *_, asked in rounds), strict=True)]
         whole = None if setting is bare else statistics.median(whole_ns(pid, port, path) for _ in range(3))
-        return name, costs, whole, times, memory_mb(pid)
+        return name, costs, whole, delays, times, memory_mb(pid)
 
 
 def main():
@@ -142,13 +152,14 @@ def main():
     print(
         f"{'':12}"
         + "".join(f"{each + ', us a token':>26}" for each in loads)
-        + f"{'whole, us':>12}{'first token +ms p50/p99':>26}{'MB':>7}"
+        + f"{'whole, us':>12}{'asked ms 1st/median/last':>26}{'first token +ms p50/p99':>26}{'MB':>7}"
     )
-    for name, costs, whole, times, memory in rows:
+    for name, costs, whole, delays, times, memory in rows:
         ratios = [f"{cost / 1000:.2f}" + (f" ({cost / of:.2f}x)" if base else "") for cost, of in zip(costs, base or costs, strict=True)]
         added = f"{quantile(times, 0.5) - quantile(direct, 0.5):.1f} / {quantile(times, 0.99) - quantile(direct, 0.99):.1f}"
+        asked = f"{delays[0]:.1f} / {delays[len(delays) // 2]:.1f} / {delays[-1]:.1f}"
         told = "-" if whole is None else f"{whole / 1000:.0f}"
-        print(f"{name:12}" + "".join(f"{each:>26}" for each in ratios) + f"{told:>12}{added:>26}{memory:>7.0f}")
+        print(f"{name:12}" + "".join(f"{each:>26}" for each in ratios) + f"{told:>12}{asked:>26}{added:>26}{memory:>7.0f}")
     return 0
 
 

@@ -138,11 +138,12 @@ def http(path, body, port):
     return f"{head}content-length: {len(payload)}\r\n\r\n".encode() + payload
 
 
-async def load(port, request, streams, each, first, end):
+async def load(port, request, streams, each, first, end, on_begin=lambda _at: None):
     loop = asyncio.get_running_loop()
     made = [(await loop.create_connection(lambda: Stream(request, first, end), "127.0.0.1", port))[1] for _ in range(streams)]
     times = []
     for _ in range(each):
+        on_begin(time.perf_counter())
         times += await asyncio.wait_for(_all([one.ask() for one in made]), 120)
     for one in made:
         one.transport.close()

@@ -3,6 +3,8 @@ A scripted chat-completions server for benchmarks: so many tokens, one every so 
 
     python bench/references/chat.py PORT
 
+`GET /asked` tells when it was asked since the last such question, by the machine's monotonic clock, in seconds.
+
 A request's `max_tokens` says how many tokens are sent; the model's name may end in the pace, as in `mock-50ms` (default 5). One timer
 serves all streams of a pace, so that what a stream costs here does not grow with their number.
 """
@@ -11,6 +13,7 @@ import asyncio
 import json
 import re
 import sys
+import time
 
 import httptools
 import uvloop
@@ -82,11 +85,15 @@ class Pace:
 
 
 PACES = {}
+ASKED_AT = []
 
 
 class Upstream(asyncio.Protocol):
     def connection_made(self, transport):
-        self.transport, self.parser, self.body = transport, httptools.HttpRequestParser(self), b""
+        self.transport, self.parser, self.body, self.url = transport, httptools.HttpRequestParser(self), b"", b""
+
+    def on_url(self, url):
+        self.url = url
 
     def data_received(self, received):
         self.parser.feed_data(received)
@@ -95,9 +102,14 @@ class Upstream(asyncio.Protocol):
         self.body += body
 
     def on_message_complete(self):
+        if self.url == b"/asked":
+            self.transport.write(plain(ASKED_AT))
+            ASKED_AT.clear()
+            return
         if not self.body:
             self.transport.write(MODELS)
             return
+        ASKED_AT.append(time.perf_counter())
         asked = json.loads(self.body)
         self.body = b""
         tokens = asked.get("max_tokens") or asked.get("max_completion_tokens") or 100

@@ -19,7 +19,7 @@ from antiphon.errors import (
     shorten,
     too_long,
 )
-from antiphon.offload import offload
+from antiphon.offload import LARGE_BYTES, offload
 from antiphon.protocols.responses.request import ResolvedRequest, has_audio_output, is_set
 from antiphon.records import ItemRecord
 from antiphon.runtime.access.body_budget import BodyLease
@@ -33,7 +33,7 @@ from antiphon.runtime.speech.transcribe_input import transcribe_item
 from antiphon.stores.base import MAX_CHAIN_BYTES, MissingAncestor, Store
 from antiphon.wire.codec.response_ids import read_response_id
 from antiphon.wire.codec.types import Unknown
-from antiphon.wire.responses import items
+from antiphon.wire.responses import items, parts
 from antiphon.wire.responses.request import CreateRequest
 from antiphon.wire.responses.response import read_item
 
@@ -95,26 +95,34 @@ async def resolve_request(
     if is_set(request.previous_response_id):
         request = structs.replace(request, previous_response_id=read_response_id(request.previous_response_id))
     store, speech, capabilities = service.store, service.speech, model.engine.capabilities
-    input_items = await offload(size_bytes, check_item_ids, request.input_items, "input")
-    if any(isinstance(item, items.ItemReference) for item in input_items):
+    if size_bytes < LARGE_BYTES:
+        input_items = check_item_ids(request.input_items, "input")
+    else:
+        input_items = await offload(size_bytes, check_item_ids, request.input_items, "input")
+    has_plain_input = all(map(_is_plain, input_items))
+    if not has_plain_input and any(isinstance(item, items.ItemReference) for item in input_items):
         input_items, reference_bytes = await resolve_references(input_items, store, tenant, "input")
         size_bytes += reference_bytes
     history = history or await load_history(request, store, tenant)
     if request.conversation_id is not None:
         check_conversation_ids(input_items, "input", history.item_ids)
     previous_items: Sequence[items.Item] = history.items
-    decrypted_texts = await decrypt_items(
-        input_items,
-        previous_items,
-        service.content_cipher,
-        tenant,
-        engine_encrypts=capabilities.encrypts_reasoning,
-        engine_compacts=capabilities.compacts,
-    )
-    documents = await _load_documents(
-        service, request, tenant, input_items, previous_items, decrypted_texts, lease, fetches_itself=capabilities.files
-    )
-    if speech.missing_reason is None and not capabilities.audio_in:
+    decrypted_texts: Mapping[str, str] = {}
+    documents: Mapping[str, FileContent] = {}
+    is_plain = has_plain_input and not previous_items and not isinstance(request.instructions, list)
+    if not is_plain:
+        decrypted_texts = await decrypt_items(
+            input_items,
+            previous_items,
+            service.content_cipher,
+            tenant,
+            engine_encrypts=capabilities.encrypts_reasoning,
+            engine_compacts=capabilities.compacts,
+        )
+        documents = await _load_documents(
+            service, request, tenant, input_items, previous_items, decrypted_texts, lease, fetches_itself=capabilities.files
+        )
+    if not is_plain and speech.missing_reason is None and not capabilities.audio_in:
         input_items = [await transcribe_item(item, f"input[{index}]", speech, tenant) for index, item in enumerate(input_items)]
         previous_items = [await transcribe_item(item, request.previous_path, speech, tenant) for item in previous_items]
     if has_audio_output(request):
@@ -134,6 +142,14 @@ async def resolve_request(
         size_bytes=size_bytes + history.size_bytes,
         omit_unsupported=service.config.responses.unavailable_tools == "carry",
     )
+
+
+def _is_plain(item: items.Item) -> bool:
+    """Whether an item is a message that is nothing but text: it refers to nothing."""
+    if type(item) is not items.Message:
+        return False
+    content = item.content
+    return isinstance(content, str) or all(type(part) is parts.InputText for part in content)
 
 
 async def _load_documents(

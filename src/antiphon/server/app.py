@@ -14,6 +14,7 @@ from antiphon.server.chat import passed_on, routes as chat
 from antiphon.server.files import routes as files
 from antiphon.server.http.access_log import AccessLogMiddleware
 from antiphon.server.http.auth import GuardedRoute
+from antiphon.server.http.dispatch import Dispatcher
 from antiphon.server.http.errors import on_api_error, on_client_disconnect, on_exception_group, on_http_exception, on_unexpected_error
 from antiphon.server.http.profile import other_base_paths
 from antiphon.server.messages import routes as messages
@@ -58,8 +59,9 @@ def routes(service: Service) -> list[GuardedRoute]:
 def build(service: Service) -> ASGIApp:
     """The application that serves `service`. The caller opens and closes the service."""
     all_routes = routes(service)
+    all_routes += other_base_paths(all_routes)
     app = Starlette(
-        routes=[*all_routes, *other_base_paths(all_routes)],
+        routes=all_routes,
         exception_handlers={
             ApiError: on_api_error,
             ExceptionGroup: on_exception_group,
@@ -69,4 +71,4 @@ def build(service: Service) -> ASGIApp:
         },
     )
     app.router.redirect_slashes = False
-    return AccessLogMiddleware(app, service)
+    return AccessLogMiddleware(Dispatcher(app, all_routes), service)

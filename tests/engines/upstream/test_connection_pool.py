@@ -165,3 +165,25 @@ def test_whoever_waits_too_long_is_told_and_takes_nothing():
             pass
 
     run(scenario())
+
+
+def test_a_free_slot_is_taken_at_once_but_not_before_those_who_wait():
+    async def scenario():
+        slots = ConcurrencyLimit(1, 9, 60)
+        order = []
+
+        async def use(name):
+            async with slots.slot():
+                order.append(name)
+
+        assert slots.take()
+        assert not slots.take()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(use("first"))
+            await asyncio.sleep(0)
+            slots.give_back()
+            assert not slots.take()  # it is the first one's
+        assert order == ["first"]
+        assert slots.take()
+
+    run(scenario())

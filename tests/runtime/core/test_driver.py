@@ -3,6 +3,8 @@
 import asyncio
 import itertools
 
+import pytest
+
 from antiphon.engine_api import commands, events, history
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import EngineOverrun
@@ -20,6 +22,17 @@ from antiphon.wire.responses import items
 from antiphon.wire.responses.request import CreateRequest
 
 SETTINGS = ConversationSettings(model="m")
+
+
+class Way:
+    """How sessions of these tests begin: their engine is asked by them, or before them."""
+
+    asks_first = False
+
+
+@pytest.fixture(params=[False, True], ids=["", "asked first"], autouse=True)
+def way(request):
+    Way.asks_first = request.param
 
 
 class Listener:
@@ -90,11 +103,12 @@ def driven(store, engine=None, beside=None):
 
     async def run():
         client = Listener()
-        driver = Driver(session_for(), client, store, clock=lambda: 5.0)
+        session = session_for()
+        driver = Driver(session, client, store, clock=lambda: 5.0)
         async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
             if beside is not None:
                 tasks.create_task(beside(driver, client))
-            await driver.run(engine or ScriptedEngine(Script()), SETTINGS, None)
+            await driver.run(engine or ScriptedEngine(Script()), SETTINGS, None, ask=session.ask if Way.asks_first else None)
         return client
 
     return asyncio.run(run())
@@ -193,10 +207,11 @@ def test_hanging_up_before_the_session_began_cancels_it_as_soon_as_it_has():
     store = MemoryStore()
 
     async def run():
-        driver = Driver(session_for(), Listener(), store, clock=lambda: 5.0)
+        session = session_for()
+        driver = Driver(session, Listener(), store, clock=lambda: 5.0)
         driver.hang_up()
         async with asyncio.timeout(10):
-            await driver.run(ScriptedEngine(Script(pace_ms=1000)), SETTINGS, None)
+            await driver.run(ScriptedEngine(Script(pace_ms=1000)), SETTINGS, None, ask=session.ask if Way.asks_first else None)
 
     asyncio.run(run())
     assert asyncio.run(store.get("", "resp_1")).status == "cancelled"
@@ -359,3 +374,71 @@ def test_what_is_written_to_the_store_is_counted():
     asyncio.run(run(MemoryStore()))
     asyncio.run(run(failing))
     assert metrics.store_writes == {"stored": 3, "failed": 1}
+
+
+class Noting(Full):
+    """An engine that notes what it is sent, and says a word at once."""
+
+    def __init__(self, notes):
+        self.notes = notes
+
+    def open(self, settings, deliver):
+        self.deliver = deliver
+        return self
+
+    def send(self, command):
+        self.notes.append(type(command).__name__)
+        if isinstance(command, commands.Respond):
+            self.deliver((events.TextDelta(command.id, "Hi"), events.ResponseEnded(command.id)))
+
+
+def test_what_the_engine_says_at_once_comes_after_the_beginning():
+    notes = []
+    client = driven(MemoryStore(), Noting(notes))
+    assert notes == ["Respond"]
+    assert client.sent[:3] == ["created", "in_progress", "output_item.added"]
+    assert client.sent[-1] == "completed"
+
+
+def test_all_that_come_together_are_asked_before_one_begins():
+    notes = []
+
+    class NotingListener(Listener):
+        def flush(self):
+            notes.extend(self.pending)
+            super().flush()
+
+    async def run():
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+            for _ in range(3):
+                session = session_for()
+                driver = Driver(session, NotingListener(), MemoryStore(), clock=lambda: 5.0)
+                tasks.create_task(driver.run(Noting(notes), SETTINGS, None, ask=session.ask))
+
+    asyncio.run(run())
+    assert notes[:3] == ["Respond"] * 3
+    assert notes.count("Respond") == 3
+    assert notes.count("completed") == 3
+
+
+@pytest.mark.parametrize("how", ["hang up", "shut down"])
+def test_a_session_that_ends_while_its_engine_is_asked_cancels_it_once(how):
+    notes = []
+
+    class Slow(Noting):
+        def send(self, command):
+            notes.append(type(command).__name__)
+            if isinstance(command, commands.Respond):
+                driver.hang_up() if how == "hang up" else driver.shut_down(ServerError("The server stops."))
+
+    session, client = session_for(), Listener()
+    driver = Driver(session, client, MemoryStore(), clock=lambda: 5.0)
+
+    async def run():
+        async with asyncio.timeout(10):
+            await driver.run(Slow(notes), SETTINGS, None, ask=session.ask)
+
+    asyncio.run(run())
+    assert notes == ["Respond", "Cancel"]
+    assert client.sent[:2] == ["created", "in_progress"]
+    assert len(client.closed) == 1

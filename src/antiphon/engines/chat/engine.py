@@ -13,9 +13,9 @@ import msgspec
 from antiphon.engine_api import commands
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import BuildContext, Fetch
-from antiphon.engines.chat.media import inline_media, read_texts
+from antiphon.engines.chat.media import has_media, inline_media, read_texts
 from antiphon.engines.chat.quirks import PROBE_INTERVAL_S, QUIRKS, Quirks, detect_quirks
-from antiphon.engines.chat.relay_request import RELAYS, asked_model, choice_count, relay_body, wants_usage
+from antiphon.engines.chat.relay_request import RELAYS, asked_model, choice_count, relay_body, relay_body_at_once, wants_usage
 from antiphon.engines.chat.relay_response import CountMend, RelayStreamReader, WholeRelayReader
 from antiphon.engines.chat.request import encode_request, flat_name
 from antiphon.engines.chat.response import ChatResponseReader
@@ -23,7 +23,7 @@ from antiphon.engines.chat.token_counter import TokenCounter
 from antiphon.engines.upstream.client import UpstreamClient, UpstreamOptions, parse_capabilities, parse_options
 from antiphon.engines.upstream.engine import UpstreamEngine, UpstreamResponseReader
 from antiphon.errors import ClientError
-from antiphon.offload import offload
+from antiphon.offload import LARGE_BYTES, offload
 
 DEFAULT_CAPABILITIES = Capabilities(
     images=True,
@@ -137,6 +137,10 @@ def relay_reader(relay: commands.Relay, fields: Mapping[str, msgspec.Raw], model
     )
 
 
+def _response_reader(request: commands.Respond) -> ChatResponseReader:
+    return ChatResponseReader(request.id, {flat_name(tool.name, tool.namespace): tool for tool in request.tools})
+
+
 class _ChatDialect:
     path = "/chat/completions"
 
@@ -175,9 +179,8 @@ class _ChatDialect:
         )
         if request.whole and self._always_stream:
             request = msgspec.structs.replace(request, whole=False)
-        tools = {flat_name(tool.name, tool.namespace): tool for tool in request.tools}
         body = await offload(request.size_bytes, encode_request, request, self._model or model, quirks)
-        return body, ChatResponseReader(request.id, tools)
+        return body, _response_reader(request)
 
     async def prepare_relay(self, relay: commands.Relay, model: str) -> tuple[bytes, UpstreamResponseReader]:
         check_relay(relay, self._relays, model)
@@ -185,6 +188,31 @@ class _ChatDialect:
         pass_image_urls = self._pass_image_urls and quirks.image_urls
         body, fields = await relay_body(relay, self._model or model, quirks, self._fetch, pass_image_urls=pass_image_urls)
         return body, relay_reader(relay, fields, model, self._upstream.count_mend)
+
+    def encode_at_once(self, command: commands.Respond | commands.Relay, model: str) -> tuple[bytes, UpstreamResponseReader] | None:
+        quirks = self._known_quirks
+        if quirks is None:
+            return None
+        if isinstance(command, commands.Relay):
+            check_relay(command, self._relays, model)
+            pass_image_urls = self._pass_image_urls and quirks.image_urls
+            body_and_fields = relay_body_at_once(command, self._model or model, quirks, pass_image_urls=pass_image_urls)
+            if body_and_fields is None:
+                return None
+            body, fields = body_and_fields
+            return body, relay_reader(command, fields, model, self._upstream.count_mend)
+        if command.truncate or command.size_bytes >= LARGE_BYTES or has_media(command):
+            return None
+        if command.whole and self._always_stream:
+            command = msgspec.structs.replace(command, whole=False)
+        return encode_request(command, self._model or model, quirks), _response_reader(command)
+
+    @property
+    def _known_quirks(self) -> Quirks | None:
+        """What is known of the server, or taken for known until the next probe; None where one is to be waited for."""
+        if self._quirks is None and not self._probe_lock.locked() and asyncio.get_running_loop().time() < self._next_probe_at:
+            return QUIRKS["generic"]
+        return self._quirks
 
     @property
     def context_window(self) -> int | None:

@@ -59,6 +59,11 @@ async def inline_media(request: commands.Respond, fetch: Fetch, *, pass_image_ur
     return structs.replace(request, history=tuple(_with_inline_media(item, data_urls) for item in request.history))
 
 
+def has_media(request: commands.Respond) -> bool:
+    """Whether anything of a request is to be checked or fetched."""
+    return any(isinstance(part, MediaPart) for part in _parts(request))
+
+
 async def inline_urls(urls: Mapping[str, str], fetch: Fetch) -> dict[str, str]:
     """
     Data URLs by the URLs that they replace.
@@ -106,6 +111,8 @@ def _is_remote(part: MediaPart) -> bool:
 
 async def _fetch_all(fetchers: Mapping[str, _UrlFetcher], fetch: Fetch) -> dict[str, str]:
     """Data URLs by the URLs that they replace."""
+    if not fetchers:
+        return {}
     if len(fetchers) > MAX_FETCHES:
         raise ClientError(f"The input names {len(fetchers)} URLs; at most {MAX_FETCHES} are fetched.", code="invalid_url", param="input")
     data_urls: dict[str, str] = {}

@@ -18,7 +18,7 @@ from antiphon.engines.chat.media import inline_urls
 from antiphon.engines.chat.quirks import Quirks
 from antiphon.engines.chat.request import BLOCKED_KEYS, BLOCKED_TEMPLATE_ARGUMENTS, OWN_KEYS
 from antiphon.errors import ClientError, invalid_type, unparsable_json
-from antiphon.offload import offload
+from antiphon.offload import LARGE_BYTES, offload
 
 RELAYS = ("chat/completions", "completions", "embeddings")
 """The paths of a server with chat completions that requests are passed on to."""
@@ -78,6 +78,23 @@ async def relay_body(
         error.param = "messages" if error.param == "input" else error.param
         raise
     return await offload(size_bytes, _encode, fields, relay, model, quirks, data_urls), fields
+
+
+def relay_body_at_once(
+    relay: commands.Relay, model: str, quirks: Quirks, *, pass_image_urls: bool
+) -> tuple[bytes, Mapping[str, Raw]] | None:
+    """
+    The same for a request that is small and names nothing to be fetched; None for others.
+
+    Raises:
+        ClientError: it is not JSON.
+    """
+    if len(relay.body) >= LARGE_BYTES:
+        return None
+    fields = decode_fields(relay.body)
+    if any(not pass_image_urls or not _is_image(key) for key in _media_urls(fields).values()):
+        return None
+    return _encode(fields, relay, model, quirks, {}), fields
 
 
 def _is_image(key: str) -> bool:

@@ -14,16 +14,16 @@ from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import BuildContext, Fetch
 from antiphon.engine_api.token_estimate import estimate_input_tokens, media_tokens, separate_media
 from antiphon.engines.chat.engine import DEFAULT_CAPABILITIES, check_relay, relay_reader
-from antiphon.engines.chat.media import inline_media
+from antiphon.engines.chat.media import has_media, inline_media
 from antiphon.engines.chat.quirks import QUIRKS
-from antiphon.engines.chat.relay_request import relay_body
+from antiphon.engines.chat.relay_request import relay_body, relay_body_at_once
 from antiphon.engines.chat.request import flat_name
 from antiphon.engines.responses.request import ResponsesQuirks, encode_request, responses_body
 from antiphon.engines.responses.response import ResponsesResponseReader
 from antiphon.engines.upstream.client import UpstreamClient, UpstreamOptions, parse_capabilities, parse_options
 from antiphon.engines.upstream.counting import CountingEndpoints
 from antiphon.engines.upstream.engine import UpstreamEngine, UpstreamResponseReader
-from antiphon.offload import offload
+from antiphon.offload import LARGE_BYTES, offload
 
 _OPENAI_HOST = "api.openai.com"
 
@@ -136,6 +136,21 @@ class _ResponsesDialect:
 
     async def prepare_request(self, request: commands.Respond, model: str) -> tuple[bytes, UpstreamResponseReader]:
         request = await inline_media(request, self._fetch, pass_image_urls=self._pass_image_urls, supports_files=True)
-        tools = {flat_name(tool.name, tool.namespace): tool for tool in request.tools}
         body = await offload(request.size_bytes, encode_request, request, self._model or model, self._quirks)
-        return body, ResponsesResponseReader(request.id, tools, self._keep_ids)
+        return body, self._response_reader(request)
+
+    def encode_at_once(self, command: commands.Respond | commands.Relay, model: str) -> tuple[bytes, UpstreamResponseReader] | None:
+        if isinstance(command, commands.Relay):
+            check_relay(command, self._relays, model)
+            body_and_fields = relay_body_at_once(command, self._model or model, QUIRKS["openai"], pass_image_urls=self._pass_image_urls)
+            if body_and_fields is None:
+                return None
+            body, fields = body_and_fields
+            return body, relay_reader(command, fields, model, self._upstream.count_mend)
+        if command.size_bytes >= LARGE_BYTES or has_media(command):
+            return None
+        return encode_request(command, self._model or model, self._quirks), self._response_reader(command)
+
+    def _response_reader(self, request: commands.Respond) -> ResponsesResponseReader:
+        tools = {flat_name(tool.name, tool.namespace): tool for tool in request.tools}
+        return ResponsesResponseReader(request.id, tools, self._keep_ids)

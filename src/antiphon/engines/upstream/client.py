@@ -7,7 +7,6 @@ request.
 """
 
 import asyncio
-import contextlib
 import math
 import random
 import re
@@ -30,6 +29,7 @@ from antiphon.engines.upstream.concurrency import ConcurrencyLimit
 from antiphon.engines.upstream.connection_pool import HttpConnectionPool, UpstreamAddress
 from antiphon.engines.upstream.fast_path import ReadAccount
 from antiphon.engines.upstream.faults import overloaded_error
+from antiphon.engines.upstream.http_connection import HttpConnection
 from antiphon.engines.upstream.http_exchange import (
     DEFAULT_MAX_RESPONSE_BYTES,
     DEFAULT_MAX_RESPONSE_EVENTS,
@@ -248,12 +248,34 @@ class UpstreamClient:
             body,
         )
 
+    def start(self, request: bytes, listener: ExchangeListener, on_exchange: Callable[[HttpExchange], None]) -> bool:
+        """
+        Send a request in this call, and pass the answer to `listener`, if a connection is idle and the circuit breaker is
+        closed. Returns whether it was sent; if so, `finish` its exchange, or where that fails give it to `stream`.
+
+        Args:
+            on_exchange: is given the exchange as it begins, to pause it.
+        """
+        if self._breaker.state is not CircuitState.CLOSED or (connection := self._pool.lease_idle()) is None:
+            return False
+        self._start_exchange(connection, request, listener, on_exchange, self._options.timeout_first_byte_s, self.response_limits)
+        return True
+
+    def finish(self, exchange: HttpExchange, *, is_abandoned: bool) -> None:
+        """End an exchange that has not failed; `is_abandoned` where nobody waited for its outcome."""
+        exchange.abort()
+        if is_abandoned:
+            self._breaker.record_abandonment()
+        else:
+            self._breaker.record_success()
+
     async def stream(
         self,
         request: bytes,
         listener: ExchangeListener,
         on_exchange: Callable[[HttpExchange], None],
         on_retry: Callable[[], None] = lambda: None,
+        started_exchange: HttpExchange | None = None,
     ) -> None:
         """
         Send a request, and pass the answer to `listener`; returns when it ended.
@@ -261,11 +283,16 @@ class UpstreamClient:
         Args:
             on_exchange: is given each exchange as it begins, to pause it.
             on_retry: called after each refusal that is not the last, before the pause.
+            started_exchange: the first, where `start` has begun it.
 
         Raises:
             ApiError: the answer failed, or there was none.
         """
-        await self._retry(lambda: self._send_request(request, listener, on_exchange), on_retry)
+        await self._retry(
+            lambda: self._send_request(request, listener, on_exchange),
+            on_retry,
+            None if started_exchange is None else lambda: self._send_request(request, listener, on_exchange, started_exchange),
+        )
 
     async def connect(self, dial: Callable[[], Awaitable[T | UpstreamFailure]]) -> T:
         """
@@ -314,12 +341,19 @@ class UpstreamClient:
         """Close every connection; idempotent."""
         self._pool.close()
 
-    async def _retry(self, attempt: Callable[[], Awaitable[T | UpstreamFailure]], on_retry: Callable[[], None] = lambda: None) -> T:
+    async def _retry(
+        self,
+        attempt: Callable[[], Awaitable[T | UpstreamFailure]],
+        on_retry: Callable[[], None] = lambda: None,
+        started_attempt: Callable[[], Awaitable[T | UpstreamFailure]] | None = None,
+    ) -> T:
         backoff_s = iter(BACKOFF_S[: self._max_retries])
         outcome: T | UpstreamFailure | None = None
         try:
-            while isinstance(outcome := await self._try_guarded(attempt), UpstreamFailure):
+            outcome = await (self._try_guarded(attempt) if started_attempt is None else self._record(started_attempt))
+            while isinstance(outcome, UpstreamFailure):
                 await self._back_off(outcome, next(backoff_s, None), on_retry)
+                outcome = await self._try_guarded(attempt)
             return outcome
         finally:
             outcome = None  # its error has a traceback that leads here, and on to the request
@@ -339,31 +373,37 @@ class UpstreamClient:
         wait_s = self._breaker.retry_after_s()
         if wait_s is not None:
             return UpstreamFailure(_circuit_open_error(wait_s), "circuit_open")
-        with self._record_abandonment():
+        return await self._record(attempt)
+
+    async def _record(self, attempt: Callable[[], Awaitable[T | UpstreamFailure]]) -> T | UpstreamFailure:
+        """The outcome of an attempt, of which the circuit breaker is told."""
+        try:
             outcome = await attempt()
-            if isinstance(outcome, UpstreamFailure) and outcome.counts_against_upstream:
-                self._breaker.record_failure()
-            else:
-                self._breaker.record_success()
+        except BaseException:
+            self._breaker.record_abandonment()
+            raise
+        if isinstance(outcome, UpstreamFailure) and outcome.counts_against_upstream:
+            self._breaker.record_failure()
+        else:
+            self._breaker.record_success()
         return outcome
 
     async def _send_request(
-        self, request: bytes, listener: ExchangeListener, on_exchange: Callable[[HttpExchange], None]
+        self,
+        request: bytes,
+        listener: ExchangeListener,
+        on_exchange: Callable[[HttpExchange], None],
+        started_exchange: HttpExchange | None = None,
     ) -> UpstreamFailure | None:
         first_byte_s, limits = self._options.timeout_first_byte_s, self.response_limits
-        failure = await self._exchange_once(request, listener, on_exchange, first_byte_s, limits, is_new=False)
+        if started_exchange is not None:
+            failure = await _outcome(started_exchange)
+        else:
+            failure = await self._exchange_once(request, listener, on_exchange, first_byte_s, limits, is_new=False)
         # RFC 9112 9.3.1: a server may close an idle connection at any time, just as it is used; that is no failure yet.
         if failure is not None and failure.is_stale:
             failure = await self._exchange_once(request, listener, on_exchange, first_byte_s, limits, is_new=True)
         return failure
-
-    @contextlib.contextmanager
-    def _record_abandonment(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            self._breaker.record_abandonment()
-            raise
 
     async def _exchange_once(
         self,
@@ -379,13 +419,21 @@ class UpstreamClient:
             connection = await self._pool.lease(is_new=is_new)
         except UpstreamError as error:
             return UpstreamFailure(error, "unreachable", may_retry=error.status != 504, counts_against_upstream=True)
+        return await _outcome(self._start_exchange(connection, request, listener, on_exchange, first_byte_s, limits))
+
+    def _start_exchange(
+        self,
+        connection: HttpConnection,
+        request: bytes,
+        listener: ExchangeListener,
+        on_exchange: Callable[[HttpExchange], None],
+        first_byte_s: float,
+        limits: ResponseLimits,
+    ) -> HttpExchange:
         exchange = HttpExchange(listener, first_byte_s, self._options.timeout_idle_s, limits, self._breaker.record_success)
         on_exchange(exchange)
         exchange.start(connection, request)
-        try:
-            return await exchange.outcome
-        finally:
-            exchange.abort()  # closes nothing unless this was cancelled
+        return exchange
 
     def _on_breaker_state(self, state: CircuitState) -> None:
         self._build_context.observer.on_upstream_state(self._model, state.value)
@@ -396,6 +444,13 @@ class UpstreamClient:
             )
         if state is CircuitState.CLOSED:
             self._build_context.notice(f"Model '{self._model}': its server answers again.")
+
+
+async def _outcome(exchange: HttpExchange) -> UpstreamFailure | None:
+    try:
+        return await exchange.outcome
+    finally:
+        exchange.abort()  # closes nothing unless this was cancelled
 
 
 class _BodyListener:

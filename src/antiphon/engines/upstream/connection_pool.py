@@ -43,12 +43,16 @@ class HttpConnectionPool:
         Raises:
             UpstreamError: none can be opened.
         """
-        while self._idle and not is_new:
+        return (None if is_new else self.lease_idle()) or await self._connect()
+
+    def lease_idle(self) -> HttpConnection | None:
+        """An idle connection; None if there is none."""
+        while self._idle:
             connection, idle_timer = self._idle.popitem()
             idle_timer.cancel()
             if connection.is_open:
                 return connection
-        return await self._connect()
+        return None
 
     def close(self) -> None:
         """Close every connection; idempotent."""

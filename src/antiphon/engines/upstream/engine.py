@@ -2,8 +2,9 @@
 An engine in front of an upstream server, whatever its dialect: each `Respond` is one request, and its answer becomes
 engine events.
 
-Each response has a task that waits for a slot, connects and retries, then sleeps until the response is over. The events
-are delivered from the connection's own callbacks, so a token costs no task switch.
+A request is sent in the call that asks for it if a slot and a connection are free. Else, and where it fails, its response
+has a task that waits for a slot, connects and retries, then sleeps until the response is over. The events are delivered
+from the connection's own callbacks, so a token costs no task switch.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from antiphon.engine_api.fast_path import TextRoute
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.upstream.client import UpstreamClient
 from antiphon.engines.upstream.fast_path import FastPath, FastPathLearner, ReadAccount, TextTemplate, event_frame
-from antiphon.engines.upstream.http_exchange import HttpExchange
+from antiphon.engines.upstream.http_exchange import HttpExchange, UpstreamFailure
 from antiphon.engines.upstream.models import UpstreamModels
 from antiphon.errors import ApiError, shutting_down
 
@@ -95,6 +96,14 @@ class UpstreamDialect(Protocol):
             ApiError: likewise, or this server is passed none with that path.
         """
 
+    def encode_at_once(self, command: commands.Respond | commands.Relay, model: str) -> tuple[bytes, UpstreamResponseReader] | None:
+        """
+        The same as the other two for a request that needs nothing to be waited for; None for others.
+
+        Raises:
+            ApiError: likewise.
+        """
+
     async def count_tokens(self, request: commands.Respond) -> int:
         """
         The input tokens of `request`, counted by the server or estimated.
@@ -158,9 +167,8 @@ class _UpstreamConversation:
             case commands.Respond(id=id) | commands.Relay(id=id):
                 self.upstream.concurrency_limit.reserve()
                 request = self._requests[id] = _Request(self, command)
-                request.task = self._tasks.create_task(request.run())
-                # A callback, as a task that is cancelled before its first step runs none of its own clean-up.
-                request.task.add_done_callback(lambda _task: self._release(id))
+                if not request.start():
+                    self.run_task(request)
             case commands.Cancel(id):
                 if (canceled_request := self._requests.get(id)) is not None:
                     canceled_request.cancel()
@@ -191,9 +199,18 @@ class _UpstreamConversation:
         for request in self._requests.values():
             request.cancel()
 
-    def _release(self, id: str) -> None:
+    def run_task(self, request: "_Request") -> None:
+        """Let a task send the request, or go on with it."""
+        request.task = self._tasks.create_task(request.run())
+        # A callback, as a task that is cancelled before its first step runs none of its own clean-up.
+        request.task.add_done_callback(lambda _task: self.release(request))
+
+    def release(self, request: "_Request") -> None:
+        """Forget a request that is over."""
+        request.give_back_slot()
         self.upstream.concurrency_limit.release()
-        del self._requests[id]
+        if self._requests.get(request.command.id) is request:
+            del self._requests[request.command.id]
 
 
 class _Request:
@@ -208,15 +225,65 @@ class _Request:
         self._learner = FastPathLearner()
         self._route: TextRoute | None = None
         self._last_event = b""
+        self._request_bytes = b""
+        self._has_slot = False
         self._has_begun = False
         self._is_over = False
         self._is_cancelled = False
+
+    @property
+    def _path(self) -> str:
+        return f"/{self.command.path}" if isinstance(self.command, commands.Relay) else self._conversation.dialect.path
+
+    def start(self) -> bool:
+        """Send the request in this call, if nothing has to be waited for. Returns whether it was sent."""
+        conversation = self._conversation
+        upstream = conversation.upstream
+        self._has_slot = upstream.concurrency_limit.take()
+        if not self._has_slot:
+            return False
+        try:
+            body_and_reader = conversation.dialect.encode_at_once(self.command, conversation.model)
+        except ApiError:  # the task gets it as well, and delivers it once the session knows of the request
+            body_and_reader = None
+        if body_and_reader is not None:
+            body, self._reader = body_and_reader
+            self._request_bytes = upstream.encode_request("POST", self._path, body)
+            if upstream.start(self._request_bytes, self, self._on_exchange):
+                assert self._exchange is not None
+                self._exchange.outcome.add_done_callback(self._on_outcome)
+                return True
+        return False  # the task has the slot
+
+    def give_back_slot(self) -> None:
+        """Leave the slot to another request, if this one has it."""
+        if self._has_slot:
+            self._has_slot = False
+            self._conversation.upstream.concurrency_limit.give_back()
+
+    def _on_outcome(self, outcome: "asyncio.Future[UpstreamFailure | None]") -> None:
+        """The exchange that `start` began has ended: so has the request, unless there is something to wait for."""
+        if not self._is_cancelled and (outcome.result() is not None or isinstance(self._reader, BodyReader)):
+            self._conversation.run_task(self)
+            return
+        self._end_exchange()
+        self._conversation.release(self)
+        if self._is_cancelled:
+            self._emit([engine_events.ResponseEnded(self.command.id, "cancelled")], is_last=True)
+
+    def _end_exchange(self) -> None:
+        self._learner.close()
+        exchange, self._exchange, self._route = self._exchange, None, None
+        if exchange is not None:
+            self._conversation.upstream.finish(exchange, is_abandoned=self._is_cancelled)
 
     async def run(self) -> None:
         self._has_begun = True
         try:
             if not self._is_cancelled:
                 await self._send()
+            else:
+                self._end_exchange()
         except ApiError as error:
             self.fail(error)
             error.__traceback__ = None  # its frames refer to the error: a circle that would keep the request
@@ -224,6 +291,7 @@ class _Request:
             if not self._is_cancelled:
                 raise
         finally:
+            self.give_back_slot()
             self._exchange = self._route = None
             self._learner.close()
         if self._is_cancelled:
@@ -232,23 +300,28 @@ class _Request:
     async def _send(self) -> None:
         conversation = self._conversation
         upstream, dialect = conversation.upstream, conversation.dialect
-        async with upstream.concurrency_limit.slot():
+        if not self._has_slot:
+            await upstream.concurrency_limit.wait()
+            self._has_slot = True
+        if not self._request_bytes:
             if isinstance(self.command, commands.Relay):
-                path = f"/{self.command.path}"
                 body, self._reader = await dialect.prepare_relay(self.command, conversation.model)
             else:
-                path = dialect.path
                 body, self._reader = await dialect.prepare_request(self.command, conversation.model)
-            await upstream.stream(upstream.encode_request("POST", path, body), self, self._on_exchange, self._on_retry)
+            self._request_bytes = upstream.encode_request("POST", self._path, body)
+        await upstream.stream(self._request_bytes, self, self._on_exchange, self._on_retry, self._exchange)
+        self.give_back_slot()
         if isinstance(self._reader, BodyReader):
             self._emit(await self._reader.conclude(), is_last=True)
 
     def cancel(self) -> None:
-        """Stop; the task delivers the last event."""
+        """Stop; the task, or the end of the exchange, delivers the last event."""
         self._is_cancelled = True
         self._learner.close()
         # A task that has not begun is not cancelled, so that `run` can still deliver it.
-        if self.task is not None and self._has_begun:
+        if self.task is None:
+            self._end_exchange()
+        elif self._has_begun:
             self.task.cancel()
 
     def pause(self) -> None:

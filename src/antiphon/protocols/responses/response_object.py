@@ -1,6 +1,7 @@
 """The response object and its items, from the request and the output so far."""
 
-from collections.abc import Iterable
+import operator
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -37,7 +38,15 @@ class ResponseBuilder:
         self._input_records = input_records(input_items, new_id)
         self._previous_ids = resolved_request.previous_ids
         self._new_id = new_id
-        self._template = _response_template(resolved_request)
+        self._resolved_request = resolved_request
+        self._made_template: wire.Response | None = None
+
+    @property
+    def _template(self) -> wire.Response:
+        """Made when it is first needed: by then the engine has been asked."""
+        if self._made_template is None:
+            self._made_template = _response_template(self._resolved_request)
+        return self._made_template
 
     def build(self, status: str) -> wire.Response:
         """The object with that status and the output so far."""
@@ -45,7 +54,7 @@ class ResponseBuilder:
 
     def finish(self, step: steps.OutputFinished, usage: events.Usage | None, at: float) -> None:
         """Set the fields that are known at the end of the response."""
-        self._template = msgspec.structs.replace(
+        self._made_template = msgspec.structs.replace(
             self._template,
             # Responses: only a response that completed has this time.
             completed_at=int(at) if step.outcome == "completed" else None,
@@ -95,9 +104,33 @@ def response_notes(route: RouteDecision | None, answered_by: str, rewrite_status
     return ResponseNotes(routing=routing, answered_by=answered_by or UNSET, rewrite=RewriteSummary() if has_failed else UNSET)
 
 
+_ECHO_FIELDS: Mapping[str, Any] = {
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "prompt": UNSET,
+    "prompt_cache_key": None,
+    "safety_identifier": None,
+    "tool_choice": "auto",
+    "top_logprobs": 0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "truncation": "disabled",
+    "user": None,
+}
+"""Fields of a request that its response repeats, with what it has where the request says nothing."""
+
+_echo_values = operator.attrgetter(*_ECHO_FIELDS)
+
+
 def _response_template(resolved_request: ResolvedRequest) -> wire.Response:
     request, capabilities = resolved_request.request, resolved_request.capabilities
     text = request.text or TextOptions()
+    echo = {
+        name: default if value is UNSET or value is None else value
+        for (name, default), value in zip(_ECHO_FIELDS.items(), _echo_values(request), strict=True)
+    }
     # Open Responses requires every key, null or not, and strict clients (in Rust, say) do too.
     return wire.Response(
         id=resolved_request.id,
@@ -111,17 +144,10 @@ def _response_template(resolved_request: ResolvedRequest) -> wire.Response:
         error=None,
         incomplete_details=None,
         instructions=None if request.instructions is UNSET else request.instructions,
-        max_output_tokens=value_or(request.max_output_tokens, None),
-        max_tool_calls=value_or(request.max_tool_calls, None),
         metadata=value_or(request.metadata, {}),
         model=resolved_request.model,
         output=[],
-        parallel_tool_calls=value_or(request.parallel_tool_calls, True),
-        previous_response_id=value_or(request.previous_response_id, None),
-        prompt=value_or(request.prompt, UNSET),
-        prompt_cache_key=value_or(request.prompt_cache_key, None),
         reasoning=_response_reasoning(resolved_request),
-        safety_identifier=value_or(request.safety_identifier, None),
         # The tier that was used, not the one that was asked for: there is only one.
         service_tier="default",
         # Open Responses requires this and the penalties below; OpenAI's types lack them, and its SDKs keep what they
@@ -133,15 +159,10 @@ def _response_template(resolved_request: ResolvedRequest) -> wire.Response:
             format=_echo_format(text.format or tools.TextFormat()),
             verbosity=value_or(text.verbosity, "medium"),
         ),
-        tool_choice=value_or(request.tool_choice, "auto"),
         tools=[_echo_tool(tool) for tool in request.tools or ()],
-        top_logprobs=value_or(request.top_logprobs, 0),
         top_p=value_or(request.top_p, capabilities.top_p_default),
-        presence_penalty=value_or(request.presence_penalty, 0.0),
-        frequency_penalty=value_or(request.frequency_penalty, 0.0),
-        truncation=value_or(request.truncation, "disabled"),
         usage=None,
-        user=value_or(request.user, None),
+        **echo,
     )
 
 

@@ -118,6 +118,7 @@ class ResponsesSession:
         self._sequence_number = 0
         self._terminal_sequence_number = 0
         self._compaction_reported_at = 0.0
+        self._is_asked = False
         self._has_begun = False
         self._has_client_left = False
         self._is_closed = False
@@ -136,6 +137,11 @@ class ResponsesSession:
     def tokens(self) -> int:
         """Input and output tokens; estimated if the engine did not report them."""
         return response_tokens(self._output, self._respond, AUDIO_RATE_HZ)
+
+    def ask(self) -> commands.Respond:
+        """What the engine is to be sent before this session gets its first event, which then does not send it."""
+        self._is_asked = True
+        return self._respond
 
     def handle(self, event: Event[ResolvedRequest]) -> list[Effect[StreamEvent]]:
         if not isinstance(event, FromEngine):
@@ -207,9 +213,9 @@ class ResponsesSession:
         if self._has_begun:
             return []
         self._has_begun = True
-        effects: list[Effect[StreamEvent]] = [SendToEngine(self._respond)]
-        is_background = self._resolved_request.is_background
-        if self._resolved_request.is_stored and (self._resolved_request.request.stream or is_background):
+        effects: list[Effect[StreamEvent]] = [] if self._is_asked else [SendToEngine(self._respond)]
+        request, is_background = self._resolved_request, self._resolved_request.is_background
+        if request.is_stored and (request.request.stream or is_background):
             # A streaming client sees the id at once and may ask for it at any time, so it is stored first. Others see
             # it at the end only.
             effects.append(Persist(self._record("in_progress")))
@@ -276,10 +282,9 @@ class ResponsesSession:
         self._sequence_number = self._terminal_sequence_number
         failure = engine_events.ResponseFailed(id=self._resolved_request.id, message=error.message)
         self._builder.finish(steps.OutputFinished("failed", failure=failure), self._output.usage, at)
-        effects: list[Effect[StreamEvent]] = []
-        effects.append(Send(self._error_event(error)))
-        effects.append(Send(events.ResponseFailed(sequence_number=self._next_sequence_number(), response=self._builder.build("failed"))))
-        return [*effects, Close(error)]
+        error_event = self._error_event(error)  # it has the first of the two numbers
+        terminal = events.ResponseFailed(sequence_number=self._next_sequence_number(), response=self._builder.build("failed"))
+        return [Send(error_event), Send(terminal), Close(error)]
 
     def _error_event(self, error: ApiError) -> events.ErrorEvent:
         code = error.code or "server_error"
@@ -359,10 +364,8 @@ class ResponsesSession:
     # Steps of the output machine
 
     def _on_item_added(self, step: steps.ItemAdded, _at: float, effects: list[Effect[StreamEvent]]) -> None:
-        item_added = events.OutputItemAdded(
-            sequence_number=self._next_sequence_number(), output_index=step.item.index, item=empty_wire_item(step.item)
-        )
-        effects.append(Send(item_added))
+        number, item = self._next_sequence_number(), step.item
+        effects.append(Send(events.OutputItemAdded(sequence_number=number, output_index=item.index, item=empty_wire_item(item))))
 
     def _on_part_added(self, step: steps.PartAdded, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         item, part = step.item, step.part
@@ -386,8 +389,7 @@ class ResponsesSession:
         effects.append(Send(part_added))
 
     def _on_text_appended(self, step: steps.TextAppended, _at: float, effects: list[Effect[StreamEvent]]) -> None:
-        number = self._sequence_number
-        self._sequence_number = number + 1
+        number = self._next_sequence_number()
         effects.append(Send(_DELTA_EVENTS[step.part.kind](number, step.item, step.part, step, self._padding_for(step.text))))
         if step.part.kind is OutputKind.AUDIO:
             transcript = events.AudioTranscriptDelta(

@@ -1,11 +1,11 @@
 """Streams of responses that are stored: whoever sees the id may delete the response while it is made."""
 
-import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from antiphon.errors import response_deleted
 from antiphon.protocols.responses.request import ResolvedRequest
 from antiphon.runtime.core.driver import Driver
+from antiphon.runtime.core.sessions import TableEntry
 from antiphon.wire.responses.events import StreamEvent
 
 ResponseDriver = Driver[ResolvedRequest, StreamEvent]
@@ -22,14 +22,9 @@ class StoredStreams:
         """Those that are in the store, and not only to be stored at their end."""
         return [response_id for response_id, driver in self._drivers.items() if driver.is_stored]
 
-    @contextlib.contextmanager
-    def track(self, response_id: str, driver: ResponseDriver) -> Iterator[None]:
+    def track(self, response_id: str, driver: ResponseDriver) -> TableEntry[str, ResponseDriver]:
         """Let `stop` find the response while this is entered."""
-        self._drivers[response_id] = driver
-        try:
-            yield
-        finally:
-            del self._drivers[response_id]
+        return TableEntry(self._drivers, response_id, driver)
 
     def stop(self, response_id: str) -> None:
         """End a response that was deleted; does nothing where it is not made here."""

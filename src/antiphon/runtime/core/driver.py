@@ -163,6 +163,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         self._pending_events: deque[engine_events.EngineEvent] = deque()
         self._deferred_events: deque[Event[ClientEventT]] = deque()
         self._is_performing = False
+        self._is_beginning = False
         self._is_behind = False
         self._is_engine_paused = False
         self._has_hung_up = False
@@ -182,6 +183,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         settings: ConversationSettings,
         opening: ClientEventT,
         meanwhile: Callable[[], Awaitable[None]] | None = None,
+        ask: Callable[[], commands.EngineCommand] | None = None,
     ) -> None:
         """
         Run the whole session, which begins with the client's `opening` message; returns when it has closed and all is
@@ -190,17 +192,23 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         Args:
             meanwhile: awaited once the session has begun, in the same task: another task would cost as much as several
                 tokens.
+            ask: gives the command that the session begins with. The engine gets it first, and the session begins in the
+                loop's next turn: of requests that come together, all are asked before one is prepared for its client.
 
         Raises:
             ApiError: the engine could not be opened.
         """
         try:
             async with asyncio.TaskGroup() as self._tasks, engine.open(settings, self.deliver) as self._conversation:
+                shutdown_error, has_hung_up = self._shutdown_error, self._has_hung_up  # before the engine was open
+                if ask is not None and shutdown_error is None and not has_hung_up:
+                    await self._send_first(ask())
                 self.receive(FromClient(opening, self._clock()))
-                if self._shutdown_error is not None:
-                    self.receive(Shutdown(self._shutdown_error, self._clock()))
-                if self._has_hung_up:
+                if shutdown_error is not None:
+                    self.receive(Shutdown(shutdown_error, self._clock()))
+                if has_hung_up:
                     self.receive(Hangup(self._clock()))
+                self._handle_batch()  # of what came while the engine was asked
                 try:
                     if meanwhile is not None:
                         await meanwhile()
@@ -210,6 +218,14 @@ class Driver(Generic[ClientEventT, ServerEventT]):
                     self._end_text()
         finally:
             self._let_go()
+
+    async def _send_first(self, command: commands.EngineCommand) -> None:
+        self._is_performing = self._is_beginning = True  # whatever happens now is handled once the session has begun
+        try:
+            self._send_to_engine(command)
+            await asyncio.sleep(0)
+        finally:
+            self._is_performing = self._is_beginning = False
 
     def _let_go(self) -> None:
         """
@@ -268,7 +284,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
 
     def _handle_batch(self) -> None:
         """Handle one batch of the waiting events; the next batch follows after other callbacks of the loop."""
-        if not self._pending_events or self._is_behind:
+        if not self._pending_events or self._is_behind or self._is_beginning:
             return
         batch = [self._pending_events.popleft() for _ in range(min(BATCH_SIZE, len(self._pending_events)))]
         self.receive(FromEngine(batch, self._clock()))

@@ -1,5 +1,6 @@
 """Random ids and padding."""
 
+import os
 import secrets
 import time
 
@@ -8,12 +9,12 @@ from antiphon.wire.codec.response_ids import response_id
 
 def new_id(prefix: str) -> str:
     """A new id in OpenAI's form: the prefix, an underscore, 48 hexadecimal digits."""
-    return f"{prefix}_{secrets.token_hex(24)}"
+    return f"{prefix}_{os.urandom(24).hex()}"
 
 
 def new_response_id() -> str:
     """A new id of a response, in the same form; it has a UUID."""
-    return response_id(time.time_ns() // 1_000_000, secrets.randbits(74))
+    return response_id(time.time_ns() // 1_000_000, int.from_bytes(os.urandom(10)) >> 6)  # 74 bits
 
 
 def new_file_id() -> str:
@@ -41,4 +42,4 @@ def padding() -> tuple[str, ...]:
     Only their length must be unpredictable in relation to the text, so each stream gets one of a few sets, and a token
     no new random text.
     """
-    return _PADDINGS[secrets.randbelow(_PADDING_SETS)]
+    return _PADDINGS[os.urandom(1)[0] % _PADDING_SETS]

@@ -1,5 +1,6 @@
 """Headers that say who answered: the model, how many were asked, why another one was, and what became of the answer."""
 
+import functools
 import re
 from collections.abc import Callable, MutableMapping
 
@@ -64,6 +65,7 @@ def rewrite_headers(status: RewriteStatus | None) -> dict[str, str]:
     return {} if status is None else {REWRITE_HEADER: status}
 
 
+@functools.lru_cache(maxsize=256)
 def _header_text(text: str) -> str:
     """The text as a header may have it: names of models come from requests."""
     return re.sub(r"[^\x20-\x7e]", "_", text).strip()[:MAX_HEADER_CHARS]

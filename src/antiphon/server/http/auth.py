@@ -6,6 +6,7 @@ The route that matched decides, never the path as text, and before any of the bo
 
 import contextlib
 import datetime
+import functools
 import ipaddress
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -28,6 +29,7 @@ from antiphon.runtime.access.rate_limits import LimitKind, LimitState, format_du
 from antiphon.runtime.service import Service
 from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY
 from antiphon.server.http.errors import REQUEST_ID_SCOPE_KEY, on_api_error, on_exception_group, on_http_exception, speaks_messages
+from antiphon.server.http.headers import request_headers
 from antiphon.server.http.operation import Operation
 from antiphon.server.transport.host import parse_host
 
@@ -89,7 +91,7 @@ class GuardedRoute(Route):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a matched request, or refuse it."""
-        headers = Headers(scope=scope)
+        headers = request_headers(scope)
         sender = _ResponseSender(send, scope.get(REQUEST_ID_SCOPE_KEY, "") if speaks_messages(scope) else None)
         lease: BodyLease | None = None
         try:
@@ -258,6 +260,10 @@ class _ResponseSender:
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.has_begun = True
+            has_limits = self.caller is not None and self.caller.allowance is not None
+            if not has_limits and self.origin is None and self._message_request_id is None and message["status"] != 401:
+                await self._send(message)
+                return
             headers = MutableHeaders(scope=message)
             if message["status"] == 401:
                 headers["www-authenticate"] = "Bearer"
@@ -312,10 +318,18 @@ def _is_allowed_host(name: str, settings: ServerSettings) -> bool:
     """
     if name == "localhost" or name.endswith(".localhost") or name == settings.host.lower():
         return True
-    with contextlib.suppress(ValueError):
-        ipaddress.ip_address(name)
+    if _is_ip_address(name):
         return True
     return any(_host_matches(name, pattern.lower()) for pattern in settings.allowed_hosts)
+
+
+@functools.lru_cache(maxsize=64)
+def _is_ip_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _host_matches(name: str, pattern: str) -> bool:

@@ -2,10 +2,11 @@
 
 import re
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from antiphon.errors import ClientError, shorten
 from antiphon.runtime.access.body_budget import BodyLease
+from antiphon.server.http.headers import request_headers
 from antiphon.server.transport.limits import BODY_LIMIT_BYTES, DISCARD_LIMIT_BYTES, body_too_large
 
 BODY_LEASE_SCOPE_KEY = "antiphon.body_lease"
@@ -21,8 +22,9 @@ async def read_json_body(request: Request) -> bytes:
     Raises:
         ClientError: its content type is not JSON, it is compressed, or it is larger than the limit.
     """
-    _check_content_type(request.headers.get("content-type"))
-    check_content_encoding(request.headers.get("content-encoding"))
+    headers = request_headers(request.scope)
+    _check_content_type(headers.get("content-type"))
+    check_content_encoding(headers.get("content-encoding"))
     return await read_body(request)
 
 
@@ -35,8 +37,9 @@ async def read_body(request: Request, limit_bytes: int = BODY_LIMIT_BYTES) -> by
         ClientError: it is, or its `content-length` says that it is, larger than the limit; or the caller has too many
             large requests.
     """
-    declared_bytes = int(request.headers.get("content-length", 0))  # the HTTP parser accepts digits only
-    if declared_bytes > DISCARD_LIMIT_BYTES or (declared_bytes > limit_bytes and "expect" in request.headers):
+    headers = request_headers(request.scope)
+    declared_bytes = int(headers.get("content-length", 0))  # the HTTP parser accepts digits only
+    if declared_bytes > DISCARD_LIMIT_BYTES or (declared_bytes > limit_bytes and "expect" in headers):
         raise body_too_large(limit_bytes)
     lease: BodyLease | None = request.scope.get(BODY_LEASE_SCOPE_KEY)
     chunks: list[bytes] = []
@@ -44,7 +47,12 @@ async def read_body(request: Request, limit_bytes: int = BODY_LIMIT_BYTES) -> by
     is_too_large = declared_bytes > limit_bytes
     if lease is not None and not is_too_large:
         lease.extend(declared_bytes)
-    async for chunk in request.stream():
+    more_body = True
+    while more_body:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        chunk, more_body = message.get("body", b""), message.get("more_body", False)
         size_bytes += len(chunk)
         is_too_large = is_too_large or size_bytes > limit_bytes
         if not is_too_large:
@@ -67,7 +75,7 @@ def _check_content_type(content_type: str | None) -> None:
     Raises:
         ClientError: it is another type.
     """
-    if content_type is None or _JSON_TYPE.fullmatch(content_type.partition(";")[0].strip().lower()):
+    if content_type is None or content_type == "application/json" or _JSON_TYPE.fullmatch(content_type.partition(";")[0].strip().lower()):
         return
     shown_type = shorten(content_type)
     raise ClientError(

@@ -43,12 +43,21 @@ async def driving_session(
         ClientError: on entering; the key has its maximum of running responses.
     """
     on_attempts = report_attempts(service, model, headers)
-    async with contextlib.AsyncExitStack() as stack:
-        await stack.enter_async_context(track_response(scope, tokens))
-        for _ in range(1, choice_count):  # each choice takes a place of those that the key may have at once
-            await stack.enter_async_context(track_response(scope, lambda: 0))
+    async with track_response(scope, tokens), _track_more(scope, choice_count - 1):
         on_retry: Callable[[], None] = getattr(client, "hold_head", lambda: None)
         driver = Driver(session, client, service.store, metrics=service.metrics, on_retry=on_retry, on_attempts=on_attempts)
-        stack.enter_context(service.live_sessions.track(driver))
-        stack.enter_context(connection.from_scope(scope).notify(driver))
-        yield driver
+        with service.live_sessions.track(driver), connection.from_scope(scope).notify(driver):
+            yield driver
+
+
+def _track_more(scope: Scope, count: int) -> contextlib.AbstractAsyncContextManager[None]:
+    """A place for each further choice, of those that the key may have at once."""
+    return _track_each(scope, count) if count else contextlib.nullcontext()
+
+
+@contextlib.asynccontextmanager
+async def _track_each(scope: Scope, count: int) -> AsyncIterator[None]:
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(count):
+            await stack.enter_async_context(track_response(scope, lambda: 0))
+        yield

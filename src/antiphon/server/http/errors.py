@@ -9,6 +9,7 @@ from starlette.types import Scope
 
 from antiphon.errors import ApiError, ClientError, innermost_error, shorten
 from antiphon.server.http.absent_paths import absent_path_error, is_messages_path
+from antiphon.server.http.headers import request_headers
 from antiphon.wire.codec.types import encode
 from antiphon.wire.messages.errors import message_error, message_error_status
 from antiphon.wire.responses.profiles import EventEncoder, encoder_for_path
@@ -66,7 +67,7 @@ def speaks_messages(scope: Scope) -> bool:
     """
     route = scope.get("route")
     has_own_route = is_messages_path(scope["path"]) if route is None else getattr(route, "is_messages", False)
-    return has_own_route or any(name == b"anthropic-version" for name, _ in scope["headers"])
+    return has_own_route or "anthropic-version" in request_headers(scope)
 
 
 def retry_headers(error: ApiError) -> dict[str, str]:

@@ -267,7 +267,9 @@ async def driving(
     driving = driving_session(service, scope, session, client, model=model.name, headers=headers, tokens=lambda: session.tokens)
     async with prepared_response, driving as driver:
         with measure_response(service, model, client, started_at), service.background.streams.track(response_id, driver):
-            yield functools.partial(driver.run, prepared_response.engine, prepared_response.settings, prepared_response.resolved_request)
+            yield functools.partial(
+                driver.run, prepared_response.engine, prepared_response.settings, prepared_response.resolved_request, ask=session.ask
+            )
 
 
 async def _run_session(

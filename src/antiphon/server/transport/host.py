@@ -1,5 +1,6 @@
 """The `Host` header."""
 
+import functools
 import ipaddress
 import re
 
@@ -13,6 +14,7 @@ _HOST = re.compile(
 )
 
 
+@functools.lru_cache(maxsize=256)
 def parse_host(text: str) -> str | None:
     """
     The name or address in a `Host` header: in lower case, without port and brackets; None if the header is malformed.

@@ -13,6 +13,9 @@ import structlog
 from antiphon.config.settings import LoggingSettings
 from antiphon.server.transport.stderr_lines import StderrCapture
 
+_logger: structlog.typing.FilteringBoundLogger | None = None
+"""As it is configured now: structlog's own makes another one for each line."""
+
 _capture: StderrCapture | None = None
 """Of this process, where all of its standard error is the log."""
 
@@ -78,6 +81,8 @@ class _LogFile:
 
 def configure(settings: LoggingSettings) -> None:
     """Log to standard error, with the configured format and level."""
+    global _logger
+    _logger = None
     pretty = not is_json(settings)
     stream = _LogFile(sys.stderr if _capture is None else _capture.file)
     renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer(pad_event_to=0) if pretty else structlog.processors.JSONRenderer()
@@ -104,5 +109,7 @@ def _put_event_first(_logger: object, _method: str, entry: structlog.typing.Even
 
 def get() -> structlog.typing.FilteringBoundLogger:
     """The server's logger."""
-    logger: structlog.typing.FilteringBoundLogger = structlog.get_logger()
-    return logger
+    global _logger
+    if _logger is None:
+        _logger = structlog.get_logger().bind()
+    return _logger

@@ -195,6 +195,8 @@ class CreateRequest(Wire, kw_only=True):
     @property
     def conversation_id(self) -> str | None:
         """The conversation that the response belongs to, however it was given; None for none."""
+        if self.conversation is UNSET:  # as in most requests, which are asked several times
+            return None
         if isinstance(self.conversation, ConversationReference):
             return self.conversation.id
         return self.conversation if isinstance(self.conversation, str) else None

@@ -1,0 +1,54 @@
+"""Hands requests to their routes: those whose path has no parameters, by one look into a table."""
+
+from collections.abc import Sequence
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.routing import Match, Route
+from starlette.types import Message, Receive, Scope, Send
+
+from antiphon.server.http.errors import on_client_disconnect, on_unexpected_error
+
+
+class Dispatcher:
+    """
+    An ASGI application that calls the route which `app` would choose. A request for a path with parameters, or that has
+    no route, takes the way through `app`, its middleware and all its routes in turn, which costs 20 us more.
+
+    Args:
+        routes: all that `app` has, in its order; each answers the errors that it expects itself.
+    """
+
+    def __init__(self, app: Starlette, routes: Sequence[Route]) -> None:
+        self._app = app
+        self._routes: dict[tuple[str, str], Route] = {}
+        for route in routes:
+            for method in route.methods or () if "{" not in route.path else ():
+                scope = {"type": "http", "method": method, "path": route.path, "root_path": ""}
+                first = next(each for each in routes if each.matches(scope)[0] is Match.FULL)
+                if "{" not in first.path:
+                    self._routes[method, route.path] = first
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = None if scope["type"] != "http" or scope.get("root_path") else self._routes.get((scope["method"], scope["path"]))
+        if route is None:
+            await self._app(scope, receive, send)
+            return
+        scope.update({"app": self._app, "router": self._app.router, "route": route, "endpoint": route.endpoint, "path_params": {}})
+        has_begun = False
+
+        async def send_noting(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await route.handle(scope, receive, send_noting)
+        except ClientDisconnect as error:
+            if has_begun:
+                raise
+            await (await on_client_disconnect(Request(scope), error))(scope, receive, send)
+        except Exception as error:
+            if not has_begun:
+                await (await on_unexpected_error(Request(scope), error))(scope, receive, send)
+            raise
