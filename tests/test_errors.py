@@ -11,6 +11,7 @@ from antiphon.errors import (
     ServerError,
     UpstreamError,
     invalid_tool_call,
+    is_or_are,
     not_found,
     shutting_down,
     tool_choice_not_found,
@@ -53,3 +54,7 @@ def test_a_tool_choice_that_misses_its_tools_is_told_shortly():
     assert tool_choice_not_found("response.tool_choice", "f").message == "Tool choice 'f' not found in 'tools' parameter."
     assert tool_choice_not_found("tool_choice", "f", "g").message == "Tool choice 'f' or 'g' not found in 'tools' parameter."
     assert len(tool_choice_not_found("tool_choice", *["f" * 64] * 1000).message) < 200
+
+
+def test_one_is_there_and_several_are():
+    assert [is_or_are(names) for names in (["a"], ["a", "b"], ["a", "b", "c"])] == ["is 'a'", "are 'a' and 'b'", "are 'a', 'b', and 'c'"]

@@ -120,6 +120,11 @@ def _join(phrases: Sequence[str], conjunction: str) -> str:
     return f"{', '.join(phrases[:-1])}, {conjunction} {phrases[-1]}"
 
 
+def is_or_are(names: Sequence[str]) -> str:
+    """What there is, behind `there`: `is 'a'`, or `are 'a' and 'b'`."""
+    return f"{'is' if len(names) == 1 else 'are'} {quote_list(names)}"
+
+
 def did_you_mean(name: str, known_names: Iterable[str]) -> str:
     """A question, to put behind the sentence that says that `name` is unknown; empty if none of the others is similar."""
     similar = get_close_matches(name, known_names, n=1)

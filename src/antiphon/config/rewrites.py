@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 
 from antiphon.config.languages import LANGUAGES
 from antiphon.config.routing import is_configured
-from antiphon.errors import did_you_mean, quote_list
+from antiphon.errors import did_you_mean, is_or_are
 
 MAX_REWRITES = 32
 MAX_RULES = 200
@@ -99,12 +99,12 @@ def rewrite_problems(rewrites: Sequence[RewriteEntry], models: Sequence[str], ro
     """Names in rewrites that no model has, and no route either where that may stand; one line for each, with its key."""
     for index, entry in enumerate(rewrites):
         if entry.model is not None and not is_configured(entry.model, models):
-            hint = did_you_mean(entry.model, models) or f" There are {quote_list(models)}."
+            hint = did_you_mean(entry.model, models) or f" There {is_or_are(models)}."
             yield f"rewrites[{index}].model: there is no model '{entry.model}'.{hint}"
         names = (*models, *routes)
         for place, pattern in enumerate(entry.models):
             if not _fits_any(pattern, names):
-                hint = did_you_mean(pattern, names) or f" There are {quote_list(names)}."
+                hint = did_you_mean(pattern, names) or f" There {is_or_are(names)}."
                 yield f"rewrites[{index}].models[{place}]: no model or route has the name '{pattern}'.{hint}"
 
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_va
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from antiphon.config.languages import LANGUAGES
-from antiphon.errors import quote_list
+from antiphon.errors import is_or_are, quote_list
 
 EMBEDDING_MODEL = "all-minilm-l6-v2"
 """The model of the catalogue that compares requests with examples."""
@@ -236,7 +236,7 @@ class RouteEntry(BaseModel, frozen=True, extra="forbid"):
         places = [("default", self.default)]
         places += [(f"rules[{index}].model", rule.model) for index, rule in enumerate(self.rules)]
         places += [(f"examples[{index}].model", entry.model) for index, entry in enumerate(self.examples) if entry.model is not None]
-        choice = f"; there {'is' if len(names) == 1 else 'are'} {quote_list(names)}" if names else ""
+        choice = f"; there {is_or_are(names)}" if names else ""
         for key, model in places:
             if not is_configured(model, names):
                 yield key, f"there is no model '{model}'{choice}"

@@ -61,7 +61,7 @@ def test_a_test_event_is_signed_and_its_outcome_is_told(antiphon, hook):
 
 
 def test_an_unknown_endpoint_is_named_with_those_there_are(antiphon, hook, home):
-    assert antiphon("webhooks", "test", "other").err == "antiphon: There is no webhook 'other'; there are 'hook'.\n"
+    assert antiphon("webhooks", "test", "other").err == "antiphon: There is no webhook 'other'; there is 'hook'.\n"
     (home / "antiphon.toml").unlink()
     assert antiphon("webhooks", "test").code == 2
     assert "no webhooks are configured" in antiphon("webhooks", "list").err
@@ -101,7 +101,7 @@ def test_deliveries_are_listed_and_sent_again(antiphon, hook, home):
     [listed] = antiphon("webhooks", "deliveries", "--status", "pending", "--json").json
     assert (listed["id"], listed["attempts"], listed["body"]) == ("wh_1", 0, "{}")
     refused = antiphon("webhooks", "resend", "wh_1", "wh_2")
-    assert refused.code == 2 and "'wh_1' and 'wh_2'" in refused.err
+    assert refused.code == 2 and "no delivery 'wh_1' and 'wh_2' that" in refused.err
     assert antiphon("webhooks", "resend").code == antiphon("webhooks", "deliveries", "--limit", "0").code == 2
 
 

@@ -13,7 +13,7 @@ from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
 from antiphon.cli.common.shell import Shell, UsageError
 from antiphon.config.load import Config
 from antiphon.engine_api.capabilities import Capabilities
-from antiphon.errors import ClientError, quote_list
+from antiphon.errors import ClientError, is_or_are
 from antiphon.runtime.speech import service as speech
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def route(
         text: what the user says.
         request: a request of the Responses API, as JSON, instead of a text.
         name: the route; by default the one that the request names, or the first.
-        key: the id or the name of the API key of the request.
+        key: the API key of the request, by its id or its name, as the rules have it.
     """
     config = settings.load(shell, file).config
     checks.raise_usage_error(checks.route_problems(config))
@@ -86,7 +86,7 @@ def route(
 
 
 def _unknown_route(name: str, names: Sequence[str], *, is_requested: bool) -> str:
-    there_are = f"there {'are' if len(names) > 1 else 'is'} {quote_list(names)}"
+    there_are = f"there {is_or_are(names)}"
     if is_requested:
         return f"The request names the model '{name}', which is no route, so none is chosen. To try one, give its --name; {there_are}."
     return f"There is no route '{name}'; {there_are}."

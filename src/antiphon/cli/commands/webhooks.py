@@ -13,7 +13,7 @@ from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
 from antiphon.cli.common.shell import UsageError, format_time
 from antiphon.config.load import Config
 from antiphon.config.webhooks import EventName, WebhookEntry
-from antiphon.errors import ServerError, quote_list
+from antiphon.errors import ServerError, is_or_are, quote_list
 from antiphon.masking import mask_password
 from antiphon.records import DeliveryStatus, WebhookDelivery
 from antiphon.runtime.webhooks.endpoint import build_endpoints, hash_url, new_test_delivery
@@ -232,11 +232,11 @@ def _find(config: Config, name: str | None) -> WebhookEntry:
     if not names:
         raise UsageError("No webhooks are configured; add a [[webhooks]] table to the configuration.")
     if name is None and len(names) > 1:
-        raise UsageError(f"Name one of the webhooks; there are {quote_list(names)}.")
+        raise UsageError(f"Name one of the webhooks; there {is_or_are(names)}.")
     for entry in config.webhooks:
         if name in (None, entry.name):
             return entry
-    raise UsageError(f"There is no webhook '{name}'; there are {quote_list(names)}.")
+    raise UsageError(f"There is no webhook '{name}'; there {is_or_are(names)}.")
 
 
 def _with_webhooks(config: Config, work: Callable[[WebhookStore], Awaitable[ResultT]]) -> ResultT:

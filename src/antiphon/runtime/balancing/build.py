@@ -8,7 +8,7 @@ from msgspec import structs
 
 from antiphon.config.load import ModelEntry
 from antiphon.engine_api.engine import Build, BuildContext, Engine, NullObserver, UpstreamObserver
-from antiphon.errors import ServerError, did_you_mean, quote_list
+from antiphon.errors import ServerError, did_you_mean, is_or_are
 from antiphon.runtime.balancing.balanced_engine import BalancedEngine
 from antiphon.runtime.balancing.fallback_engine import FallbackEngine, FindModel
 from antiphon.runtime.balancing.options import (
@@ -143,7 +143,7 @@ def fallback_problems(entries: Sequence[ModelEntry]) -> list[str]:
         for name in fallback if isinstance(fallback, list | tuple) else ():
             target = _configured_name(str(name), names)
             if target is None:
-                hint = did_you_mean(str(name), names) or f" There are {quote_list(names)}."
+                hint = did_you_mean(str(name), names) or f" There {is_or_are(names)}."
                 problems.append(f"The options of model '{entry.name}' are wrong: `fallback` names '{name}', which is no model here.{hint}")
             else:
                 edges[entry.name].append(target)

@@ -7,7 +7,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from antiphon.errors import ClientError, invalid_type, quote_list, unparsable_json
+from antiphon.errors import ClientError, invalid_type, is_or_are, unparsable_json
 from antiphon.offload import offload
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.routing.features import route_caller
@@ -119,7 +119,7 @@ def _read_head(body: bytes) -> RelayHead:
 def _refusal(path: str, model: ServedModel, models: Iterable[ServedModel]) -> ClientError:
     """What to use in the place of a model that takes no such requests."""
     takers = [each.name for each in models if path in each.engine.capabilities.relays]
-    hint = f" There {'is' if len(takers) == 1 else 'are'} {quote_list(takers)} for that." if takers else ""
+    hint = f" There {is_or_are(takers)} for that." if takers else ""
     problem = {
         "completions": f"The model '{model.name}' takes no bare prompts: use /v1/chat/completions, with `messages`.",
         "embeddings": f"The model '{model.name}' makes no vectors of texts.{hint}",
