@@ -207,6 +207,20 @@ def test_rates_are_kept_to_and_over_after_a_minute():
     assert states(pool) == ["ready", "ready"]
 
 
+def test_who_may_not_even_wait_is_told_when_the_first_upstream_has_room():
+    async def scenario():
+        clock = Clock()
+        pool = pool_of(clock, {"requests_per_minute": 1}, {"requests_per_minute": 1}, max_waiting=0, timeout_s=60)
+        for _ in range(2):
+            answer(await pool.acquire("key"))
+            clock.now += 10
+        with pytest.raises(NoUpstream, match="queue_full") as none:
+            await pool.acquire("key")
+        assert 30 < none.value.retry_after_s <= 60 - 10
+
+    asyncio.run(scenario())
+
+
 def test_a_conversation_finds_its_upstream_again_and_it_is_counted():
     async def scenario():
         observer = Observer()

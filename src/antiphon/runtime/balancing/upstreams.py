@@ -379,7 +379,7 @@ class UpstreamPool:
         if not self.may_come(exclude):
             raise NoUpstream("rate_limit" if self._are_limited else "unavailable", self.retry_after_s())
         if len(self._waiters) >= self._max_waiting:
-            raise NoUpstream("queue_full", 1.0)
+            raise NoUpstream("queue_full", max(1.0, self.retry_after_s()))
         return await self._wait(_Waiter(key, exclude))
 
     def release(self, upstream: ModelUpstream) -> None:
