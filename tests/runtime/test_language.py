@@ -84,11 +84,23 @@ QUESTIONS = {
 }
 
 
+REQUESTS = [
+    ("de", "Übersetze diesen Text ins Englische"),
+    ("de", "Hallo, wie geht's?"),
+    ("es", "Explícame la teoría de la relatividad"),
+    ("es", "Necesito ayuda con mi tarea"),
+    ("fr", "Traduis ce texte en anglais, s'il te plaît"),
+    ("fr", "Résume cet article en trois phrases"),
+    ("pt", "Traduza este texto para o inglês"),
+    ("ro", "Te rog să îmi explici teoria relativității"),
+]
+
+
 def test_every_language_of_the_configuration_has_a_text():
     assert {language for language, _ in SENTENCES} | set(QUESTIONS) == set(LANGUAGES)
 
 
-@pytest.mark.parametrize(("language", "text"), [*SENTENCES, *QUESTIONS.items()])
+@pytest.mark.parametrize(("language", "text"), [*SENTENCES, *QUESTIONS.items(), *REQUESTS])
 def test_a_text_is_in_its_language(language, text):
     assert detect_language(text) == language
     assert certain_language(text) in (language, None)

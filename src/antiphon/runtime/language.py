@@ -56,19 +56,19 @@ _FREQUENT_WORDS = {
     "de": "der die und in den von zu das mit sich des auf für ist im dem nicht ein eine als auch es an werden aus er hat dass sie nach "
     "wird bei einer um am sind noch wie einem über einen so zum war haben nur oder aber vor zur bis mehr durch man ich du wir kann was "
     "warum wo wer wenn mir mich dir ihr mein dein bitte heute gibt heißt hauptstadt sehr gut hier danke dieser diese dieses macht "
-    "kannst schreibe wurde welche welcher zwischen",
+    "kannst schreibe wurde welche welcher zwischen diesen ins meinen meine übersetze erkläre hallo geht's",
     "en": "the of and to in a is that for it as was with be by on not he i this are or his from at which but have an had they you were "
     "their one all we can her has there been if more when will would who so no what how why where do does my your me please about "
     "it's capital explain here thanks tell could write give make should into find let's am",
     "es": "de la que el en y a los se del las un por con no una su para es al lo como más o pero sus le ha me si sin sobre este ya entre "
     "cuando todo esta ser son dos también fue había era muy años hasta desde está mi porque qué sólo han yo hay vez puede todos así "
-    "nos cómo cuál dónde quién hola gracias capital te escribe puedes cuándo favor",
+    "nos cómo cuál dónde quién hola gracias capital te escribe puedes cuándo favor necesito explícame traduce inglés",
     "et": "ja on ei ta et see oli mis ka kui aga oma ning või seda nii olid ma siis mida kuidas kas selle kes minu sa teie meie",
     "fi": "ja on ei se että hän oli en ovat mutta ole kun niin myös joka tai kuin sen minä mitä miten mikä missä sinä me te he tämä olen "
     "miksi jos voi voitko minun kirjoita onko kanssa minulle",
     "fr": "de la le et les des en un du une que est pour qui dans a par plus pas au sur ne se ce il sont avec ou son aux sa cette ces mais "
     "comme on été leur nous vous je tu elle était deux peut être fait comment quel quelle où pourquoi quoi mon ma c'est bonjour merci "
-    "capitale qu'est l'on d'un d'une mes écris peux moi",
+    "capitale qu'est l'on d'un d'une mes écris peux moi te s'il plaît cet ça j'ai salut traduis résume anglais trois",
     "hr": "i je u se na da su za od s o ne a koji kao što ali ili iz to bi sam smo ste kako gdje kada jer nije biti hvala molim koja",
     "hu": "a az és hogy nem is egy ez de van meg volt csak már mint ha még vagy el azt mi mit hogyan hol én te ő kell lehet nagyon ami ki "
     "miért nekem kérlek írj melyik milyen között ezt fővárosa főváros",
@@ -87,7 +87,7 @@ _FREQUENT_WORDS = {
     "jej gdzie kiedy dlaczego proszę dziękuję jaka jaki być jestem lub mi mnie napisz między jakie",
     "pt": "de a o que e do da em um para é com não uma os no se na por mais as dos como mas foi ao ele das tem à seu sua ou ser quando "
     "muito há nos já está eu também só pelo pela até isso ela entre era são você meu qual onde porquê obrigado olá capital quem minha "
-    "escreva este esta porque pode favor sobre",
+    "escreva este esta porque pode favor sobre preciso explique traduza inglês",
     "ro": "de și în a la cu o nu pe este că din un pentru care mai se sunt ca fi să au dar ce cum unde eu tu el ea noi sau prin ai fost mi "
     "te îmi scrie poți când acest această între",
     "sk": "a sa na je že to v s z do o aj vo za sú by som si tak ako pre od ktoré ktorý keď ale nie má alebo byť už sme čo kde ďakujem",
