@@ -91,6 +91,16 @@ def test_a_conversation_stays_with_its_model_however_it_goes_on(routed_client, r
     assert models == ["large", "large"]
 
 
+def test_a_response_is_continued_by_either_form_of_its_id(routed_url):
+    status, _, body = post(routed_url, {"model": "auto", "input": LONG}, "/eugpt/v1/responses")
+    first = json.loads(body)
+    assert (status, first["model"]) == (200, "large") and not first["id"].startswith("resp_")
+    model, route = answered(routed_url, input="And?", previous_response_id=first["id"])
+    assert model == "large" and "source=conversation" in route
+    counted = {"model": "auto", "input": "And?", "previous_response_id": first["id"]}
+    assert post(routed_url, counted, "/v1/responses/input_tokens")[0] == 200
+
+
 def test_a_conversation_that_outgrows_its_model_gets_a_larger_one(routed_client):
     first = routed_client.responses.create(model="auto", input="Hello again")
     assert first.model == "small"

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from antiphon.engine_api.token_estimate import AUDIO_FILE_BYTES_PER_TOKEN, TOKENS_PER_FILE
 from antiphon.protocols.responses.compaction import SUMMARY_PROMPT
-from antiphon.protocols.responses.request import has_audio_output
+from antiphon.protocols.responses.request import has_audio_output, is_set
 from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.resolve_request import KnownHistory, load_history
@@ -20,6 +20,7 @@ from antiphon.runtime.routing.features import (
 )
 from antiphon.runtime.routing.router import Resolution
 from antiphon.runtime.service import Service
+from antiphon.wire.codec.response_ids import read_response_id
 from antiphon.wire.codec.types import Wire, encode
 from antiphon.wire.responses import items, parts, tools
 from antiphon.wire.responses.request import CreateRequest
@@ -62,6 +63,8 @@ async def route_request(
     name = request.model or None
     if not service.router.has(name):
         return RoutedRequest(Resolution(service.registry.find(name)), history)
+    if is_set(request.previous_response_id):
+        request = structs.replace(request, previous_response_id=read_response_id(request.previous_response_id))
     earlier = history or await load_history(request, service.store, caller.tenant)
     takes_less = service.config.responses.unavailable_tools == "carry"
     resolution = await service.router.resolve(
