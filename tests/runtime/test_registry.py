@@ -57,6 +57,16 @@ def test_no_name_is_a_missing_parameter_where_every_model_needs_one():
     assert (refusal.value.status, refusal.value.code, refusal.value.param) == (400, "missing_required_parameter", "model")
 
 
+def test_no_name_is_the_first_model_that_surely_makes_vectors_where_these_are_wanted():
+    chat = {"engine": "chat", "options": {"base_url": "http://127.0.0.1:9/v1"}}
+    rows = [ModelEntry(name="b*", **chat), ModelEntry(name="c", **chat), ModelEntry(name="v", engine="embeddings")]
+    rows = [ModelEntry(name="a", engine="scripted"), *rows, ModelEntry(name="d", **chat)]
+    models = ModelRegistry(rows, Path(), 1, print)
+    assert [models.find_relaying(None, path).name for path in ("embeddings", "completions")] == ["v", "c"]
+    models = ModelRegistry([row for row in rows if row.name != "v"], Path(), 1, print)
+    assert models.find_relaying(None, "embeddings").name == "c"
+
+
 def test_it_is_known_which_names_are_answered_to():
     models = registry("mock-*", "b")
     assert [name for name in ("b", "mock-1", "mock-*", "c", "") if models.has(name)] == ["b", "mock-1"]

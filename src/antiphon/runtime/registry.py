@@ -393,14 +393,15 @@ class ModelRegistry:
 
     def find_relaying(self, name: str | None, path: str) -> ServedModel:
         """
-        The model of that name, to take requests for `path`; without a name, the first that takes them.
+        The model of that name, to take requests for `path`; without a name, the first that takes them. One that does nothing
+        else goes before one whose server may not know what to do with them.
 
         Raises:
             ClientError: as `find_any`.
         """
         if name is None:
-            takers = (model for model in self._models.values() if path in model.engine.capabilities.relays)
-            name = next((model.name for model in takers if not model.name.endswith("*")), None)
+            takers = [model for model in self._models.values() if path in model.engine.capabilities.relays and model.name[-1] != "*"]
+            name = min(takers, key=lambda model: model.answers).name if takers else None
         return self.find_any(name)
 
     def find_any(self, name: str | None) -> ServedModel:
