@@ -47,6 +47,7 @@ REASONS = {
     ("invalid_value", "conversation"),
     ("invalid_value", "file"),  # which is empty
     *((code, f"{path}.{name}") for code, path, name in FILE_REASONS),
+    ("invalid_value", "input[].type"),  # of which nobody knows, where that is all
     ("invalid_value", "items[].id"),
     ("invalid_value", "items[].type"),  # which nobody would read
     ("invalid_value", "items[].tools[].type"),
