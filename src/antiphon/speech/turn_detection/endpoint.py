@@ -20,7 +20,7 @@ MIN_SPEECH_MS = 64
 CHECK_AFTER_MS = 200
 """Silence after which a model judges how complete the turn sounds."""
 UNKNOWN_WAIT_MS = 800
-"""Silence that ends a turn if the model gives no judgement."""
+"""Silence that ends a turn if the model gives no judgement, or has given none by then."""
 # Speech ends this far below its threshold, as in `get_speech_timestamps` of silero-vad.
 _HYSTERESIS = 0.15
 _MIN_THRESHOLD = 0.01
@@ -200,7 +200,7 @@ class EndpointDetector:
 
     @property
     def _default_wait_ms(self) -> int:
-        return self._max_wait_ms if self._is_semantic else self._settings.silence_duration_ms
+        return UNKNOWN_WAIT_MS if self._is_semantic else self._settings.silence_duration_ms
 
     def _scaled_wait_ms(self, likelihood: float) -> int:
         """The silence to wait for, in proportion to the doubt."""
