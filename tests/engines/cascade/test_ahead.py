@@ -343,12 +343,13 @@ def test_what_is_held_back_is_dropped_with_the_conversation():
 # The law
 
 speaking = st.builds(lambda word: commands.AppendAudio(said(word)), st.sampled_from(["one", "two", "three"]))
-silence = st.sampled_from([160, 320, 480, 800]).map(lambda ms: commands.AppendAudio(quiet(ms)))
+silence = st.sampled_from([64, 96, 160, 320, 480, 800]).map(lambda ms: commands.AppendAudio(quiet(ms)))
 otherwise = st.sampled_from(
     [
         LISTEN,
         structs.replace(LISTEN, turn_detection=None),
         structs.replace(LISTEN, turn_detection=TurnDetection(silence_duration_ms=320)),
+        structs.replace(LISTEN, turn_detection=TurnDetection(silence_duration_ms=100)),
         commands.ClearAudio(),
         "commit",
         "cancel",
@@ -360,10 +361,10 @@ otherwise = st.sampled_from(
 )
 
 
-@given(st.lists(speaking | silence | otherwise, max_size=24), st.booleans())
-def test_nothing_that_was_begun_early_is_seen(script, is_aloud):
+@given(st.lists(speaking | silence | otherwise, max_size=24), st.booleans(), st.booleans())
+def test_nothing_that_was_begun_early_is_seen(script, is_aloud, mishears):
     options = {"voice": VOICE if is_aloud else None}
-    played = [talked(playing(script), engine(), LISTEN, speculates=early, **options) for early in (True, False)]
+    played = [talked(playing(script, mishears), engine(), LISTEN, speculates=early, **options) for early in (True, False)]
     early, late = ({id: said_of(session, id) for id in sorted(ids(session))} for session in played)
     assert early == late
     begun = played[0].counted
@@ -382,8 +383,9 @@ def said_of(session, id):
     return heard, [word for word in words if not isinstance(word, events.InputTranscriptDelta)]
 
 
-def playing(script):
+def playing(script, mishears):
     async def scenario(session):
+        session.transcriber.mishears = mishears
         for step in script:
             await perform(session, step)
         session.told.conversation.resume()

@@ -130,14 +130,18 @@ class _Generation:
     Attributes:
         request: as the session sent it, or is expected to.
         inner_id: the response's id for the inner engine.
+        is_confirmed: whether the words that it answers are certain; those of an early transcript are not at first.
+        awaiting_request: what the session requested, while its words are not certain.
         task: transcribes, requests the answer from the inner engine, and speaks it; None when it is over, as the
             traceback of its cancellation leads back here.
     """
 
-    def __init__(self, request: commands.Respond, inner_id: str, answer: SpokenAnswer) -> None:
+    def __init__(self, request: commands.Respond, inner_id: str, answer: SpokenAnswer, *, is_confirmed: bool) -> None:
         self.request = request
         self.inner_id = inner_id
         self.answer = answer
+        self.is_confirmed = is_confirmed
+        self.awaiting_request: commands.Respond | None = None
         self.task: asyncio.Task[None] | None = None
 
     @property
@@ -220,6 +224,8 @@ class _CascadeConversation:
         """Stop all work and deliver nothing more."""
         self._drop_speculative()
         self._stop_preparing()
+        for generation in self._awaiting_generations():
+            self._discard(generation)
         self._is_closed = True
         if self._input is not None:
             self._input.speech_input.close()
@@ -255,17 +261,29 @@ class _CascadeConversation:
         speculative = self._speculative
         if speculative is not None and is_same_request(speculative.request, request) and not speculative.answer.has_failed:
             self._speculative = self._expected_request = None
-            self._record_outcome("used")
-            speculative.answer.release(count_audio_tokens(request.history))
-            if speculative.is_over:
-                self._generations.pop(speculative.inner_id, None)
+            speculative.awaiting_request = request
+            if speculative.is_confirmed:
+                self._release(speculative, request)
             return
         if not request.out_of_band:  # such a response answers no turn (Realtime reference: `conversation: "none"`)
             self._drop_speculative()
         self._begin_generation(request, count_audio_tokens(request.history) if not self._inner_capabilities.hears_speech else 0)
 
+    def _release(self, generation: _Generation, request: commands.Respond) -> None:
+        """Deliver a speculative answer, which was requested."""
+        generation.awaiting_request = None
+        self._record_outcome("used")
+        generation.answer.release(count_audio_tokens(request.history))
+        if generation.is_over:
+            self._generations.pop(generation.inner_id, None)
+
     def _begin_generation(
-        self, request: commands.Respond, input_audio_tokens: int = 0, transcript_task: TranscriptTask | None = None
+        self,
+        request: commands.Respond,
+        input_audio_tokens: int = 0,
+        transcript_task: TranscriptTask | None = None,
+        *,
+        is_confirmed: bool = True,
     ) -> _Generation:
         """Begin an answer: a speculative one where `transcript_task` is the transcript of the turn that it answers."""
         self._generation_count += 1
@@ -275,7 +293,7 @@ class _CascadeConversation:
         answer = SpokenAnswer(
             request.id, request.voice, self._synthesizer, self.deliver, input_audio_tokens=input_audio_tokens, is_speculative=is_speculative
         )
-        generation = self._generations[inner_id] = _Generation(request, inner_id, answer)
+        generation = self._generations[inner_id] = _Generation(request, inner_id, answer, is_confirmed=is_confirmed)
         if self._is_paused:
             answer.pause()
         generation.task = self._tasks.create_task(self._run_generation(generation, transcript_task))
@@ -315,12 +333,18 @@ class _CascadeConversation:
         generation.task = None
         if task.cancelled():
             generation.answer.end("cancelled")
-        if generation is not self._speculative:  # a complete speculative answer still waits for its request
+        # A complete speculative answer still waits for its request, or for its words to be certain.
+        if generation is not self._speculative and generation.awaiting_request is None:
             self._generations.pop(generation.inner_id, None)
 
     def _cancel(self, id: str) -> None:
         for generation in tuple(self._generations.values()):
-            if generation.request.id == id and generation is not self._speculative:
+            if generation.request.id != id or generation is self._speculative:
+                continue
+            if generation.awaiting_request is not None:
+                self._discard(generation)
+                self.deliver([engine_events.ResponseEnded(id, "cancelled")])
+            else:
                 self._stop_generation(generation)
 
     def _stop_generation(self, generation: _Generation) -> None:
@@ -351,7 +375,8 @@ class _CascadeConversation:
         self._start_preparing(request)
         pause = self._input.speech_input.current_pause if self._input is not None else None
         if pause is not None and self._speculative is None:
-            self.on_turn_paused(*pause)
+            turn_id, transcript_task, is_early = pause
+            self.on_turn_paused(turn_id, transcript_task, is_early=is_early)
 
     def _start_preparing(self, request: commands.Respond) -> None:
         if self._inner_capabilities.foresees:
@@ -371,24 +396,62 @@ class _CascadeConversation:
             with contextlib.suppress(EngineOverrun):  # the request itself will come without preparation
                 self.inner.send(commands.Prepare(structs.replace(request, history=(*past, turn), voice=None)))
 
-    def on_turn_paused(self, turn_id: str, transcript_task: TranscriptTask) -> None:
+    def may_answer_early(self, turn_id: str) -> bool:
         request = self._expected_request
-        if self._speculates and request is not None and last_turn_id(request) == turn_id:
-            self._drop_speculative()
-            self._speculative = self._begin_generation(request, transcript_task=transcript_task)
-            self._record_outcome("begun")
+        return self._speculates and request is not None and last_turn_id(request) == turn_id
+
+    def on_turn_paused(self, turn_id: str, transcript_task: TranscriptTask, *, is_early: bool = False) -> None:
+        self._restart_awaiting(turn_id)
+        request, speculative = self._expected_request, self._speculative
+        if request is None or not self.may_answer_early(turn_id):
+            return
+        if speculative is not None and speculative.is_confirmed and last_turn_id(speculative.request) == turn_id:
+            return  # it was begun to these words
+        self._drop_speculative()
+        self._speculative = self._begin_generation(request, transcript_task=transcript_task, is_confirmed=not is_early)
+        self._record_outcome("begun")
+
+    def on_transcript_confirmed(self, turn_id: str) -> None:
+        if self._speculative is not None and last_turn_id(self._speculative.request) == turn_id:
+            self._speculative.is_confirmed = True
+        for generation in self._awaiting_generations(turn_id):
+            if generation.awaiting_request is not None and not generation.answer.has_failed:
+                self._release(generation, generation.awaiting_request)
+        self._restart_awaiting(turn_id)
 
     def on_turn_resumed(self, turn_id: str) -> None:
+        self._restart_awaiting(turn_id)
         if self._speculative is not None and last_turn_id(self._speculative.request) == turn_id:
             self._drop_speculative()
 
     def on_turn_stopped(self, turn_id: str) -> None:
-        self.on_turn_resumed(turn_id)  # if the session did not request the speculative answer by now, it never will
+        # If the session did not request the speculative answer by now, it never will.
+        if self._speculative is not None and last_turn_id(self._speculative.request) == turn_id:
+            self._drop_speculative()
+        if self._expected_request is not None and last_turn_id(self._expected_request) == turn_id:
+            self._expected_request = None
+
+    def _awaiting_generations(self, turn_id: str | None = None) -> list[_Generation]:
+        """The requested answers to words that are not certain yet, of one turn or of all."""
+        awaiting = [generation for generation in self._generations.values() if generation.awaiting_request is not None]
+        return [generation for generation in awaiting if turn_id in (None, last_turn_id(generation.request))]
+
+    def _restart_awaiting(self, turn_id: str) -> None:
+        """The words were others: begin requested answers to them anew."""
+        for generation in self._awaiting_generations(turn_id):
+            request = generation.awaiting_request
+            self._discard(generation)
+            if request is not None:
+                self._begin_generation(request, count_audio_tokens(request.history))
 
     def _drop_speculative(self) -> None:
         generation, self._speculative = self._speculative, None
-        if generation is None:
-            return
+        if generation is not None:
+            self._discard(generation)
+
+    def _discard(self, generation: _Generation) -> None:
+        """Deliver nothing of an answer that was begun early."""
+        generation.awaiting_request = None
         self._record_outcome("dropped")
         generation.answer.discard()
         self._stop_generation(generation)
