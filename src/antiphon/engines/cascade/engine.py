@@ -30,6 +30,9 @@ from antiphon.engines.cascade.turn import TranscriptTask
 from antiphon.errors import ApiError
 from antiphon.speech.base import Transcriber
 
+MAX_FOLLOWED_TURNS = 2
+"""How many turns are transcribed at once while they go on if only the model reads what is said."""
+
 CountSpeculation = Callable[[Literal["begun", "used", "dropped"]], None]
 """Counts speculative answers, and what became of them."""
 
@@ -58,6 +61,7 @@ class Cascade:
         self._speech_stack = speech_stack
         self._ensure_ready = ensure_ready
         self._count_speculation = count_speculation
+        self._followers = _Followers()
         # A turn is known in words while it goes on; an engine that hears speech needs the audio of the whole turn.
         self._speculates = speculates and speech_stack.transcriber is not None and not inner.capabilities.hears_speech
         self.capabilities = structs.replace(_cascade_capabilities(inner.capabilities, speech_stack), foresees=self._speculates)
@@ -88,6 +92,7 @@ class Cascade:
                     self._inner.capabilities,
                     deliver,
                     tasks,
+                    self._followers,
                     speculates=self._speculates,
                     count_speculation=self._count_speculation,
                 )
@@ -121,6 +126,26 @@ def _cascade_capabilities(inner: Capabilities, speech_stack: SpeechStack) -> Cap
 def _is_speech_to_speech(inner: Capabilities) -> bool:
     """Whether an engine speaks by itself, and needs no synthesizer."""
     return inner.audio_out and inner.hears_speech
+
+
+class _Followers:
+    """
+    The conversations whose open turn is transcribed for the model's prompt alone: each takes up to half a core, so that
+    there are few.
+    """
+
+    def __init__(self) -> None:
+        self._conversations: set[_CascadeConversation] = set()
+
+    def add(self, conversation: "_CascadeConversation") -> bool:
+        """Whether it is one of them, or is from now on."""
+        if conversation not in self._conversations and len(self._conversations) < MAX_FOLLOWED_TURNS:
+            self._conversations.add(conversation)
+        return conversation in self._conversations
+
+    def discard(self, conversation: "_CascadeConversation") -> None:
+        """It is none of them."""
+        self._conversations.discard(conversation)
 
 
 class _Generation:
@@ -169,6 +194,7 @@ class _CascadeConversation:
         inner_capabilities: Capabilities,
         deliver: Deliver,
         tasks: asyncio.TaskGroup,
+        followers: _Followers,
         *,
         speculates: bool,
         count_speculation: CountSpeculation | None,
@@ -177,6 +203,7 @@ class _CascadeConversation:
         self._synthesizer = speech_stack.synthesizer if not _is_speech_to_speech(inner_capabilities) else None
         self._deliver = deliver
         self._tasks = tasks
+        self._followers = followers
         self._speculates = speculates
         self._count_speculation = count_speculation
         self._input = (
@@ -187,7 +214,7 @@ class _CascadeConversation:
         self._generations: dict[str, _Generation] = {}  # by `inner_id`
         self._generation_count = 0
         self._expected_request: commands.Respond | None = None
-        self._partial_transcript = "", ""
+        self._hypothesis = "", ""  # the open turn, and what it seems to say
         self._prepare_task: asyncio.Task[None] | None = None
         self._speculative: _Generation | None = None
         self._is_paused = self._is_closed = False
@@ -222,6 +249,7 @@ class _CascadeConversation:
 
     def close(self) -> None:
         """Stop all work and deliver nothing more."""
+        self._followers.discard(self)
         self._drop_speculative()
         self._stop_preparing()
         for generation in self._awaiting_generations():
@@ -241,19 +269,6 @@ class _CascadeConversation:
     def deliver(self, events: Sequence[engine_events.EngineEvent]) -> None:
         if not self._is_closed:
             self._deliver(events)
-
-    def deliver_input_events(self, events: Sequence[engine_events.EngineEvent]) -> None:
-        """
-        Deliver what was found in the input; an inner engine that can prepare gets partial transcripts before the turn
-        is over.
-        """
-        self.deliver(events)
-        request, deltas = self._expected_request, [event for event in events if isinstance(event, engine_events.InputTranscriptDelta)]
-        for delta in deltas:
-            turn_id, text = self._partial_transcript
-            self._partial_transcript = delta.id, (text if turn_id == delta.id else "") + delta.text
-        if deltas and request is not None and self._speculative is None and last_turn_id(request) == deltas[-1].id:
-            self._start_preparing(request)
 
     # Answers
 
@@ -391,16 +406,27 @@ class _CascadeConversation:
         """Send the inner engine the request to expect, with the words of the open turn so far."""
         past = await self._input.history.past_to_text(request.history[:-1]) if self._input is not None else ()
         if request is self._expected_request and self._speculative is None and not self._is_closed:
-            turn_id, text = self._partial_transcript
+            turn_id, text = self._hypothesis
             turn = engine_history.Message("user", (engine_history.TextPart(text if turn_id == last_turn_id(request) else ""),))
             with contextlib.suppress(EngineOverrun):  # the request itself will come without preparation
                 self.inner.send(commands.Prepare(structs.replace(request, history=(*past, turn), voice=None)))
+
+    def may_follow(self, turn_id: str) -> bool:
+        return self._inner_capabilities.foresees and self.may_answer_early(turn_id) and self._followers.add(self)
+
+    def on_hypothesis(self, turn_id: str, text: str) -> None:
+        # The marks within it are read too: a word on which rounds agree without the comma behind it would have the
+        # model read everything from there again.
+        has_changed, self._hypothesis = self._hypothesis != (turn_id, text), (turn_id, text)
+        if has_changed and self._speculative is None and self._expected_request is not None and self.may_answer_early(turn_id):
+            self._start_preparing(self._expected_request)
 
     def may_answer_early(self, turn_id: str) -> bool:
         request = self._expected_request
         return self._speculates and request is not None and last_turn_id(request) == turn_id
 
     def on_turn_paused(self, turn_id: str, transcript_task: TranscriptTask, *, is_early: bool = False) -> None:
+        self._followers.discard(self)
         self._restart_awaiting(turn_id)
         request, speculative = self._expected_request, self._speculative
         if request is None or not self.may_answer_early(turn_id):
@@ -420,11 +446,13 @@ class _CascadeConversation:
         self._restart_awaiting(turn_id)
 
     def on_turn_resumed(self, turn_id: str) -> None:
+        self._followers.discard(self)
         self._restart_awaiting(turn_id)
         if self._speculative is not None and last_turn_id(self._speculative.request) == turn_id:
             self._drop_speculative()
 
     def on_turn_stopped(self, turn_id: str) -> None:
+        self._followers.discard(self)
         # If the session did not request the speculative answer by now, it never will.
         if self._speculative is not None and last_turn_id(self._speculative.request) == turn_id:
             self._drop_speculative()
@@ -481,7 +509,7 @@ class _Input:
         needs_transcripts: bool,
     ) -> None:
         self.speech_input = SpeechInput(
-            speech_stack, transcriber, conversation.deliver_input_events, conversation, tasks, needs_transcripts=needs_transcripts
+            speech_stack, transcriber, conversation.deliver, conversation, tasks, needs_transcripts=needs_transcripts
         )
         self.history = TranscriptHistory(transcriber, self.speech_input)
 

@@ -47,7 +47,13 @@ T = TypeVar("T")
 
 
 class TurnObserver(Protocol):
-    """Learns that a turn may be over before it is."""
+    """Learns what a turn seems to say, and that it may be over, before it is."""
+
+    def may_follow(self, turn_id: str) -> bool:
+        """Whether the open turn is to be transcribed for `on_hypothesis` alone."""
+
+    def on_hypothesis(self, turn_id: str, text: str) -> None:
+        """The text of the open turn so far; it may change."""
 
     def may_answer_early(self, turn_id: str) -> bool:
         """Whether an answer to the turn would be begun if it paused now."""
@@ -244,9 +250,18 @@ class SpeechInput:
         def on_partial(text: str) -> None:
             self._deliver_soon(events.InputTranscriptDelta(id, text))
 
+        def on_hypothesis(text: str) -> None:
+            self._observer.on_hypothesis(id, text)
+
         transcriber = self._transcriber if self._needs_transcripts or options is not None else None
         return UserTurn(
-            id, start_ms, transcriber, options or Transcription(), self._start_task, on_partial if options is not None else None
+            id,
+            start_ms,
+            transcriber,
+            options or Transcription(),
+            self._start_task,
+            on_partial if options is not None else None,
+            on_hypothesis,
         )
 
     def _feed_detected(self, turn: UserTurn) -> None:
@@ -254,6 +269,7 @@ class SpeechInput:
         Append the audio known to be of a turn; transcribe one that has paused as if it were over, as most often it is.
         """
         if turn.paused_ms is None:
+            turn.is_followed = not turn.has_partials and self._observer.may_follow(turn.id)
             self._feed(turn, self._vad_end_ms)
             return
         silence_ms = self._vad_end_ms - turn.paused_ms

@@ -39,10 +39,13 @@ class UserTurn:
 
     Args:
         transcriber: None if nobody needs the transcript: then it is empty.
-        on_partial: takes text while the turn goes on; None if nobody reads it.
+        on_partial: takes text while the turn goes on, which is certain; None if nobody reads it.
+        on_hypothesis: takes all of the text so far, as it seems to be.
 
     Attributes:
         id: of its events.
+        has_partials: whether `on_partial` is called.
+        is_followed: whether `on_hypothesis` is called although nothing else takes text while the turn goes on.
         end_ms: where the audio appended so far ends.
         paused_ms: where speech stopped; None while it goes on.
         speech_ms: how long someone spoke; None if unknown.
@@ -58,6 +61,7 @@ class UserTurn:
         options: Transcription,
         start_task: StartTask,
         on_partial: Callable[[str], None] | None = None,
+        on_hypothesis: Callable[[str], None] | None = None,
     ) -> None:
         self.id = id
         self.start_ms = start_ms
@@ -67,8 +71,11 @@ class UserTurn:
         self.transcript_task: TranscriptTask | None = None
         self.early_task: TranscriptTask | None = None
         self._start_task = start_task
-        self._partials = PartialTranscriber(transcriber, options, on_partial or (lambda _text: None)) if transcriber is not None else None
-        self._has_partials = on_partial is not None
+        self.has_partials = on_partial is not None
+        self.is_followed = False
+        self._partials = (
+            PartialTranscriber(transcriber, options, on_partial, on_hypothesis=on_hypothesis) if transcriber is not None else None
+        )
         self._partials_task: asyncio.Task[None] | None = None
         self._comparison_task: asyncio.Task[None] | None = None
 
@@ -98,7 +105,7 @@ class UserTurn:
             self._start_partials(self._partials)
 
     def _start_partials(self, partials: PartialTranscriber) -> None:
-        if self._has_partials:
+        if self.has_partials or self.is_followed:
             self._partials_task = self._start_task(partials.run())
         elif partials.has_full_segment:
             self._partials_task = self._start_task(_finalize_segments(partials))
