@@ -190,6 +190,36 @@ def test_a_judgement_of_a_pause_that_is_over_changes_nothing():
     assert listener.endpoint.judge(320, 0.99) == ()
 
 
+def test_words_that_go_on_make_the_wait_longer_and_never_shorter():
+    for likelihood, after_ms in ((0.99, 2_200), (0.02, 4_000), (None, 2_200)):
+        listener = Listener(SEMANTIC)
+        listener.hear(SPEECH, 320)
+        listener.hear(SILENCE, 224)
+        assert listener.endpoint.limit(320, 0.5) == () == listener.endpoint.judge(320, likelihood)
+        assert listener.hear(SILENCE, 4_800)[-1] == TurnEnded(320 + after_ms)
+
+
+def test_words_that_are_complete_after_all_end_the_turn_at_once():
+    listener = Listener(SEMANTIC)
+    listener.hear(SPEECH, 320)
+    listener.hear(SILENCE, 224)
+    assert listener.endpoint.limit(320, 0.5) == () == listener.endpoint.judge(320, 0.99)
+    assert listener.hear(SILENCE, 640) == []
+    assert listener.endpoint.limit(320, 1.0) == (TurnEnded(720),)
+
+
+def test_words_of_a_pause_that_is_over_change_nothing():
+    listener = Listener(SEMANTIC)
+    listener.hear(SPEECH, 320)
+    listener.hear(SILENCE, 320)
+    assert listener.endpoint.limit(320, 0.5) == ()
+    listener.hear(SPEECH, 320)
+    assert listener.endpoint.limit(320, 0.5) == ()
+    listener.hear(SILENCE, 320)
+    assert listener.endpoint.limit(320, 0.5) == () == listener.endpoint.judge(960, 0.99)
+    assert listener.hear(SILENCE, 640)[-1] == TurnEnded(960 + 400)
+
+
 def test_the_table_says_what_every_level_does_in_every_state():
     assert {(state, level) for state, level in itertools.product(EndpointState, FrameLevel)} <= TRANSITIONS.keys()
     assert {key for key in TRANSITIONS if isinstance(key[1], DurationReached)} == {

@@ -263,7 +263,7 @@ class Session:
         counted: what became of answers begun early.
     """
 
-    def __init__(self, inner, *, transcriber=None, synthesizer=None, speculates=True, answers=True, voice=VOICE):
+    def __init__(self, inner, *, transcriber=None, synthesizer=None, smart_turn=None, speculates=True, answers=True, voice=VOICE):
         self.inner = inner
         self.transcriber = transcriber or Ear()
         self.synthesizer = synthesizer or Synthesizer()
@@ -275,7 +275,13 @@ class Session:
         self.voice = voice
         self.pcm = {}
         self.asked = 0
-        parts = SpeechStack(vad=self.activity, transcriber=self.transcriber, synthesizer=self.synthesizer, voices=self.synthesizer.voices)
+        parts = SpeechStack(
+            vad=self.activity,
+            smart_turn=smart_turn,
+            transcriber=self.transcriber,
+            synthesizer=self.synthesizer,
+            voices=self.synthesizer.voices,
+        )
         self.cascade = Cascade(inner, parts, speculates=speculates, count_speculation=self.counted.append)
 
     def __call__(self, words):

@@ -20,6 +20,7 @@ from antiphon.errors import ApiError
 from antiphon.speech.base import Transcriber, Transcript
 from antiphon.speech.turn_detection import endpoint
 from antiphon.speech.turn_detection.smart_turn import CONTEXT_S
+from antiphon.speech.turn_detection.transcript_end import ends_in_mark, likelihood_limit
 from antiphon.speech.turn_detection.vad import FRAME_MS, VadStream
 
 MAX_VAD_BACKLOG_MS = 15 * 60_000
@@ -112,6 +113,7 @@ class SpeechInput:
         self._endpoint: endpoint.EndpointDetector | None = None
         self._open_turn: UserTurn | None = None
         self._turn_count = 0
+        self._has_end_marks = False  # whether the transcriber has set a mark at the end of a sentence
         self._early_backoff = 0  # how many pauses are to have no early transcript
         self._transcripts: dict[str, asyncio.Task[str | ApiError]] = {}
         self._last_transcript: asyncio.Task[str | ApiError] | None = None
@@ -281,7 +283,9 @@ class SpeechInput:
             self._transcribe_pause(turn)
         elif silence_ms >= EARLY_TAIL_MS and turn.early_task is None and self._may_transcribe_early(turn):
             self._feed(turn, self._vad_end_ms)
-            self._observer.on_turn_paused(turn.id, turn.start_early_transcript(), is_early=True)
+            early_task = turn.start_early_transcript()
+            self._heed_words(turn, early_task)
+            self._observer.on_turn_paused(turn.id, early_task, is_early=True)
 
     def _may_transcribe_early(self, turn: UserTurn) -> bool:
         """Whether nobody else waits for the transcriber, and an answer is begun to what it makes."""
@@ -290,6 +294,7 @@ class SpeechInput:
     def _transcribe_pause(self, turn: UserTurn) -> None:
         """Transcribe a turn with its whole tail; what was begun to an early transcript holds if the words are the same."""
         transcript_task = turn.start_transcript()
+        self._heed_words(turn, transcript_task)
         self._early_backoff = max(0, self._early_backoff - 1)
         if turn.early_task is None:
             self._observer.on_turn_paused(turn.id, transcript_task)
@@ -349,6 +354,22 @@ class SpeechInput:
             likelihood = await self._speech_stack.smart_turn.likelihood(self._audio.between(start_ms, until_ms))
         if self._endpoint is not None and not self._is_closed:
             self._apply_endpoint_events(self._endpoint.judge(paused_at_ms, likelihood))
+
+    def _heed_words(self, turn: UserTurn, transcript_task: TranscriptTask) -> None:
+        """Wait longer for the end of a turn whose transcript says that it goes on; only `semantic_vad` does."""
+        detection, paused_at_ms = self._configuration.turn_detection, turn.paused_ms
+        if detection is None or detection.kind != "semantic_vad" or paused_at_ms is None:
+            return
+
+        def on_transcript(task: TranscriptTask) -> None:
+            transcript = task.result() if not task.cancelled() and task.exception() is None else None
+            if not isinstance(transcript, Transcript) or self._endpoint is None or self._open_turn is not turn:
+                return
+            self._has_end_marks |= ends_in_mark(transcript.text)
+            limit = likelihood_limit(transcript.text, transcript.language, has_end_marks=self._has_end_marks)
+            self._apply_endpoint_events(self._endpoint.limit(paused_at_ms, limit))
+
+        transcript_task.add_done_callback(on_transcript)
 
     # Transcripts
 
