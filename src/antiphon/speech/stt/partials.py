@@ -48,6 +48,12 @@ POLICIES_BY_DELAY = {
 }
 """By the `delay` that a client requests."""
 
+HYPOTHESIS_POLICY = PartialsPolicy(500)
+"""
+Where nobody reads confirmed text. Of the words of 14 recordings the last hypothesis had 100 of 108, for 14 % of a core
+while somebody spoke; every 300 ms it had 103, for 25 %.
+"""
+
 _WORD = re.compile(r"[\w'’]+")
 _UNSPACED_SCRIPT = re.compile(r"[\u0e00-\u0e7f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 _MAX_ALIGNED_WORDS = 100
@@ -141,7 +147,7 @@ class PartialTranscriber:
     Args:
         on_text: takes newly confirmed text, from within `run`; None if nobody reads it. Then a round is left out while
             others need the transcriber.
-        policy: None for that of `options.delay`.
+        policy: None for that of `options.delay`, or `HYPOTHESIS_POLICY` without `on_text`.
         on_hypothesis: takes the text of each round, which the next may change, without the marks at its end: those are
             the likeliest to change.
     """
@@ -158,7 +164,8 @@ class PartialTranscriber:
         self._options = options
         self._on_text = on_text
         self._on_hypothesis = on_hypothesis
-        self._policy = policy or POLICIES_BY_DELAY.get(options.delay or "low", PartialsPolicy())
+        by_options = POLICIES_BY_DELAY.get(options.delay or "low", PartialsPolicy()) if on_text is not None else HYPOTHESIS_POLICY
+        self._policy = policy or by_options
         self._agreement = LocalAgreement(self._policy.agreement_rounds)
         self._final_transcripts: list[Transcript] = []
         self._final_ms = 0.0
