@@ -130,8 +130,8 @@ def _is_speech_to_speech(inner: Capabilities) -> bool:
 
 class _Followers:
     """
-    The conversations whose open turn is transcribed for the model's prompt alone: each takes up to half a core, so that
-    there are few.
+    The conversations whose open turn is transcribed for the model's prompt alone: few, as each takes a part of a core
+    while somebody speaks, half of one on a slow machine.
     """
 
     def __init__(self) -> None:

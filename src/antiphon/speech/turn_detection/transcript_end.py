@@ -55,10 +55,10 @@ def likelihood_limit(text: str, language: str | None = None, *, has_end_marks: b
 
 
 def _ends_in_open_word(text: str) -> bool:
-    found = _LAST_WORDS.search(text.lower())
-    if found is None:
+    match = _LAST_WORDS.search(text.lower())
+    if match is None:
         return False
-    before, last = found.groups()
+    before, last = match.groups()
     if last in _ENGLISH_DEGREES:
         return before in _ARTICLES
     # A question may end in a preposition: "Where are you from?"
