@@ -426,6 +426,8 @@ otherwise = st.sampled_from(
         commands.ClearAudio(),
         "commit",
         "cancel",
+        "hold",
+        "let_go",
         "truncate",
         "pause",
         "resume",
@@ -461,6 +463,7 @@ def playing(script, mishears):
         session.transcriber.mishears = mishears
         for step in script:
             await perform(session, step)
+        session.transcriber.let_go()
         session.told.conversation.resume()
         session.send(LISTEN)
         await session.hear(END, END)
@@ -481,6 +484,8 @@ async def perform(session, step):
                 session.send(commands.CommitAudio(id))
         case "cancel":
             session.send(commands.Cancel(f"resp_{session.asked}"))
+        case "hold" | "let_go":
+            getattr(session.transcriber, step)()
         case "truncate":
             session.history = session.history[:-1]
         case "pause":

@@ -79,6 +79,10 @@ class Ear:
     def check_options(self, options):
         pass
 
+    def hold(self):
+        self.is_held = True
+        self._may_go_on.clear()
+
     def let_go(self):
         self.is_held = False
         self._may_go_on.set()
