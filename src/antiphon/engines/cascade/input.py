@@ -363,7 +363,7 @@ class SpeechInput:
 
         def on_transcript(task: TranscriptTask) -> None:
             transcript = task.result() if not task.cancelled() and task.exception() is None else None
-            if not isinstance(transcript, Transcript) or self._endpoint is None or self._open_turn is not turn:
+            if not isinstance(transcript, Transcript) or self._endpoint is None or self._open_turn is not turn or self._is_closed:
                 return
             self._has_end_marks |= ends_in_mark(transcript.text)
             limit = likelihood_limit(transcript.text, transcript.language, has_end_marks=self._has_end_marks)
