@@ -29,6 +29,23 @@ def test_what_fails_there_fails_here():
     run(scenario())
 
 
+def test_a_thread_is_free_until_as_much_is_under_way_as_there_are_threads():
+    async def scenario():
+        threads, gate = BoundedThreadPool("test-ear", 2, 1), threading.Event()
+        async with asyncio.TaskGroup() as tasks:
+            seen = [threads.has_free_thread]
+            for _ in range(2):
+                tasks.create_task(threads.run(gate.wait, gate.set))
+                await asyncio.sleep(0)
+                seen.append(threads.has_free_thread)
+            gate.set()
+        assert seen == [True, True, False]
+        assert threads.has_free_thread
+        await threads.stop()
+
+    run(scenario())
+
+
 def test_more_than_can_wait_is_refused_until_there_is_room():
     async def scenario():
         threads, gate = BoundedThreadPool("test-ear", 1, 1), threading.Event()

@@ -92,6 +92,10 @@ class Transcriber(Protocol):
     takes_prompt: bool
     has_times: bool
 
+    @property
+    def is_free(self) -> bool:
+        """Whether audio would be transcribed at once, without waiting for others."""
+
     async def start(self) -> None:
         """
         Load or connect; once.

@@ -25,6 +25,7 @@ class BoundedThreadPool:
     """
 
     def __init__(self, name: str, max_workers: int, max_pending: int) -> None:
+        self._max_workers = max_workers
         self._max_unfinished = max_workers + max_pending
         self._pool = ThreadPoolExecutor(max_workers, thread_name_prefix=name)
         self._is_open = True
@@ -34,6 +35,11 @@ class BoundedThreadPool:
     def is_busy(self) -> bool:
         """Whether the queue is full."""
         return len(self._unfinished_work()) >= self._max_unfinished
+
+    @property
+    def has_free_thread(self) -> bool:
+        """Whether work would begin at once."""
+        return len(self._unfinished_work()) < self._max_workers
 
     async def run(self, work: Callable[[], T], stop: Callable[[], None] = do_nothing) -> T:
         """

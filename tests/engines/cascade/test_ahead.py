@@ -4,6 +4,8 @@ Answers that a cascade begins before a turn is over: sooner where it is, and now
 The law: whatever is said and done, what comes of it with answers begun early is what comes of it without.
 """
 
+import asyncio
+import contextlib
 from struct import pack
 
 import pytest
@@ -13,11 +15,12 @@ from msgspec import structs
 from antiphon.engine_api import commands, events, history
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import EngineOverrun
-from antiphon.engine_api.options import TurnDetection
+from antiphon.engine_api.options import ConversationSettings, TurnDetection
+from antiphon.engines.cascade.engine import MAX_FOLLOWED_TURNS
 from antiphon.engines.cascade.history import UNKNOWN_SPEECH_TEXT
 from antiphon.engines.cascade.output import MAX_SPECULATIVE_AUDIO_MS
 from antiphon.errors import ServerError
-from support.engines.cascades import LISTEN, UNREAD, VOICE, Puppet, Synthesizer, quiet, said, talked, text, used
+from support.engines.cascades import LISTEN, UNREAD, VOICE, Puppet, Session, Synthesizer, quiet, said, talked, text, used
 from support.engines.hearings import engine
 
 PAUSE = quiet(320)
@@ -75,6 +78,76 @@ def test_an_engine_that_foresees_knows_the_history_and_the_words_as_they_are_sai
 
     puppet = Seer()
     talked(scenario, puppet, LISTEN)
+
+
+def test_an_engine_that_foresees_reads_along_where_no_client_does():
+    async def scenario(session):
+        await session.hear(*[said("one", "two", "three", "four")] * 3)
+        assert puppet.foreseen[-1][0].startswith("one two three four one")
+        rounds = len(puppet.foreseen)
+        assert len({tuple(texts) for texts in puppet.foreseen}) == rounds, "it is told nothing twice"
+        await session.hear(END)
+        puppet.say(text("Yes."), events.ResponseEnded)
+        await session.settle()
+
+    puppet = Seer()
+    session = talked(scenario, puppet, UNREAD)
+    assert not session.words(events.InputTranscriptDelta)
+    assert session.transcripts() == [("turn_1", " ".join(["one two three four"] * 3))]
+
+
+def test_a_client_that_begins_to_read_in_the_middle_of_a_turn_gets_all_its_words():
+    async def scenario(session):
+        await session.hear(*[said("one", "two", "three", "four")] * 3)
+        session.send(LISTEN)
+        await session.hear(END)
+
+    session = talked(scenario, Seer(), UNREAD)
+    assert "".join(word.text for word in session.words(events.InputTranscriptDelta)) == " ".join(["one two three four"] * 3)
+
+
+@pytest.mark.parametrize(
+    ("puppet", "options"), [(Puppet(), {}), (Seer(), {"speculates": False}), (Seer(), {"answers": False})], ids=["blind", "off", "unasked"]
+)
+def test_nobody_listens_along_for_an_engine_that_could_do_nothing_with_it(puppet, options):
+    async def scenario(session):
+        await session.hear(*[said("one", "two", "three", "four")] * 3)
+        assert session.transcriber.asked == []
+
+    talked(scenario, puppet, UNREAD, **options)
+
+
+def test_nobody_listens_along_for_the_model_alone_while_others_need_the_transcriber():
+    async def scenario(session):
+        session.transcriber.is_free = False
+        await session.hear(*[said("one", "two", "three", "four")] * 3)
+        assert session.transcriber.asked == []
+        session.transcriber.is_free = True
+        await session.hear(said("five", "six"))
+        assert session.transcriber.asked
+
+    talked(scenario, Seer(), UNREAD)
+
+
+def test_few_turns_are_followed_at_once_for_the_model_alone_and_others_when_they_are_over():
+    async def scenario():
+        sessions = [Session(Seer()) for _ in range(MAX_FOLLOWED_TURNS + 1)]
+        last, shared = sessions[-1], sessions[0].cascade
+        async with contextlib.AsyncExitStack() as ends:
+            for session in sessions:
+                opened = shared.open(ConversationSettings(model="parrot"), session)
+                session.told.conversation = await ends.enter_async_context(opened)
+                session.send(UNREAD)
+                await session.hear(said("one", "two", "three", "four"))
+            asked = sessions[0].transcriber.asked
+            before = len(asked)
+            await last.hear(said("five", "six", "seven"))
+            assert len(asked) == before
+            sessions[0].send(commands.ClearAudio())
+            await last.hear(said("five", "six", "seven"))
+            assert len(asked) > before
+
+    asyncio.run(scenario())
 
 
 def test_a_turn_in_which_nothing_was_said_leaves_what_was_said_before_it_known():
@@ -360,15 +433,18 @@ def test_what_is_held_back_is_dropped_with_the_conversation():
 # The law
 
 speaking = st.builds(lambda word: commands.AppendAudio(said(word)), st.sampled_from(["one", "two", "three"]))
-silence = st.sampled_from([160, 320, 480, 800]).map(lambda ms: commands.AppendAudio(quiet(ms)))
+silence = st.sampled_from([64, 96, 160, 320, 480, 800]).map(lambda ms: commands.AppendAudio(quiet(ms)))
 otherwise = st.sampled_from(
     [
         LISTEN,
         structs.replace(LISTEN, turn_detection=None),
         structs.replace(LISTEN, turn_detection=TurnDetection(silence_duration_ms=320)),
+        structs.replace(LISTEN, turn_detection=TurnDetection(silence_duration_ms=100)),
         commands.ClearAudio(),
         "commit",
         "cancel",
+        "hold",
+        "let_go",
         "truncate",
         "pause",
         "resume",
@@ -377,10 +453,10 @@ otherwise = st.sampled_from(
 )
 
 
-@given(st.lists(speaking | silence | otherwise, max_size=24), st.booleans())
-def test_nothing_that_was_begun_early_is_seen(script, is_aloud):
+@given(st.lists(speaking | silence | otherwise, max_size=24), st.booleans(), st.booleans())
+def test_nothing_that_was_begun_early_is_seen(script, is_aloud, mishears):
     options = {"voice": VOICE if is_aloud else None}
-    played = [talked(playing(script), engine(), LISTEN, speculates=early, **options) for early in (True, False)]
+    played = [talked(playing(script, mishears), engine(), LISTEN, speculates=early, **options) for early in (True, False)]
     early, late = ({id: said_of(session, id) for id in sorted(ids(session))} for session in played)
     assert early == late
     begun = played[0].counted
@@ -399,10 +475,12 @@ def said_of(session, id):
     return heard, [word for word in words if not isinstance(word, events.InputTranscriptDelta)]
 
 
-def playing(script):
+def playing(script, mishears):
     async def scenario(session):
+        session.transcriber.mishears = mishears
         for step in script:
             await perform(session, step)
+        session.transcriber.let_go()
         session.told.conversation.resume()
         session.send(LISTEN)
         await session.hear(END, END)
@@ -423,6 +501,8 @@ async def perform(session, step):
                 session.send(commands.CommitAudio(id))
         case "cancel":
             session.send(commands.Cancel(f"resp_{session.asked}"))
+        case "hold" | "let_go":
+            getattr(session.transcriber, step)()
         case "truncate":
             session.history = session.history[:-1]
         case "pause":

@@ -50,6 +50,7 @@ def test_times_are_those_in_the_recording():
 def test_an_ear_that_tells_no_times_has_one_segment_a_stretch():
     class Timeless(WordTranscriber):
         has_times = False
+        is_free = True
 
         async def transcribe(self, pcm, wish):
             heard = await super().transcribe(pcm, wish)

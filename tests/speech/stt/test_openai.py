@@ -219,7 +219,9 @@ def test_more_than_can_wait_is_refused_and_cancelling_hangs_up(recording):
 
         async with hearing(hold, concurrency=1, max_pending=1) as (ear, asked), asyncio.TaskGroup() as tasks:
             both = [tasks.create_task(ear.transcribe(recording("cards_001"), OPTIONS)) for _ in range(2)]
+            assert ear.is_free
             await came.wait()
+            assert not ear.is_free
             with pytest.raises(ApiError) as refused:
                 await ear.transcribe(recording("cards_001"), OPTIONS)
             assert (refused.value.status, len(asked)) == (503, 1)

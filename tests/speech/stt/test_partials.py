@@ -104,6 +104,37 @@ async def while_running(turn, ms):
         running.cancel()
 
 
+class Marking(WordTranscriber):
+    async def transcribe(self, pcm, wish):
+        transcript = await super().transcribe(pcm, wish)
+        return Transcript(text=", ".join(transcript.text.split()) + ".")
+
+
+def test_a_hypothesis_has_the_marks_between_its_words_and_none_at_its_end():
+    async def scenario():
+        turn, hypotheses = Turn(Marking(WORDS)), []
+        turn.partials = PartialTranscriber(turn.ear, OPTIONS, None, on_hypothesis=hypotheses.append)
+        await while_running(turn, 1_300)
+        assert turn.ear.asked == [500, 1_000]
+        assert hypotheses == ["ten", "ten, of"]
+        assert turn.partials.confirmed_text == "", "nobody read it"
+
+    run(scenario())
+
+
+def test_a_round_for_the_hypothesis_alone_is_left_out_while_others_wait_unless_a_segment_is_full():
+    async def scenario():
+        turn = Turn(WordTranscriber(WORDS * 20))
+        turn.partials = PartialTranscriber(turn.ear, OPTIONS, None, on_hypothesis=lambda _text: None)
+        turn.ear.is_free = False
+        await while_running(turn, 19_000)
+        assert turn.ear.asked == []
+        await while_running(turn, 2_000)
+        assert turn.ear.asked
+
+    run(scenario())
+
+
 def test_words_are_told_while_the_turn_goes_on():
     async def scenario():
         turn = Turn(WordTranscriber(WORDS))

@@ -148,10 +148,21 @@ def test_doubt_costs_time_up_to_what_the_eagerness_allows(eagerness, likelihood,
     assert listener.hear(SILENCE, 9_000) == [TurnEnded(320 + round(short_ms + doubt * (long_ms - short_ms)))]
 
 
-def test_without_a_judgement_the_longest_pause_ends_the_turn():
+@pytest.mark.parametrize("eagerness", WAITS_MS)
+def test_a_turn_is_not_kept_open_for_a_judgement_that_comes_late(eagerness):
+    listener = Listener(TurnDetection(kind="semantic_vad", eagerness=eagerness))
+    listener.hear(SPEECH, 320)
+    assert listener.hear(SILENCE, 832)[-1] == TurnEnded(320 + 800)
+    assert listener.endpoint.judge(320, 0.02) == ()
+    assert listener.hear(SPEECH, 320) == [TurnStarted(1152 - 32)]
+
+
+def test_a_judgement_that_comes_at_the_last_moment_keeps_the_turn_open():
     listener = Listener(SEMANTIC)
     listener.hear(SPEECH, 320)
-    assert listener.hear(SILENCE, 4_800)[-1] == TurnEnded(320 + 4_000)
+    listener.hear(SILENCE, 768)
+    assert listener.endpoint.judge(320, 0.02) == ()
+    assert listener.hear(SILENCE, 4_000) == [TurnEnded(320 + 4_000)]
 
 
 def test_a_turn_that_can_not_be_judged_ends_after_a_pause_of_middle_length():
@@ -165,7 +176,7 @@ def test_a_turn_that_can_not_be_judged_ends_after_a_pause_of_middle_length():
 def test_a_judgement_that_comes_when_the_pause_has_lasted_ends_the_turn_at_once():
     listener = Listener(SEMANTIC)
     listener.hear(SPEECH, 320)
-    listener.hear(SILENCE, 1_600)
+    listener.hear(SILENCE, 640)
     assert listener.endpoint.judge(320, 0.99) == (TurnEnded(720),)
 
 
@@ -175,8 +186,38 @@ def test_a_judgement_of_a_pause_that_is_over_changes_nothing():
     listener.hear(SILENCE, 320)
     listener.hear(SPEECH, 320)
     assert listener.endpoint.judge(320, 0.99) == ()
-    assert listener.hear(SILENCE, 1_600) == [TurnPaused(960), TurnCheckRequested(960)]
+    assert listener.hear(SILENCE, 640) == [TurnPaused(960), TurnCheckRequested(960)]
     assert listener.endpoint.judge(320, 0.99) == ()
+
+
+def test_words_that_go_on_make_the_wait_longer_and_never_shorter():
+    for likelihood, after_ms in ((0.99, 2_200), (0.02, 4_000), (None, 2_200)):
+        listener = Listener(SEMANTIC)
+        listener.hear(SPEECH, 320)
+        listener.hear(SILENCE, 224)
+        assert listener.endpoint.limit(320, 0.5) == () == listener.endpoint.judge(320, likelihood)
+        assert listener.hear(SILENCE, 4_800)[-1] == TurnEnded(320 + after_ms)
+
+
+def test_words_that_are_complete_after_all_end_the_turn_at_once():
+    listener = Listener(SEMANTIC)
+    listener.hear(SPEECH, 320)
+    listener.hear(SILENCE, 224)
+    assert listener.endpoint.limit(320, 0.5) == () == listener.endpoint.judge(320, 0.99)
+    assert listener.hear(SILENCE, 640) == []
+    assert listener.endpoint.limit(320, 1.0) == (TurnEnded(720),)
+
+
+def test_words_of_a_pause_that_is_over_change_nothing():
+    listener = Listener(SEMANTIC)
+    listener.hear(SPEECH, 320)
+    listener.hear(SILENCE, 320)
+    assert listener.endpoint.limit(320, 0.5) == ()
+    listener.hear(SPEECH, 320)
+    assert listener.endpoint.limit(320, 0.5) == ()
+    listener.hear(SILENCE, 320)
+    assert listener.endpoint.limit(320, 0.5) == () == listener.endpoint.judge(960, 0.99)
+    assert listener.hear(SILENCE, 640)[-1] == TurnEnded(960 + 400)
 
 
 def test_the_table_says_what_every_level_does_in_every_state():

@@ -52,6 +52,8 @@ class Ear:
         asked: how many milliseconds each sound had that it was given.
         faults: raised, one each time.
         is_held: whether it takes until `let_go`.
+        is_free: whether it says that nobody waits for it.
+        mishears: whether it takes the last word for another where less than 160 ms of silence follow it.
         stopped: how much of its work was stopped.
     """
 
@@ -60,6 +62,8 @@ class Ear:
 
     def __init__(self, has_times=False):
         self.has_times = has_times
+        self.is_free = True
+        self.mishears = False
         self.asked = []
         self.faults = []
         self.is_held = False
@@ -74,6 +78,10 @@ class Ear:
 
     def check_options(self, options):
         pass
+
+    def hold(self):
+        self.is_held = True
+        self._may_go_on.clear()
 
     def let_go(self):
         self.is_held = False
@@ -90,6 +98,9 @@ class Ear:
             raise
         levels = [(sample, sum(1 for _ in run)) for (sample,), run in groupby(struct.iter_unpack("<h", pcm))]
         words = [WORDS[sample // 1000 - 1] for sample, count in levels if sample and count > RATE_HZ // 20]
+        silence_ms = (len(pcm) - len(pcm.rstrip(b"\0"))) * 1000 // (2 * RATE_HZ)
+        if self.mishears and words and FRAME_MS < silence_ms < 150:
+            words[-1] = "zero"
         times = tuple(TimedText(word, at / 10, at / 10 + 0.1) for at, word in enumerate(words)) if self.has_times else ()
         return Transcript(text=" ".join(words), segments=times, language="en", tokens=len(words))
 
@@ -260,7 +271,9 @@ class Session:
         counted: the outcomes of early responses.
     """
 
-    def __init__(self, inner, *, transcriber=None, synthesizer=None, speculates=True, answers=True, voice=VOICE, loader=None):
+    def __init__(
+        self, inner, *, transcriber=None, synthesizer=None, smart_turn=None, speculates=True, answers=True, voice=VOICE, loader=None
+    ):
         self.inner = inner
         self.transcriber = transcriber or Ear()
         self.synthesizer = synthesizer or Synthesizer()
@@ -272,7 +285,13 @@ class Session:
         self.voice = voice
         self.pcm = {}
         self.asked = 0
-        parts = SpeechStack(vad=self.activity, transcriber=self.transcriber, synthesizer=self.synthesizer, voices=self.synthesizer.voices)
+        parts = SpeechStack(
+            vad=self.activity,
+            smart_turn=smart_turn,
+            transcriber=self.transcriber,
+            synthesizer=self.synthesizer,
+            voices=self.synthesizer.voices,
+        )
         self.cascade = Cascade(inner, parts, loader=loader, speculates=speculates, count_speculation=self.counted.append)
 
     def __call__(self, words):

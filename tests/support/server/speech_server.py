@@ -29,6 +29,7 @@ class ScriptedTranscriber:
         self.languages = ("en", "fr")
         self.takes_prompt = has_times
         self.has_times = has_times
+        self.is_free = True
         self.stopped = 0
         self.wishes = []
         self.waits = threading.Event()

@@ -23,6 +23,7 @@ class WordTranscriber:
     languages = ()
     takes_prompt = False
     has_times = True
+    is_free = True
 
     def __init__(self, words):
         self.asked = []

@@ -32,6 +32,9 @@ from antiphon.engines.cascade.turn import TranscriptTask
 from antiphon.errors import ApiError
 from antiphon.speech.base import Transcriber
 
+MAX_FOLLOWED_TURNS = 2
+"""How many turns are transcribed at once while they go on if only the model reads what is said."""
+
 CountSpeculation = Callable[[Literal["begun", "used", "dropped"]], None]
 """Counts speculative answers, and what became of them."""
 
@@ -60,6 +63,7 @@ class Cascade:
         self._speech_stack = speech_stack
         self._loader = loader
         self._count_speculation = count_speculation
+        self._followers = _Followers()
         # A turn is known in words while it goes on; an engine that hears speech needs the audio of the whole turn.
         self._speculates = speculates and speech_stack.transcriber is not None and not inner.capabilities.hears_speech
         self.capabilities = structs.replace(_cascade_capabilities(inner.capabilities, speech_stack), foresees=self._speculates)
@@ -87,6 +91,7 @@ class Cascade:
                     self._inner.capabilities,
                     deliver,
                     tasks,
+                    self._followers,
                     loader=self._loader,
                     speculates=self._speculates,
                     count_speculation=self._count_speculation,
@@ -123,6 +128,26 @@ def _is_speech_to_speech(inner: Capabilities) -> bool:
     return inner.audio_out and inner.hears_speech
 
 
+class _Followers:
+    """
+    The conversations whose open turn is transcribed for the model's prompt alone: few, as each takes a part of a core
+    while somebody speaks, half of one on a slow machine.
+    """
+
+    def __init__(self) -> None:
+        self._conversations: set[_CascadeConversation] = set()
+
+    def add(self, conversation: "_CascadeConversation") -> bool:
+        """Whether it is one of them, or is from now on."""
+        if conversation not in self._conversations and len(self._conversations) < MAX_FOLLOWED_TURNS:
+            self._conversations.add(conversation)
+        return conversation in self._conversations
+
+    def discard(self, conversation: "_CascadeConversation") -> None:
+        """It is none of them."""
+        self._conversations.discard(conversation)
+
+
 class _Generation:
     """
     An answer, and the task that makes it.
@@ -133,17 +158,21 @@ class _Generation:
         inner_request: as the inner engine got it; None before.
         guard: keeps calls that are written as text from being spoken; None where there are none, or no voice.
         is_stopped: whether it was stopped; what still comes of it is the past.
+        is_confirmed: whether the words that it answers are certain; those of an early transcript are not at first.
+        awaiting_request: what the session requested, while its words are not certain.
         task: transcribes, requests the answer from the inner engine, and speaks it; None when it is over, as the
             traceback of its cancellation leads back here.
     """
 
-    def __init__(self, request: commands.Respond, inner_id: str, answer: SpokenAnswer) -> None:
+    def __init__(self, request: commands.Respond, inner_id: str, answer: SpokenAnswer, *, is_confirmed: bool) -> None:
         self.request = request
         self.inner_id = inner_id
         self.answer = answer
         self.inner_request: commands.Respond | None = None
         self.guard: CallGuard | None = None
         self.is_stopped = False
+        self.is_confirmed = is_confirmed
+        self.awaiting_request: commands.Respond | None = None
         self.task: asyncio.Task[None] | None = None
 
     @property
@@ -172,6 +201,7 @@ class _CascadeConversation:
         inner_capabilities: Capabilities,
         deliver: Deliver,
         tasks: asyncio.TaskGroup,
+        followers: _Followers,
         *,
         loader: SpeechLoader | None,
         speculates: bool,
@@ -181,6 +211,7 @@ class _CascadeConversation:
         self._synthesizer = speech_stack.synthesizer if not _is_speech_to_speech(inner_capabilities) else None
         self._deliver = deliver
         self._tasks = tasks
+        self._followers = followers
         self._speculates = speculates
         self._count_speculation = count_speculation
         self._input = (
@@ -193,7 +224,7 @@ class _CascadeConversation:
         self._generations: dict[str, _Generation] = {}  # by `inner_id`
         self._generation_count = 0
         self._expected_request: commands.Respond | None = None
-        self._partial_transcript = "", ""
+        self._hypothesis = "", ""  # the open turn, and what it seems to say
         self._prepare_task: asyncio.Task[None] | None = None
         self._speculative: _Generation | None = None
         self._is_paused = self._is_closed = False
@@ -227,8 +258,11 @@ class _CascadeConversation:
 
     def close(self) -> None:
         """Stop all work and deliver nothing more."""
+        self._followers.discard(self)
         self._drop_speculative()
         self._stop_preparing()
+        for generation in self._awaiting_generations():
+            self._discard(generation)
         self._is_closed = True
         self._loading.close()
         if self._input is not None:
@@ -246,36 +280,35 @@ class _CascadeConversation:
         if not self._is_closed:
             self._deliver(events)
 
-    def deliver_input_events(self, events: Sequence[engine_events.EngineEvent]) -> None:
-        """
-        Deliver what was found in the input; an inner engine that can prepare gets partial transcripts before the turn
-        is over.
-        """
-        self.deliver(events)
-        request, deltas = self._expected_request, [event for event in events if isinstance(event, engine_events.InputTranscriptDelta)]
-        for delta in deltas:
-            turn_id, text = self._partial_transcript
-            self._partial_transcript = delta.id, (text if turn_id == delta.id else "") + delta.text
-        if deltas and request is not None and self._speculative is None and last_turn_id(request) == deltas[-1].id:
-            self._start_preparing(request)
-
     # Answers
 
     def _respond(self, request: commands.Respond) -> None:
         speculative = self._speculative
         if speculative is not None and is_same_request(speculative.request, request) and not speculative.answer.has_failed:
             self._speculative = self._expected_request = None
-            self._record_outcome("used")
-            speculative.answer.release(count_audio_tokens(request.history))
-            if speculative.is_over:
-                self._generations.pop(speculative.inner_id, None)
+            speculative.awaiting_request = request
+            if speculative.is_confirmed:
+                self._release(speculative, request)
             return
         if not request.out_of_band:  # such a response answers no turn (Realtime reference: `conversation: "none"`)
             self._drop_speculative()
         self._begin_generation(request, count_audio_tokens(request.history) if not self._inner_capabilities.hears_speech else 0)
 
+    def _release(self, generation: _Generation, request: commands.Respond) -> None:
+        """Deliver a speculative answer, which was requested."""
+        generation.awaiting_request = None
+        self._record_outcome("used")
+        generation.answer.release(count_audio_tokens(request.history))
+        if generation.is_over:
+            self._generations.pop(generation.inner_id, None)
+
     def _begin_generation(
-        self, request: commands.Respond, input_audio_tokens: int = 0, transcript_task: TranscriptTask | None = None
+        self,
+        request: commands.Respond,
+        input_audio_tokens: int = 0,
+        transcript_task: TranscriptTask | None = None,
+        *,
+        is_confirmed: bool = True,
     ) -> _Generation:
         """Begin an answer: a speculative one where `transcript_task` is the transcript of the turn that it answers."""
         self._generation_count += 1
@@ -285,7 +318,7 @@ class _CascadeConversation:
         answer = SpokenAnswer(
             request.id, request.voice, self._synthesizer, self.deliver, input_audio_tokens=input_audio_tokens, is_speculative=is_speculative
         )
-        generation = self._generations[inner_id] = _Generation(request, inner_id, answer)
+        generation = self._generations[inner_id] = _Generation(request, inner_id, answer, is_confirmed=is_confirmed)
         if self._is_paused:
             answer.pause()
         generation.task = self._tasks.create_task(self._run_generation(generation, transcript_task))
@@ -331,12 +364,18 @@ class _CascadeConversation:
         generation.task = None
         if task.cancelled():
             generation.answer.end("cancelled")
-        if generation is not self._speculative:  # a complete speculative answer still waits for its request
+        # A complete speculative answer still waits for its request, or for its words to be certain.
+        if generation is not self._speculative and generation.awaiting_request is None:
             self._generations.pop(generation.inner_id, None)
 
     def _cancel(self, id: str) -> None:
         for generation in tuple(self._generations.values()):
-            if generation.request.id == id and generation is not self._speculative:
+            if generation.request.id != id or generation is self._speculative:
+                continue
+            if generation.awaiting_request is not None:
+                self._discard(generation)
+                self.deliver([engine_events.ResponseEnded(id, "cancelled")])
+            else:
                 self._stop_generation(generation)
 
     def _stop_generation(self, generation: _Generation) -> None:
@@ -392,7 +431,8 @@ class _CascadeConversation:
         self._start_preparing(request)
         pause = self._input.speech_input.current_pause if self._input is not None else None
         if pause is not None and self._speculative is None:
-            self.on_turn_paused(*pause)
+            turn_id, transcript_task, is_early = pause
+            self.on_turn_paused(turn_id, transcript_task, is_early=is_early)
 
     def _start_preparing(self, request: commands.Respond) -> None:
         if self._inner_capabilities.foresees:
@@ -407,29 +447,80 @@ class _CascadeConversation:
         """Send the inner engine the request to expect, with the words of the open turn so far."""
         past = await self._input.history.past_to_text(request.history[:-1]) if self._input is not None else ()
         if request is self._expected_request and self._speculative is None and not self._is_closed:
-            turn_id, text = self._partial_transcript
+            turn_id, text = self._hypothesis
             turn = engine_history.Message("user", (engine_history.TextPart(text if turn_id == last_turn_id(request) else ""),))
             with contextlib.suppress(EngineOverrun):  # the request itself will come without preparation
                 self.inner.send(commands.Prepare(structs.replace(request, history=(*past, turn), voice=None)))
 
-    def on_turn_paused(self, turn_id: str, transcript_task: TranscriptTask) -> None:
+    def may_follow(self, turn_id: str) -> bool:
+        return self._inner_capabilities.foresees and self.may_answer_early(turn_id) and self._followers.add(self)
+
+    def on_hypothesis(self, turn_id: str, text: str) -> None:
+        # The marks within it are read too: a word on which rounds agree without the comma behind it would have the
+        # model read everything from there again.
+        has_changed, self._hypothesis = self._hypothesis != (turn_id, text), (turn_id, text)
+        if has_changed and self._speculative is None and self._expected_request is not None and self.may_answer_early(turn_id):
+            self._start_preparing(self._expected_request)
+
+    def may_answer_early(self, turn_id: str) -> bool:
         request = self._expected_request
-        if self._speculates and request is not None and last_turn_id(request) == turn_id:
-            self._drop_speculative()
-            self._speculative = self._begin_generation(request, transcript_task=transcript_task)
-            self._record_outcome("begun")
+        return self._speculates and request is not None and last_turn_id(request) == turn_id
+
+    def on_turn_paused(self, turn_id: str, transcript_task: TranscriptTask, *, is_early: bool = False) -> None:
+        self._followers.discard(self)
+        self._restart_awaiting(turn_id)
+        request, speculative = self._expected_request, self._speculative
+        if request is None or not self.may_answer_early(turn_id):
+            return
+        if speculative is not None and speculative.is_confirmed and last_turn_id(speculative.request) == turn_id:
+            return  # it was begun to these words
+        self._drop_speculative()
+        self._speculative = self._begin_generation(request, transcript_task=transcript_task, is_confirmed=not is_early)
+        self._record_outcome("begun")
+
+    def on_transcript_confirmed(self, turn_id: str) -> None:
+        if self._speculative is not None and last_turn_id(self._speculative.request) == turn_id:
+            self._speculative.is_confirmed = True
+        for generation in self._awaiting_generations(turn_id):
+            if generation.awaiting_request is not None and not generation.answer.has_failed:
+                self._release(generation, generation.awaiting_request)
+        self._restart_awaiting(turn_id)
 
     def on_turn_resumed(self, turn_id: str) -> None:
+        self._followers.discard(self)
+        self._restart_awaiting(turn_id)
         if self._speculative is not None and last_turn_id(self._speculative.request) == turn_id:
             self._drop_speculative()
 
     def on_turn_stopped(self, turn_id: str) -> None:
-        self.on_turn_resumed(turn_id)  # if the session did not request the speculative answer by now, it never will
+        self._followers.discard(self)
+        # If the session did not request the speculative answer by now, it never will.
+        if self._speculative is not None and last_turn_id(self._speculative.request) == turn_id:
+            self._drop_speculative()
+        if self._expected_request is not None and last_turn_id(self._expected_request) == turn_id:
+            self._expected_request = None
+
+    def _awaiting_generations(self, turn_id: str | None = None) -> list[_Generation]:
+        """The requested answers to words that are not certain yet, of one turn or of all."""
+        awaiting = [generation for generation in self._generations.values() if generation.awaiting_request is not None]
+        return [generation for generation in awaiting if turn_id in (None, last_turn_id(generation.request))]
+
+    def _restart_awaiting(self, turn_id: str) -> None:
+        """The words were others: begin requested answers to them anew."""
+        for generation in self._awaiting_generations(turn_id):
+            request = generation.awaiting_request
+            self._discard(generation)
+            if request is not None:
+                self._begin_generation(request, count_audio_tokens(request.history))
 
     def _drop_speculative(self) -> None:
         generation, self._speculative = self._speculative, None
-        if generation is None:
-            return
+        if generation is not None:
+            self._discard(generation)
+
+    def _discard(self, generation: _Generation) -> None:
+        """Deliver nothing of an answer that was begun early."""
+        generation.awaiting_request = None
         self._record_outcome("dropped")
         generation.answer.discard()
         self._stop_generation(generation)
@@ -459,7 +550,7 @@ class _Input:
         needs_transcripts: bool,
     ) -> None:
         self.speech_input = SpeechInput(
-            speech_stack, transcriber, conversation.deliver_input_events, conversation, tasks, needs_transcripts=needs_transcripts
+            speech_stack, transcriber, conversation.deliver, conversation, tasks, needs_transcripts=needs_transcripts
         )
         self.history = TranscriptHistory(transcriber, self.speech_input)
 

@@ -110,6 +110,10 @@ class OpenAITranscriber:
         if session is not None:
             await session.close()
 
+    @property
+    def is_free(self) -> bool:
+        return self._pending_count < self._server.concurrency
+
     def check_options(self, options: Transcription) -> None:
         check_options(options, self._server.model, languages=self.languages, has_word_times=self.has_times)
 

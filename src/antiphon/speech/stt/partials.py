@@ -48,6 +48,12 @@ POLICIES_BY_DELAY = {
 }
 """By the `delay` that a client requests."""
 
+HYPOTHESIS_POLICY = PartialsPolicy(500)
+"""
+Where nobody reads confirmed text. Of the words of 14 recordings the last hypothesis had 100 of 108, for 14 % of a core
+while somebody spoke; every 300 ms it had 103, for 25 %.
+"""
+
 _WORD = re.compile(r"[\w'’]+")
 _UNSPACED_SCRIPT = re.compile(r"[\u0e00-\u0e7f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 _MAX_ALIGNED_WORDS = 100
@@ -139,17 +145,27 @@ class PartialTranscriber:
     The transcript of one turn.
 
     Args:
-        on_text: takes newly confirmed text, from within `run`.
-        policy: None for that of `options.delay`.
+        on_text: takes newly confirmed text, from within `run`; None if nobody reads it. Then a round is left out while
+            others need the transcriber.
+        policy: None for that of `options.delay`, or `HYPOTHESIS_POLICY` without `on_text`.
+        on_hypothesis: takes the text of each round, which the next may change, without the marks at its end: those are
+            the likeliest to change.
     """
 
     def __init__(
-        self, transcriber: Transcriber, options: Transcription, on_text: Callable[[str], None], policy: PartialsPolicy | None = None
+        self,
+        transcriber: Transcriber,
+        options: Transcription,
+        on_text: Callable[[str], None] | None,
+        policy: PartialsPolicy | None = None,
+        on_hypothesis: Callable[[str], None] | None = None,
     ) -> None:
         self._transcriber = transcriber
         self._options = options
         self._on_text = on_text
-        self._policy = policy or POLICIES_BY_DELAY.get(options.delay or "low", PartialsPolicy())
+        self._on_hypothesis = on_hypothesis
+        by_options = POLICIES_BY_DELAY.get(options.delay or "low", PartialsPolicy()) if on_text is not None else HYPOTHESIS_POLICY
+        self._policy = policy or by_options
         self._agreement = LocalAgreement(self._policy.agreement_rounds)
         self._final_transcripts: list[Transcript] = []
         self._final_ms = 0.0
@@ -194,13 +210,17 @@ class PartialTranscriber:
         while True:
             await self._wait_for_audio(self._transcribed_ms + due_ms)
             started_at, self._transcribed_ms = loop.time(), self.audio_ms
+            if self._on_text is None and not self._transcriber.is_free and not self.has_full_segment:
+                continue
             try:
                 text = (await self.transcript()).text
             except ApiError as error:
                 due_ms = int(1000 * (error.retry_after_s or 1))
                 continue
-            if more := self._agreement.add_hypothesis(text):
+            if self._on_text is not None and (more := self._agreement.add_hypothesis(text)):
                 self._on_text(more)
+            if self._on_hypothesis is not None:
+                self._on_hypothesis(text.rstrip(_PUNCTUATION))
             due_ms = max(self._policy.interval_ms, int(2000 * (loop.time() - started_at)))
 
     async def transcript(self, speech_s: float | None = None) -> Transcript:

@@ -72,6 +72,10 @@ class WhisperTranscriber:
         await self._threads.stop()
         self._model = None
 
+    @property
+    def is_free(self) -> bool:
+        return self._threads.has_free_thread
+
     def check_options(self, options: Transcription) -> None:
         check_options(options, self._name, languages=self.languages, has_word_times=True)
 

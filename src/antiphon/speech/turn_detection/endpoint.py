@@ -4,7 +4,7 @@ Detects when a turn begins and ends, from the speech probability of every frame.
 The state machine is the table below. Its only clock is the frames: all times are milliseconds of the conversation's
 audio. `server_vad` ends a turn after a fixed silence. `semantic_vad` waits shorter or longer, depending on how complete
 the turn sounds: a model judges that once a pause has lasted a little. It only changes how long the pause may last, as
-the model errs both ways.
+the model errs both ways. The end of the transcript may say that the turn goes on, and then makes the wait longer.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ MIN_SPEECH_MS = 64
 CHECK_AFTER_MS = 200
 """Silence after which a model judges how complete the turn sounds."""
 UNKNOWN_WAIT_MS = 800
-"""Silence that ends a turn if the model gives no judgement."""
+"""Silence that ends a turn if the model gives no judgement, or has given none by then."""
 # Speech ends this far below its threshold, as in `get_speech_timestamps` of silero-vad.
 _HYSTERESIS = 0.15
 _MIN_THRESHOLD = 0.01
@@ -110,7 +110,8 @@ class EndpointDetector:
         self._min_start_ms = 0  # where the last turn, or cleared audio, ended
         self._state_since_ms = 0  # start of the speech in `RISING`, of the silence in `PAUSED`
         self._check_at_ms: int | None = None
-        self._wait_ms = 0
+        self._likelihood: float | None = None
+        self._likelihood_limit = 1.0
         self.configure(settings)
 
     def configure(self, settings: TurnDetection) -> None:
@@ -119,7 +120,6 @@ class EndpointDetector:
         self._start_threshold = settings.threshold
         self._stop_threshold = min(settings.threshold, max(settings.threshold - _HYSTERESIS, _MIN_THRESHOLD))
         self._min_wait_ms, self._max_wait_ms = WAITS_MS.get(settings.eagerness, WAITS_MS["auto"])
-        self._wait_ms = self._default_wait_ms
 
     @property
     def is_speaking(self) -> bool:
@@ -147,7 +147,19 @@ class EndpointDetector:
         """
         if self.state is not EndpointState.PAUSED or paused_at_ms != self._check_at_ms:
             return ()
-        self._wait_ms = UNKNOWN_WAIT_MS if likelihood is None else self._scaled_wait_ms(likelihood)
+        self._likelihood = likelihood
+        return tuple(self._check_elapsed())
+
+    def limit(self, paused_at_ms: int, likelihood: float) -> tuple[EndpointEvent, ...]:
+        """
+        Take how likely the turn is complete at most, from the words of it; returns the events that follow.
+
+        Args:
+            paused_at_ms: of the `TurnPaused` that it is about; of another pause it changes nothing.
+        """
+        if self.state is not EndpointState.PAUSED or paused_at_ms != self._state_since_ms:
+            return ()
+        self._likelihood_limit = likelihood
         return tuple(self._check_elapsed())
 
     def reset(self, at_ms: int) -> None:
@@ -170,7 +182,8 @@ class EndpointDetector:
             case EndpointState.RISING, EndpointState.SPEAKING:
                 yield TurnStarted(max(self._state_since_ms - self._settings.prefix_padding_ms, self._min_start_ms))
             case EndpointState.SPEAKING, EndpointState.PAUSED:
-                self._state_since_ms, self._check_at_ms, self._wait_ms = at_ms, None, self._default_wait_ms
+                self._state_since_ms, self._check_at_ms = at_ms, None
+                self._likelihood, self._likelihood_limit = None, 1.0
                 yield TurnPaused(at_ms)
             case EndpointState.PAUSED, EndpointState.SPEAKING:
                 yield TurnResumed(at_ms)
@@ -189,18 +202,22 @@ class EndpointDetector:
             if self._is_semantic and self._check_at_ms is None and lasted_ms >= CHECK_AFTER_MS:
                 self._check_at_ms = self._state_since_ms
                 yield TurnCheckRequested(self._state_since_ms)
-            if lasted_ms >= self._wait_ms:
+            wait_ms = self._wait_ms()
+            if lasted_ms >= wait_ms:
                 # To the millisecond, not to the frame. If the judgement came late, the time since then was silence
                 # anyway.
-                yield from self._transition(self._state_since_ms + self._wait_ms, DurationReached.SILENCE)
+                yield from self._transition(self._state_since_ms + wait_ms, DurationReached.SILENCE)
 
     @property
     def _is_semantic(self) -> bool:
         return self._settings.kind == "semantic_vad"
 
-    @property
-    def _default_wait_ms(self) -> int:
-        return self._max_wait_ms if self._is_semantic else self._settings.silence_duration_ms
+    def _wait_ms(self) -> int:
+        """The silence that ends the turn, as far as is known."""
+        if not self._is_semantic:
+            return self._settings.silence_duration_ms
+        wait_ms = UNKNOWN_WAIT_MS if self._likelihood is None else self._scaled_wait_ms(self._likelihood)
+        return max(wait_ms, self._scaled_wait_ms(self._likelihood_limit))
 
     def _scaled_wait_ms(self, likelihood: float) -> int:
         """The silence to wait for, in proportion to the doubt."""
