@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from antiphon.engine_api.options import TurnDetection
+from antiphon.speech.dsp.resample import resample
 from antiphon.speech.turn_detection.endpoint import EndpointDetector, TurnEnded, TurnStarted
 from antiphon.speech.turn_detection.vad import FRAME_MS, FRAME_SAMPLES, SileroVad
 
@@ -31,14 +32,14 @@ async def all_told(*streams):
         await asyncio.sleep(0)
 
 
-def listen(model, *sounds, piece_bytes=640, gated=True):
+def listen(model, *sounds, piece_bytes=640, gated=True, rate_hz=16_000):
     """The results for each sound when all of them arrive in pieces."""
 
     async def run():
         activity = SileroVad(model, is_gated=gated)
         await activity.start()
         told = [[] for _ in sounds]
-        streams = [activity.open(lambda at_ms, probability, to=to: to.append((at_ms, probability))) for to in told]
+        streams = [activity.open(lambda at_ms, probability, to=to: to.append((at_ms, probability)), rate_hz) for to in told]
         for at in range(0, max(map(len, sounds)), piece_bytes):
             for stream, sound in zip(streams, sounds, strict=True):
                 stream.append_audio(sound[at : at + piece_bytes])
@@ -83,6 +84,67 @@ def test_how_the_sound_is_cut_makes_no_difference(model, recording, piece_bytes)
     expected, told = listen(model, pcm)[0], listen(model, pcm, piece_bytes=piece_bytes)[0]
     assert [at_ms for at_ms, _ in told] == [at_ms for at_ms, _ in expected]
     assert [probability for _, probability in told] == pytest.approx([probability for _, probability in expected], abs=1e-3)
+
+
+@pytest.mark.parametrize("hiss", [0, 3])
+def test_at_24_khz_the_same_turns_are_found_as_at_the_models_rate(model, conversation, hiss):
+    sound = quieter(conversation, 0, hiss)
+    (expected,), (told,) = listen(model, sound), listen(model, resample(sound, 16_000, 24_000), piece_bytes=960, rate_hz=24_000)
+    assert [at_ms for at_ms, _ in told] == [at_ms for at_ms, _ in expected][: len(told)] and len(expected) - len(told) <= 1
+    differences = np.abs([one[1] - other[1] for one, other in zip(expected, told, strict=False)])
+    assert np.quantile(differences, 0.99) < 0.05 and differences.mean() < 0.003
+    assert len(turns(told)) == 8 and np.abs(np.subtract(turns(told), turns(expected))).max() <= (FRAME_MS if hiss else 0)
+
+
+@pytest.mark.parametrize("rate_hz", [8_000, 24_000])
+@pytest.mark.parametrize("piece_bytes", [2, 320, 1_000_000])
+def test_at_other_rates_the_cut_makes_no_difference_either(model, recording, rate_hz, piece_bytes):
+    pcm = resample(recording("cards_001"), 16_000, rate_hz)
+    (expected,), (told,) = listen(model, pcm, rate_hz=rate_hz), listen(model, pcm, piece_bytes=piece_bytes, rate_hz=rate_hz)
+    assert [at_ms for at_ms, _ in told] == [at_ms for at_ms, _ in expected]
+    assert [probability for _, probability in told] == pytest.approx([probability for _, probability in expected], abs=1e-3)
+
+
+def test_streams_of_all_rates_in_one_batch_are_heard_each_at_its_own(model, recording):
+    rates_hz = [16_000, 24_000, 8_000, 24_000, 16_000, 8_000]
+    sounds = [resample(recording("lv_0890")[:64_000], 16_000, rate_hz) for rate_hz in rates_hz]
+
+    async def run():
+        activity, told = SileroVad(model), [[] for _ in rates_hz]
+        await activity.start()
+        streams = [
+            activity.open(lambda _at_ms, probability, to=to: to.append(probability), rate_hz)
+            for to, rate_hz in zip(told, rates_hz, strict=True)
+        ]
+        for stream, sound in zip(streams, sounds, strict=True):
+            stream.append_audio(sound)
+        await all_told(*streams)
+        return told
+
+    told = asyncio.run(run())
+    for sound, rate_hz, together in zip(sounds, rates_hz, told, strict=True):
+        (alone,) = listen(model, sound, rate_hz=rate_hz)
+        assert together == pytest.approx([probability for _, probability in alone], abs=1e-3)
+
+
+@pytest.mark.parametrize("rate_hz", [8_000, 24_000])
+def test_a_stream_that_goes_on_at_the_models_rate_loses_no_time(model, conversation, rate_hz):
+    first, last = conversation[: 32_000 * 5], conversation[32_000 * 5 : 32_000 * 13]
+
+    async def run():
+        activity, told = SileroVad(model), []
+        await activity.start()
+        stream = activity.open(lambda at_ms, probability: told.append((at_ms, probability)), rate_hz)
+        stream.append_audio(resample(first, 16_000, rate_hz))
+        stream.set_rate(16_000)
+        stream.append_audio(last)
+        await all_told(stream)
+        return told
+
+    carried = resample(resample(first, 16_000, rate_hz), rate_hz, 16_000)
+    told, (expected,) = asyncio.run(run()), listen(model, carried + last)
+    assert [at_ms for at_ms, _ in told] == [at_ms for at_ms, _ in expected]
+    assert np.abs(np.subtract(turns(told), turns(expected))).max() <= FRAME_MS
 
 
 @pytest.mark.parametrize("streams", [2, 5, 40])

@@ -162,7 +162,8 @@ class Activity:
     def stop(self):
         pass
 
-    def open(self, on_frame):
+    def open(self, on_frame, rate_hz=RATE_HZ):
+        assert rate_hz == RATE_HZ
         self.open_stream_count += 1
         return _Stream(self, on_frame)
 
@@ -183,6 +184,9 @@ class _Stream:
             asyncio.get_running_loop().call_soon(self._run)
         self._frames.extend(sound[at : at + FRAME_BYTES] for at in range(0, whole, FRAME_BYTES))
         self._rest = sound[whole:]
+
+    def set_rate(self, rate_hz):
+        assert rate_hz == RATE_HZ
 
     def drop_frames(self):
         self._told += len(self._frames)

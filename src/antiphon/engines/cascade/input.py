@@ -138,7 +138,10 @@ class SpeechInput:
     def configure(self, command: commands.Configure) -> None:
         """Take other settings from here on; switching turn detection off drops an open turn."""
         self._configuration = command
-        self._detect(self._audio.configure(command.rate_hz, command.noise_reduction))
+        rest = self._audio.configure(command.rate_hz, command.noise_reduction)
+        if self._vad_stream is not None:
+            self._vad_stream.set_rate(self._audio.rate_hz)
+        self._detect(rest)
         detection = command.turn_detection
         if detection is None or self._speech_stack.vad is None:
             self._abandon(*self._retract_turns())
@@ -150,7 +153,7 @@ class SpeechInput:
             self._endpoint.reset(now_ms)
             self._vad_stream_start_ms = now_ms
             self._vad_end_ms = now_ms
-            self._vad_stream = self._speech_stack.vad.open(self._on_vad_frame)
+            self._vad_stream = self._speech_stack.vad.open(self._on_vad_frame, self._audio.rate_hz)
         else:
             self._endpoint.configure(detection)
 

@@ -21,7 +21,8 @@ from antiphon.server.minicpmo.resume import MISSED_LIMIT_BYTES, SENT_LIMIT_BYTES
 from antiphon.server.transport import logs
 from antiphon.server.transport.websocket import ServerWebSocket
 from antiphon.server.transport.websocket_frames import INTERNAL_ERROR, NORMAL, POLICY_VIOLATION, SERVICE_RESTART, TOO_BIG, UNSUPPORTED
-from antiphon.wire.minicpmo.client_events import ClientEvent, DuplexAppend, IgnoredEvent, Mode, SessionClose, decode_client, ignored_fields
+from antiphon.wire.minicpmo.client_events import ClientEvent, DuplexAppend, IgnoredEvent, Mode, SessionClose, ignored_fields
+from antiphon.wire.minicpmo.client_reader import ClientEventReader
 from antiphon.wire.minicpmo.media import RATE_IN_HZ
 from antiphon.wire.minicpmo.server_events import Error, ErrorEvent, ServerEvent, SessionClosed, SessionCreated, encode_server
 
@@ -137,6 +138,7 @@ class MinicpmoClient:
         self.end_reason = "left"
         self.tenant = tenant
         self.mode: Mode = mode
+        self._reader = ClientEventReader(mode)
         self._tap = tap
         self._resumable_sessions = sessions
         self._resume_s = resume_s
@@ -258,7 +260,7 @@ class MinicpmoClient:
             )
             return
         try:
-            event = decode_client(text, self.mode)
+            event = self._reader.read(text)
         except ClientError as error:
             self._driver.receive_from_client(UnreadableMinicpmoEvent(error))
             return

@@ -22,8 +22,11 @@ MESSAGE_LIMIT_BYTES = 16 << 20
 BUFFER_BYTES = 2048
 """Initial and smallest buffer of the parser: a frame with 20 ms of speech fits."""
 
-LARGE_FRAME_BYTES = 64 << 10
-"""After a larger frame, the parser is replaced, because it never shrinks its buffer."""
+LARGE_FRAME_BYTES = 96 << 10
+"""
+After a larger frame, the parser is replaced, because it never shrinks its buffer. A second of a MiniCPM-o client's audio,
+85 KB, is not larger: it comes every second.
+"""
 
 NORMAL, PROTOCOL_ERROR, UNSUPPORTED, INVALID_TEXT, POLICY_VIOLATION, TOO_BIG = 1000, 1002, 1003, 1007, 1008, 1009
 INTERNAL_ERROR, SERVICE_RESTART = 1011, 1012

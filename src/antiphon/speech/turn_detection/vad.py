@@ -11,6 +11,9 @@ silence without running the model. When a louder frame opens the gate, the quart
 so that no onset is missed. The probabilities then differ from a run over all of the silence, which makes the model less
 sensitive the longer it lasts: speech is found in the same frame, give or take one, or sooner (docs/decisions/0016).
 
+A stream at 24 or 8 kHz is kept as it came. Only frames that the model is run on are resampled, all of a batch at once
+(docs/decisions/0047).
+
 Source: the wrapper for ONNX of silero-vad 6 (MIT), for the model's input: 64 samples of the previous frame, the frame,
 the state.
 """
@@ -18,7 +21,10 @@ the state.
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from functools import cache
+from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +33,7 @@ import onnxruntime
 from antiphon.audio import SAMPLE_BYTES
 from antiphon.speech import onnx
 from antiphon.speech.base import INPUT_RATE_HZ
+from antiphon.speech.dsp.polyphase import DETECTION, RATES_HZ, TRANSCRIPTION, PolyphaseFilter, polyphase_filter, resample_part
 
 MODEL = "silero-vad"
 """Its name in the catalogue."""
@@ -39,7 +46,6 @@ OnFrame = Callable[[int, float], None]
 
 FloatSamples = npt.NDArray[np.float32]
 
-_FRAME_BYTES = FRAME_SAMPLES * SAMPLE_BYTES
 _CONTEXT_SAMPLES = 64
 _STATE_SIZE = 128
 _MAX_BATCH = 32  # halves the cost per frame; more gain little and block the loop longer
@@ -50,11 +56,49 @@ QUIET_DBFS = -70.0
 """
 Frames below this, root mean square, are silence: in the faintest speech that the model detects, loud frames are at -62.
 """
-_QUIET_ENERGY = FRAME_SAMPLES * 10 ** (QUIET_DBFS / 10)
+_FULL_SCALE = 32_768
+_QUIET_SAMPLE_ENERGY = _FULL_SCALE**2 * 10 ** (QUIET_DBFS / 10)
 _SILENCE_PROBABILITY = 0.1
 _GATE_CLOSE_FRAMES = 16  # half a second
 _GATE_PREROLL_FRAMES = 8  # a quarter of a second
 _MAX_SKIPPED_FRAMES = 256
+
+
+class _Layout(NamedTuple):
+    """
+    How frames of one rate are kept: with as much of the audio around them as their filter needs.
+
+    Attributes:
+        lookahead_bytes: how much audio there must be after a frame: what speech was found in can then be transcribed.
+        filter: None where the rate is the model's.
+    """
+
+    rate_hz: int
+    frame_bytes: int
+    context_bytes: int
+    lookahead_bytes: int
+    filter: PolyphaseFilter | None
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of a frame with its context, which no other rate has."""
+        return self.frame_bytes + 2 * self.context_bytes
+
+
+@cache
+def _layouts() -> dict[int, _Layout]:
+    """By rate."""
+    layouts = {INPUT_RATE_HZ: _Layout(INPUT_RATE_HZ, FRAME_SAMPLES * SAMPLE_BYTES, 0, 0, None)}
+    for rate_hz in RATES_HZ:
+        filter, lookahead = polyphase_filter(rate_hz, DETECTION), polyphase_filter(rate_hz, TRANSCRIPTION).context
+        frame_bytes = FRAME_MS * rate_hz // 1000 * SAMPLE_BYTES
+        layouts[rate_hz] = _Layout(rate_hz, frame_bytes, filter.context * SAMPLE_BYTES, lookahead * SAMPLE_BYTES, filter)
+    return layouts
+
+
+@cache
+def _layouts_by_size() -> dict[int, _Layout]:
+    return {layout.size_bytes: layout for layout in _layouts().values()}
 
 
 class SileroVad:
@@ -94,19 +138,20 @@ class SileroVad:
             self._run_handle.cancel()
             self._run_handle = None
 
-    def open(self, on_frame: OnFrame) -> "VadStream":
+    def open(self, on_frame: OnFrame, rate_hz: int = INPUT_RATE_HZ) -> "VadStream":
         """
         A new stream of audio; the caller closes it.
 
         Args:
             on_frame: takes every frame in order, from within `VadStream.append_audio` or a callback of the loop.
+            rate_hz: 8, 16 or 24 kHz.
         """
         if not self._free_slots:
             self._grow()
         slot = self._free_slots.pop()
         self._states[:, slot] = 0
         self._contexts[slot] = 0
-        return VadStream(self, slot, on_frame, self._is_gated)
+        return VadStream(self, slot, on_frame, rate_hz, self._is_gated)
 
     @property
     def open_stream_count(self) -> int:
@@ -152,12 +197,15 @@ class SileroVad:
 
     def _fill_batch(self) -> "list[VadStream]":
         streams: list[VadStream] = []
+        frames: list[bytes] = []
         for _ in range(min(len(self._ready_streams), _MAX_BATCH)):
             stream, _none = self._ready_streams.popitem(last=False)
-            if stream.read_frame(self._inputs[len(streams), _CONTEXT_SAMPLES:]):
+            if (frame := stream.next_frame()) is not None:
                 streams.append(stream)
+                frames.append(frame)
             elif stream.has_frames:  # the gate skipped so many frames that others come first
                 self._ready_streams[stream] = None
+        _decode_frames(frames, self._inputs[: len(frames), _CONTEXT_SAMPLES:])
         return streams
 
     def _infer(self, slots: list[int]) -> list[float]:
@@ -179,13 +227,14 @@ class VadStream:
         slot: index of its model state.
     """
 
-    def __init__(self, vad: SileroVad, slot: int, on_frame: OnFrame, is_gated: bool) -> None:
+    def __init__(self, vad: SileroVad, slot: int, on_frame: OnFrame, rate_hz: int, is_gated: bool) -> None:
         self.slot = slot
         self._vad = vad
         self._on_frame = on_frame
         self._is_gated = is_gated
         self._is_open = True
-        self._remainder = b""
+        self._layout = _layouts()[rate_hz]
+        self._remainder = bytes(self._layout.context_bytes)  # begins with the context of the frame to come
         self._frames: deque[bytes] = deque()
         self._delivered_frames = 0
         # Silent frames in a row close the gate. It keeps the last quiet frames, which are run when it opens: they are
@@ -205,19 +254,33 @@ class VadStream:
         Append audio.
 
         Args:
-            pcm: s16le mono at `INPUT_RATE_HZ`, whole samples, any number of them.
+            pcm: s16le mono at the stream's rate, whole samples, any number of them.
         """
         had_frames = self.has_frames
         audio = self._remainder + pcm
-        whole_bytes = len(audio) // _FRAME_BYTES * _FRAME_BYTES
-        self._frames.extend(audio[start : start + _FRAME_BYTES] for start in range(0, whole_bytes, _FRAME_BYTES))
+        _rate_hz, frame_bytes, context_bytes, lookahead_bytes, _filter = self._layout
+        whole_bytes = (len(audio) - context_bytes - lookahead_bytes) // frame_bytes * frame_bytes
+        if whole_bytes <= 0:
+            self._remainder = audio
+            return
+        size_bytes = frame_bytes + 2 * context_bytes
+        self._frames.extend(audio[start : start + size_bytes] for start in range(0, whole_bytes, frame_bytes))
         self._remainder = audio[whole_bytes:]
-        if had_frames or not self._frames:
+        if had_frames:
             return
         if self._is_gate_closed:
             self.skip_silence()
         if self.has_frames:
             self._vad.schedule(self)
+
+    def set_rate(self, rate_hz: int) -> None:
+        """Set the rate of the audio to come: the one it has, or 16 kHz."""
+        if rate_hz != self._layout.rate_hz:
+            context, whole = (
+                size * INPUT_RATE_HZ // self._layout.rate_hz // SAMPLE_BYTES for size in (self._layout.context_bytes, len(self._remainder))
+            )
+            self._remainder = resample_part(self._remainder, self._layout.rate_hz, context, whole)
+            self._layout = _layouts()[rate_hz]
 
     def drop_frames(self) -> None:
         """Drop the frames that wait; the clock counts them all the same."""
@@ -232,14 +295,11 @@ class VadStream:
             self._frames.clear()
             self._vad.release(self.slot)
 
-    def read_frame(self, samples: FloatSamples) -> bool:
-        """Put the next frame into `samples`; False if there is none for the model."""
+    def next_frame(self) -> bytes | None:
+        """The next frame for the model, with its context; None if there is none."""
         if self._is_gate_closed:
             self.skip_silence()
-        if self._is_gate_closed or not self._frames:
-            return False
-        _decode_frame(self._frames.popleft(), samples)
-        return True
+        return None if self._is_gate_closed or not self._frames else self._frames.popleft()
 
     def on_probability(self, probability: float) -> None:
         """Take the model's result for the last frame read."""
@@ -254,8 +314,7 @@ class VadStream:
         """Deliver quiet frames as silence, up to a frame that opens the gate."""
         for _ in range(min(len(self._frames), _MAX_SKIPPED_FRAMES)):
             frame = self._frames.popleft()
-            _decode_frame(frame, _scratch)
-            if np.dot(_scratch, _scratch) > _QUIET_ENERGY:
+            if not _is_quiet(frame):
                 self._open_gate(frame)
                 return
             self._preroll_frames.append(frame)
@@ -274,9 +333,21 @@ class VadStream:
             self._on_frame(start_ms, probability)
 
 
-_scratch = np.zeros(FRAME_SAMPLES, np.float32)
+def _is_quiet(frame: bytes) -> bool:
+    layout = _layouts_by_size()[len(frame)]
+    count = layout.frame_bytes // SAMPLE_BYTES
+    samples = np.frombuffer(frame, "<i2", count, layout.context_bytes).astype(np.float32)
+    return bool(samples.dot(samples) <= count * _QUIET_SAMPLE_ENERGY)
 
 
-def _decode_frame(frame: bytes, samples: FloatSamples) -> None:
-    """Put the frame into `samples`, as -1 to 1."""
-    np.multiply(np.frombuffer(frame, "<i2"), 1 / 32_768, out=samples)
+def _decode_frames(frames: list[bytes], rows: FloatSamples) -> None:
+    """Put each frame into a row, at the model's rate, as -1 to 1."""
+    row = 0
+    for size_bytes, group in groupby(frames, len):
+        pcm = b"".join(group)
+        count = len(pcm) // size_bytes
+        samples = np.frombuffer(pcm, "<i2").reshape(count, size_bytes // SAMPLE_BYTES)
+        filter = _layouts_by_size()[size_bytes].filter
+        output = samples if filter is None else filter.process(samples.astype(np.float32))
+        np.multiply(output, 1 / _FULL_SCALE, out=rows[row : row + count])
+        row += count
