@@ -19,8 +19,9 @@ from antiphon.engine_api.routing import RouteDecision
 from antiphon.errors import ApiError, UpstreamError
 from antiphon.protocols import output as steps, output_table
 from antiphon.protocols.dispatch import on, table
-from antiphon.protocols.output import ContentPart, OutputItem
+from antiphon.protocols.output import OutputItem
 from antiphon.protocols.output_table import OutputKind
+from antiphon.protocols.responses.part_events import DELTA_EVENTS, DONE_EVENTS, is_custom, text_delta_event, tool_call_done_event
 from antiphon.protocols.responses.request import AUDIO_RATE_HZ, ResolvedRequest, engine_request, made_summary
 from antiphon.protocols.responses.response_object import (
     ResponseBuilder,
@@ -28,7 +29,6 @@ from antiphon.protocols.responses.response_object import (
     empty_wire_part,
     response_notes,
     wire_item,
-    wire_logprobs,
     wire_part,
 )
 from antiphon.protocols.session import (
@@ -331,7 +331,7 @@ class ResponsesSession:
 
     def _text_delta(self, number: int, item: OutputItem, text: str) -> events.OutputTextDelta:
         part = item.parts[-1]
-        return _text_delta_event(number, item, part, steps.TextAppended(item, part, text, ()), self._padding_for(text))
+        return text_delta_event(number, item, part, steps.TextAppended(item, part, text, ()), self._padding_for(text))
 
     def _padding_for(self, text: str) -> Opt[str]:
         return msgspec.UNSET if self._paddings is None else self._paddings[len(text) % PADDING_PERIOD]
@@ -390,7 +390,7 @@ class ResponsesSession:
 
     def _on_text_appended(self, step: steps.TextAppended, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         number = self._next_sequence_number()
-        effects.append(Send(_DELTA_EVENTS[step.part.kind](number, step.item, step.part, step, self._padding_for(step.text))))
+        effects.append(Send(DELTA_EVENTS[step.part.kind](number, step.item, step.part, step, self._padding_for(step.text))))
         if step.part.kind is OutputKind.AUDIO:
             transcript = events.AudioTranscriptDelta(
                 sequence_number=self._next_sequence_number(), response_id=self._resolved_request.id, delta=step.text
@@ -406,7 +406,7 @@ class ResponsesSession:
 
     def _on_arguments_appended(self, step: steps.ArgumentsAppended, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         item = step.item
-        kind = events.CustomToolCallInputDelta if _is_custom(item) else events.FunctionCallArgumentsDelta
+        kind = events.CustomToolCallInputDelta if is_custom(item) else events.FunctionCallArgumentsDelta
         delta = kind(
             sequence_number=self._next_sequence_number(),
             item_id=item.id,
@@ -440,7 +440,7 @@ class ResponsesSession:
         if part.kind is OutputKind.AUDIO:
             for kind in (events.AudioDone, events.AudioTranscriptDone):
                 effects.append(Send(kind(sequence_number=self._next_sequence_number(), response_id=self._resolved_request.id)))
-        effects.append(Send(_DONE_EVENTS[part.kind](self._next_sequence_number(), item, part)))
+        effects.append(Send(DONE_EVENTS[part.kind](self._next_sequence_number(), item, part)))
         if part.kind is OutputKind.REASONING_SUMMARY:
             # Responses: parts of a summary have events and an index of their own.
             event: events.ReasoningSummaryPartDone | events.ContentPartDone = events.ReasoningSummaryPartDone(
@@ -463,7 +463,7 @@ class ResponsesSession:
     def _on_item_done(self, step: steps.ItemDone, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         item = step.item
         if item.call is not None:
-            effects.append(Send(_tool_call_done_event(self._next_sequence_number(), item)))
+            effects.append(Send(tool_call_done_event(self._next_sequence_number(), item)))
         # Responses: `output[i]` of the response is the item of `output_index` i, with the id that it was added with;
         # stream helpers check both.
         done_item = self._wire_item(item)
@@ -498,96 +498,6 @@ _TERMINAL_EVENTS: dict[output_table.Outcome, type[events.ResponseCompleted | eve
     "incomplete": events.ResponseIncomplete,
     "failed": events.ResponseFailed,
 }
-
-
-_DeltaFactory = Callable[[int, OutputItem, ContentPart, steps.TextAppended, Opt[str]], StreamEvent]
-
-
-def _text_delta_event(
-    number: int, item: OutputItem, part: ContentPart, step: steps.TextAppended, padding: Opt[str]
-) -> events.OutputTextDelta:
-    return events.OutputTextDelta(
-        sequence_number=number,
-        item_id=item.id,
-        output_index=item.index,
-        content_index=part.index,
-        delta=step.text,
-        logprobs=wire_logprobs(step.logprobs) if step.logprobs else [],
-        obfuscation=padding,
-    )
-
-
-def _part_delta_factory(kind: Callable[..., StreamEvent]) -> _DeltaFactory:
-    def delta(number: int, item: OutputItem, part: ContentPart, step: steps.TextAppended, padding: Opt[str]) -> StreamEvent:
-        return kind(
-            sequence_number=number,
-            item_id=item.id,
-            output_index=item.index,
-            content_index=part.index,
-            delta=step.text,
-            obfuscation=padding,
-        )
-
-    return delta
-
-
-def _summary_delta_event(number: int, item: OutputItem, part: ContentPart, step: steps.TextAppended, padding: Opt[str]) -> StreamEvent:
-    return events.ReasoningSummaryTextDelta(
-        sequence_number=number,
-        item_id=item.id,
-        output_index=item.index,
-        summary_index=part.index,
-        delta=step.text,
-        obfuscation=padding,
-    )
-
-
-_DELTA_EVENTS: dict[OutputKind, _DeltaFactory] = {
-    OutputKind.TEXT: _text_delta_event,
-    OutputKind.AUDIO: _text_delta_event,
-    OutputKind.REFUSAL: _part_delta_factory(events.RefusalDelta),
-    OutputKind.REASONING_TEXT: _part_delta_factory(events.ReasoningTextDelta),
-    OutputKind.REASONING_SUMMARY: _summary_delta_event,
-}
-
-
-def _text_done_event(number: int, item: OutputItem, part: ContentPart) -> StreamEvent:
-    return events.OutputTextDone(
-        sequence_number=number,
-        item_id=item.id,
-        output_index=item.index,
-        content_index=part.index,
-        text=part.text,
-        logprobs=wire_logprobs(part.logprobs),
-    )
-
-
-_DONE_EVENTS: dict[OutputKind, Callable[[int, OutputItem, ContentPart], StreamEvent]] = {
-    OutputKind.TEXT: _text_done_event,
-    OutputKind.AUDIO: _text_done_event,
-    OutputKind.REFUSAL: lambda number, item, part: events.RefusalDone(
-        sequence_number=number, item_id=item.id, output_index=item.index, content_index=part.index, refusal=part.text
-    ),
-    OutputKind.REASONING_TEXT: lambda number, item, part: events.ReasoningTextDone(
-        sequence_number=number, item_id=item.id, output_index=item.index, content_index=part.index, text=part.text
-    ),
-    OutputKind.REASONING_SUMMARY: lambda number, item, part: events.ReasoningSummaryTextDone(
-        sequence_number=number, item_id=item.id, output_index=item.index, summary_index=part.index, text=part.text
-    ),
-}
-
-
-def _is_custom(item: OutputItem) -> bool:
-    return item.call is not None and item.call.custom
-
-
-def _tool_call_done_event(number: int, item: OutputItem) -> StreamEvent:
-    if _is_custom(item):
-        return events.CustomToolCallInputDone(sequence_number=number, item_id=item.id, output_index=item.index, input=item.arguments)
-    assert item.call is not None
-    return events.FunctionCallArgumentsDone(
-        sequence_number=number, item_id=item.id, output_index=item.index, name=item.call.name, arguments=item.arguments
-    )
 
 
 def to_api_error(failure: engine_events.ResponseFailed) -> ApiError:

@@ -98,7 +98,7 @@ def absent_path_error(scope: Scope, routes: Iterable[BaseRoute], *, has_other_me
     """
     method, path = scope["method"], scope["path"]
     advice = _known_advice(method, path, has_other_methods=has_other_methods)
-    if path in ROOTS:
+    if path in ROOTS and not has_other_methods:
         advice = "All that is there is at /docs."
     if advice is None and not has_other_methods:
         advice = _nearby_advice(scope, tuple(routes))
