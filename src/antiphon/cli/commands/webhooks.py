@@ -13,7 +13,7 @@ from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
 from antiphon.cli.common.shell import UsageError, format_time
 from antiphon.config.load import Config
 from antiphon.config.webhooks import EventName, WebhookEntry
-from antiphon.errors import ServerError, is_or_are
+from antiphon.errors import ServerError, is_or_are, quote_list
 from antiphon.masking import mask_password
 from antiphon.records import DeliveryStatus, WebhookDelivery
 from antiphon.runtime.webhooks.endpoint import build_endpoints, hash_url, new_test_delivery
@@ -190,7 +190,7 @@ def resend(*deliveries: str, file: ConfigFlag = None, shell: ShellParameter) -> 
         return [id for id in deliveries if not await webhooks.resend(id, int(1000 * now), int(now + 3600 * hours))]
 
     if unknown_ids := _with_webhooks(config, work):
-        raise UsageError(f"There is no delivery {is_or_are(unknown_ids)} that has ended; `antiphon webhooks deliveries` lists them.")
+        raise UsageError(f"There is no delivery {quote_list(unknown_ids)} that has ended; `antiphon webhooks deliveries` lists them.")
     shell.note("it will be sent again" if len(deliveries) == 1 else "they will be sent again")
 
 
