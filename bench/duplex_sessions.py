@@ -29,7 +29,7 @@ from pathlib import Path
 
 import uvloop
 
-from measuring import cpu_ns, free_port, memory_mb, running
+from measuring import cpu_ns, free_port, memory_mb, print_head, print_row, running
 
 RATE_HZ, SAMPLE_BYTES = 16_000, 4
 SPEAKS_EVERY_S, SPEAKS_S = 10, 3
@@ -194,14 +194,10 @@ def told(chunk, name, measured, base):
     spent = statistics.median(each["ms_a_second"] for each in measured)
     late = sorted(itertools.chain(*(each["lateness"] for each in measured)))
     first = measured[0]  # memory that was freed is not given back, so that only the first round tells what was taken
-    cells = [chunk, name, f"{spent:.3f}", f"{spent / base:.2f}x", *(f"{millis(late, part):.2f} ms" for part in (0.5, 0.99, 1))]
-    cells += [
-        f"{first['idle_kb']:.1f}",
-        f"{first['busy_kb']:.1f}",
-        f"{first['answered']:.0%}",
-        f"{min(each['pace'] for each in measured):.0%}",
-    ]
-    print(" ".join(f"{cell:>9}" for cell in cells), flush=True)
+    p50, p99, longest = (millis(late, part) for part in (0.5, 0.99, 1))
+    cells = [chunk, name, f"{spent:.3f} ms", f"{spent / base:.2f}x", f"{p50:.2f} / {p99:.2f} ms", f"{longest:.0f} ms"]
+    cells += [f"{first['idle_kb']:.0f} KB", f"{first['busy_kb']:.0f} KB"]
+    print_row(*cells, f"{first['answered']:.0%}", f"{min(each['pace'] for each in measured):.0%}")
 
 
 async def measure(servers, args, chunk_ms):
@@ -230,8 +226,7 @@ def main():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4096)), hard))
     print(f"{args.sessions} sessions, {args.seconds:g} s, {args.rounds} rounds")
-    heads = ("chunk", "server", "CPU ms/s", "to bare", "late p50", "p99", "most", "idle KB", "busy KB", "answered", "pace")
-    print(" ".join(f"{head:>9}" for head in heads))
+    print_head("chunks of", "server", "CPU", "to bare", "delay, p50 / p99", "longest delay", "idle", "busy", "answered", "pace")
     ratios = {}
     for chunk_ms in args.chunks:  # each on servers of its own: memory that was taken is not given back
         with tempfile.TemporaryDirectory() as folder, bare() as without, antiphon(Path(folder), chunk_ms) as ours:

@@ -27,6 +27,7 @@ from antiphon.stores.memory import MemoryStore
 from antiphon.wire.responses import items
 from antiphon.wire.responses.profiles import PROFILES, EventEncoder
 from antiphon.wire.responses.request import CreateRequest
+from measuring import print_head, print_row
 
 STREAMS = (1, 10, 100, 1_000)
 EVENTS = 200_000
@@ -97,12 +98,12 @@ async def cost_ns(streams):
 
 
 def main():
-    print(f"{'streams':>8} {'ns an event':>12} {'to one stream':>14}")
+    print_head("streams", "µs an event", "to one stream")
     first = None
     for streams in STREAMS:
         cost = statistics.median(asyncio.run(cost_ns(streams)) for _ in range(ROUNDS))
         first = first or cost
-        print(f"{streams:>8} {cost:>12.0f} {cost / first:>13.2f}x")
+        print_row(f"{streams:,}", f"{cost / 1000:.2f}", f"{cost / first:.2f}x")
     return 0
 
 

@@ -31,7 +31,7 @@ from pathlib import Path
 
 import uvloop
 
-from measuring import cpu_ns, free_port, memory_mb, running
+from measuring import cpu_ns, free_port, memory_mb, print_head, print_row, running
 
 FRAME_S = 0.02
 ASK_EVERY = 10
@@ -190,7 +190,7 @@ async def measure(servers, args):
     """The table; the ratio of costs with as many sessions as in its middle row, and the memory of an idle one."""
     ratios = {}
     memory = {name: await idle_kb(*where, args.idle) for name, where in servers.items()}  # first: what is freed later is not given back
-    print(f"{'sessions':>8} {'server':>10} {'us a frame':>11} {'to picows':>10} {'late p50':>9} {'p99':>9} {'most':>9} {'pace':>5}")
+    print_head("sessions", "server", "µs a frame", "to picows", "delay, p50 / p99", "longest delay", "pace")
     for sessions in args.sessions:
         runs = defaultdict(list)
         for _, (name, where) in itertools.product(range(ROUNDS), servers.items()):
@@ -201,8 +201,9 @@ async def measure(servers, args):
             late = sorted(itertools.chain(*(lateness for _, lateness, _ in measured)))
             pace = min(kept for *_, kept in measured)
             ratios[name, sessions] = spent / base
-            told = " ".join(f"{millis(late, part):>6.2f} ms" for part in (0.5, 0.99, 1))
-            print(f"{sessions:>8} {name:>10} {spent:>11.2f} {spent / base:>9.2f}x {told} {pace:>5.0%}", flush=True)
+            p50, p99, longest = (millis(late, part) for part in (0.5, 0.99, 1))
+            row = f"{spent:.1f}", f"{spent / base:.2f}x", f"{p50:.1f} / {p99:.1f} ms", f"{longest:.0f} ms", f"{pace:.0%}"
+            print_row(f"{sessions:,}", name, *row)
     for name, kilobytes in memory.items():
         print(f"an idle session of {name}: {kilobytes:.1f} KB")
     return ratios["antiphon", args.sessions[len(args.sessions) // 2]], memory["antiphon"]

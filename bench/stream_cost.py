@@ -26,7 +26,22 @@ from pathlib import Path
 
 import uvloop
 
-from measuring import CHAT, RESPONSES, UPSTREAM_PORT, antiphon, body, cpu_ns, free_port, http, load, memory_mb, running, upstream
+from measuring import (
+    CHAT,
+    RESPONSES,
+    UPSTREAM_PORT,
+    antiphon,
+    body,
+    cpu_ns,
+    free_port,
+    http,
+    load,
+    memory_mb,
+    print_head,
+    print_row,
+    running,
+    upstream,
+)
 
 ROUNDS = 5
 LOADS = ((20, 300), (100, 150))  # streams, tokens each; 5 ms between tokens
@@ -149,17 +164,15 @@ def main():
         rows = [row(name, setting) for name, setting in candidates()]
     base = next((costs for name, costs, *_ in rows if name == "nginx"), None)
     loads = [f"{streams} streams" for streams, _ in LOADS]
-    print(
-        f"{'':12}"
-        + "".join(f"{each + ', us a token':>26}" for each in loads)
-        + f"{'whole, us':>12}{'asked ms 1st/median/last':>26}{'first token +ms p50/p99':>26}{'MB':>7}"
+    print_head(
+        "", *(f"{each}, µs a token" for each in loads), "whole, µs", "asked after: first, median, last", "first token, p50 / p99", "memory"
     )
     for name, costs, whole, delays, times, memory in rows:
         ratios = [f"{cost / 1000:.2f}" + (f" ({cost / of:.2f}x)" if base else "") for cost, of in zip(costs, base or costs, strict=True)]
-        added = f"{quantile(times, 0.5) - quantile(direct, 0.5):.1f} / {quantile(times, 0.99) - quantile(direct, 0.99):.1f}"
-        asked = f"{delays[0]:.1f} / {delays[len(delays) // 2]:.1f} / {delays[-1]:.1f}"
+        added = f"{quantile(times, 0.5) - quantile(direct, 0.5):.1f} / {quantile(times, 0.99) - quantile(direct, 0.99):.1f} ms"
+        asked = f"{delays[0]:.1f}, {delays[len(delays) // 2]:.1f}, {delays[-1]:.1f} ms"
         told = "-" if whole is None else f"{whole / 1000:.0f}"
-        print(f"{name:12}" + "".join(f"{each:>26}" for each in ratios) + f"{told:>12}{asked:>26}{added:>26}{memory:>7.0f}")
+        print_row(name, *ratios, told, asked, added, f"{memory:.0f} MB")
     return 0
 
 

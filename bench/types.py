@@ -23,6 +23,7 @@ from pydantic import TypeAdapter
 
 from antiphon.wire.responses.events import OutputTextDelta, decode_event, encode_event
 from antiphon.wire.responses.request import decode_request, encode_request
+from measuring import print_head, print_row
 
 ROUNDS = 7
 SECONDS = 0.05
@@ -144,12 +145,11 @@ def _spent(work: Callable[[], object], count: int) -> float:
 def main() -> int:
     """Print a line for each comparison; exit code 1 if a ratio is too low."""
     are_fast = True
+    print_head("", "antiphon", "openai-python", "speed", "at least")
     for row in rows():
         ours, theirs = microseconds(row.ours), microseconds(row.theirs)
         are_fast &= theirs / ours >= row.min_ratio
-        print(
-            f"{row.what:50} antiphon {ours:7.2f} us  openai-python {theirs:7.1f} us   {theirs / ours:5.0f}x (at least {row.min_ratio:.0f}x)"
-        )
+        print_row(row.what, f"{ours:.2f} µs", f"{theirs:.1f} µs", f"{theirs / ours:.0f}x", f"{row.min_ratio:.0f}x")
     return 0 if are_fast else 1
 
 

@@ -41,7 +41,7 @@ from typing import NamedTuple
 
 import uvloop
 
-from measuring import UPSTREAM_PORT, upstream
+from measuring import UPSTREAM_PORT, print_head, print_row, upstream
 from talker import RATE_HZ, SILENCE_MS, Others, loud_ms, middle, part, recording, room, speaking_server, talking, trimmed
 
 EMBEDDED = ("qwen2.5-coder-1.5b-instruct", "smollm2-135m-instruct")
@@ -211,13 +211,13 @@ def speculations(port):
 
 
 def shown(values):
-    return f"{middle(values) * 1000:>5.0f} / {part(values, 0.9) * 1000:<5.0f}"
+    return f"{middle(values) * 1000:,.0f} / {part(values, 0.9) * 1000:,.0f}"
 
 
 async def latency(servers, models, turns, load):
     """The median times to the first audio, by model and server."""
-    heads = "".join(f" {name:>14}" for name in ("transcript", "first text", "first audio", "from last word"))
-    print(f"\n{load}: ms, p50 / p90\n{'model':>28} {'server':>14} {'turns':>5}{heads}")
+    print()
+    print_head(f"{load}: ms, p50 / p90", "server", "turns", "transcript", "first text", "first audio", "from the last word")
     middles, spoken = {}, {}
     for model in models:
         timings = defaultdict(list)
@@ -229,8 +229,7 @@ async def latency(servers, models, turns, load):
         for server in servers:
             aloud, written = timings[server.name, "audio"], timings[server.name, "text"]
             columns = [[each.transcript_s for each in aloud], [each.first_s for each in written], [each.first_s for each in aloud]]
-            told = " ".join(f"{shown(column):>14}" for column in [*columns, [each.word_s for each in aloud]])
-            print(f"{model:>28} {server.name:>14} {len(aloud):>5} {told}", flush=True)
+            print_row(model, server.name, len(aloud), *(shown(column) for column in [*columns, [each.word_s for each in aloud]]))
             middles[model, server.name] = middle(columns[-1])
             counts = await asyncio.to_thread(speculations, server.port)
             counts.subtract(before[server.name])
@@ -241,15 +240,15 @@ async def latency(servers, models, turns, load):
 
 def show_stages(spoken):
     """Where the time of spoken answers goes, how many were thrown away, and how many had gaps."""
-    heads = "".join(f" {name:>12}" for name in STAGES)
-    print(f"{'model':>28} {'server':>14}{heads} {'begun':>6} {'thrown away':>12} {'with gaps':>10} {'worst gap':>10}")
+    print()
+    print_head("stages: ms, p50", "server", *STAGES, "begun", "thrown away", "with gaps", "worst gap")
     for (model, name), (timings, counts) in spoken.items():
         stages = list(zip(*(each.stages for each in timings if each.stages), strict=True))
-        told = "".join(f" {middle(column) * 1000:>12.0f}" for column in stages) or f" {'-':>12}" * len(STAGES)
+        told = [f"{middle(column) * 1000:,.0f}" for column in stages] or ["-"] * len(STAGES)
         thrown = f"{counts['dropped'] / counts['begun']:.0%}" if counts["begun"] else "-"
         gaps = [max(each.gaps_s, default=0.0) for each in timings]
         late = sum(gap > MIN_GAP_S for gap in gaps)
-        print(f"{model:>28} {name:>14}{told} {counts['begun']:>6} {thrown:>12} {late:>10} {max(gaps) * 1000:>10.0f}", flush=True)
+        print_row(model, name, *told, counts["begun"], thrown, late, f"{max(gaps) * 1000:,.0f}")
 
 
 async def silencing(port, count):
@@ -260,9 +259,10 @@ async def silencing(port, count):
         "from the speech to speech_started": [started_at - onset_at for onset_at, started_at, _ in found],
         "from the speech to the last sound": [last_at - onset_at for onset_at, _, last_at in found],
     }
-    print(f"\n{len(found)} answers interrupted: ms, p50 / p99")
+    print()
+    print_head(f"{len(found)} answers interrupted", "ms, p50 / p99")
     for name, column in columns.items():
-        print(f"{name:>40}: {middle(column) * 1000:.1f} / {part(column, 0.99) * 1000:.1f}", flush=True)
+        print_row(name, f"{middle(column) * 1000:.1f} / {part(column, 0.99) * 1000:.1f}")
     return part(columns["from speech_started to the last sound"], 0.99)
 
 

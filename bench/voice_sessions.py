@@ -42,7 +42,7 @@ from antiphon.protocols.session import FromClient
 from antiphon.runtime.core.ids import new_id
 from antiphon.speech import onnx
 from antiphon.wire.realtime.dialects import DIALECTS
-from measuring import cpu_ns
+from measuring import cpu_ns, print_head, print_row
 from talker import FRAME_S, Others, frames, middle, noise, part, speaking_server, talking
 
 sys.path.append(str(Path(__file__).parent))
@@ -253,22 +253,22 @@ async def idle(server, counts, seconds):
             for name, measure in BARE.items():
                 runs[name].append(Run(measure()))
         spent = {name: middle([run.spent_us for run in each]) for name, each in runs.items()}
-        heads = "".join(f"{head:>11}" for head in ("us a second", "to bare", "a core", "late p50", "p99", "behind", "pace"))
-        print(f"\n{f'{count} sessions':>40} {heads}")
+        print()
+        print_head(f"{count} sessions", "µs a second", "to bare", "sessions a core", "delay, p50 / p99", "behind at the end", "pace")
         for name, each in runs.items():
-            told = f"{spent[name]:>11.0f}{spent[name] / spent[TOGETHER]:>10.2f}x"
-            print(f"{name:>40} {told}{_kept(each) if name in KINDS else ''}", flush=True)
+            load = _load_cells(each) if name in KINDS else [""] * 4
+            print_row(name, f"{spent[name]:,.0f}", f"{spent[name] / spent[TOGETHER]:.2f}x", *load)
         steps = itertools.pairwise([0.0, *(spent[kind] for kind in KINDS)])
         print("   by part: " + ", ".join(f"{name} {after - before:.0f}" for name, (before, after) in zip(PARTS, steps, strict=True)))
         held[count] = 1e6 / spent["turns, noise"]
     return held[counts[len(counts) // 2]]
 
 
-def _kept(runs):
+def _load_cells(runs):
     late = list(itertools.chain(*(run.lateness for run in runs)))
-    lateness = "".join(f"{part(late, share) * 1000:>8.1f} ms" for share in (0.5, 0.99))
+    lateness = " / ".join(f"{part(late, share) * 1000:.1f}" for share in (0.5, 0.99))
     a_core = 1e6 / middle([run.spent_us for run in runs])
-    return f"{a_core:>11.0f}{lateness}{max(run.behind_s for run in runs):>9.1f} s{min(run.pace for run in runs):>11.0%}"
+    return f"{a_core:.0f}", f"{lateness} ms", f"{max(run.behind_s for run in runs):.1f} s", f"{min(run.pace for run in runs):.0%}"
 
 
 # Conversations at once
@@ -295,15 +295,15 @@ async def together(port, model, count, seconds):
 async def conversations(port, models, counts, seconds):
     if not models:
         return
-    print(f"\n{'model':>28} {'at once':>7} {'answers':>7} {'first audio':>15} {'to one':>6}  ms, p50 / p90")
+    print()
+    print_head("model", "at once", "answers", "first audio, p50 / p90", "to one")
     for model in models:
         alone = None
         for count in counts:
             times = await together(port, model, count, seconds)
             alone = alone or statistics.median(times)
             ratio = statistics.median(times) / alone
-            told = f"{middle(times) * 1000:.0f} / {part(times, 0.9) * 1000:.0f}"
-            print(f"{model:>28} {count:>7} {len(times):>7} {told:>15} {ratio:>5.1f}x", flush=True)
+            print_row(model, count, len(times), f"{middle(times) * 1000:,.0f} / {part(times, 0.9) * 1000:,.0f} ms", f"{ratio:.1f}x")
             if ratio > 2:
                 break
 

@@ -158,3 +158,15 @@ def body(path, tokens, stream):
     if path == CHAT:
         return {"model": "mock-1", "stream": stream, "max_tokens": tokens, "messages": [{"role": "user", "content": "Count."}]}
     return {"model": "mock-1", "stream": stream, "max_output_tokens": tokens, "input": "Count.", "store": False}
+
+
+# What is printed: tables in Markdown, which `tables.py` writes into the page of the benchmarks
+
+
+def print_row(*cells):
+    print(f"| {' | '.join(map(str, cells))} |", flush=True)
+
+
+def print_head(*names):
+    print_row(*names)
+    print("|" + "---|" * len(names), flush=True)

@@ -44,12 +44,14 @@ def children_s():
 def measure(command):
     """The lines of the tables that a program prints, and a line on the machine."""
     began, busy, ours, load = time.monotonic(), busy_s(), children_s(), os.getloadavg()[0]
-    lines = []
+    lines, is_between = [], True
     with subprocess.Popen([sys.executable, *shlex.split(command)], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             print(line, end="", flush=True)
             if line.startswith("|"):
+                lines += ["\n"] * (is_between and bool(lines))  # another table
                 lines.append(line)
+            is_between = not line.startswith("|")
     if process.returncode or not lines:
         raise SystemExit(f"{command} ended with {process.returncode} and printed {len(lines)} lines of a table.")
     others = max(0.0, busy_s() - busy - (children_s() - ours)) / (time.monotonic() - began)
