@@ -16,6 +16,7 @@ import sys
 sys.path[0] += "/common"  # not this folder: its `types.py` and `queue.py` are not the standard library's
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -143,36 +144,55 @@ def quantile(times, share):
     return sorted(times)[min(len(times) - 1, int(len(times) * share))] * 1000
 
 
-def row(name, setting):
-    with tempfile.TemporaryDirectory() as folder, setting(Path(folder)) as (pid, port, path):
-        measured(pid, port, path, 10, 50)
-        costs, times, delays = [], [], []
-        for streams, tokens in LOADS:
-            rounds = [measured(pid, port, path, streams, tokens) for _ in range(ROUNDS)]
-            costs.append(statistics.median(cost for cost, *_ in rounds))
-            if streams == LOADS[0][0]:
-                times = [each for _, one, _ in rounds for each in one]
-                delays = [statistics.median(nth) * 1000 for nth in zip(*(asked for *_, asked in rounds), strict=True)]
-        whole = None if setting is bare else statistics.median(whole_ns(pid, port, path) for _ in range(3))
-        return name, costs, whole, delays, times, memory_mb(pid)
+def rows(servers):
+    """
+    Each server's name, costs, costs of a whole response, delays and memory.
+
+    All take turns in each round: the machine's pace changes within minutes, and the first to be measured is dear.
+    """
+    runs = {name: {each: [] for each in LOADS} for name in servers}
+    whole = {name: [] for name in servers}
+    for where in servers.values():
+        measured(*where, 10, 50)
+    for streams_and_tokens, _ in itertools.product(LOADS, range(ROUNDS)):
+        for name, where in servers.items():
+            runs[name][streams_and_tokens].append(measured(*where, *streams_and_tokens))
+    for _, (name, where) in itertools.product(range(3), servers.items()):
+        if name != "bare":
+            whole[name].append(whole_ns(*where))
+    for name, (pid, *_) in servers.items():
+        costs = [statistics.median(cost for cost, *_ in runs[name][load]) for load in LOADS]
+        first = runs[name][LOADS[0]]
+        times = [each for _, one, _ in first for each in one]
+        delays = [statistics.median(nth) * 1000 for nth in zip(*(asked for *_, asked in first), strict=True)]
+        yield name, costs, statistics.median(whole[name]) if whole[name] else None, delays, times, memory_mb(pid)
 
 
 def main():
-    with upstream():
+    with contextlib.ExitStack() as running, tempfile.TemporaryDirectory() as folder:
+        running.enter_context(upstream())
         request = http(CHAT, body(CHAT, 300, True), UPSTREAM_PORT)
         direct = [each for _ in range(ROUNDS) for each in uvloop.run(load(UPSTREAM_PORT, request, 20, 1, b" token", b"\r\n0\r\n\r\n"))]
-        rows = [row(name, setting) for name, setting in candidates()]
-    base = next((costs for name, costs, *_ in rows if name == "nginx"), None)
-    loads = [f"{streams} streams" for streams, _ in LOADS]
+        servers = {}
+        for name, setting in candidates():
+            home = Path(folder, name)
+            home.mkdir()
+            servers[name] = running.enter_context(setting(home))
+        found = [*rows(servers)]
+    base = next((costs for name, costs, *_ in found if name == "nginx"), None)
     print_head(
-        "", *(f"{each}, µs a token" for each in loads), "whole, µs", "asked after: first, median, last", "first token, p50 / p99", "memory"
+        "",
+        *(f"{streams} streams, µs a token" for streams, _ in LOADS),
+        "whole, µs",
+        "asked after: first, median, last",
+        "first token, p50 / p99",
+        "memory",
     )
-    for name, costs, whole, delays, times, memory in rows:
+    for name, costs, whole, delays, times, memory in found:
         ratios = [f"{cost / 1000:.2f}" + (f" ({cost / of:.2f}x)" if base else "") for cost, of in zip(costs, base or costs, strict=True)]
         added = f"{quantile(times, 0.5) - quantile(direct, 0.5):.1f} / {quantile(times, 0.99) - quantile(direct, 0.99):.1f} ms"
         asked = f"{delays[0]:.1f}, {delays[len(delays) // 2]:.1f}, {delays[-1]:.1f} ms"
-        told = "-" if whole is None else f"{whole / 1000:.0f}"
-        print_row(name, *ratios, told, asked, added, f"{memory:.0f} MB")
+        print_row(name, *ratios, "-" if whole is None else f"{whole / 1000:.0f}", asked, added, f"{memory:.0f} MB")
     return 0
 
 
