@@ -458,6 +458,10 @@ def test_nothing_that_was_begun_early_is_seen(script, is_aloud, mishears):
     options = {"voice": VOICE if is_aloud else None}
     played = [talked(playing(script, mishears), engine(), LISTEN, speculates=early, **options) for early in (True, False)]
     early, late = ({id: said_of(session, id) for id in sorted(ids(session))} for session in played)
+    if "pause" in script:  # of what is cancelled then, an answer that was begun early may be complete already
+        cancelled = [id for id, (_, words) in late.items() if words and getattr(words[-1], "reason", None) == "cancelled"]
+        assert early.keys() == late.keys()
+        early, late = ({id: said for id, said in each.items() if id not in cancelled} for each in (early, late))
     assert early == late
     begun = played[0].counted
     assert begun.count("begun") == begun.count("used") + begun.count("dropped")
