@@ -56,7 +56,7 @@ TURNS = {
 BRIEFLY = "You are talking with somebody on the telephone. Answer in one or two short sentences."
 TALKATIVE, TOKENS = "mock-5ms", 2000
 STAGED_SERVER = Path(__file__).parent / "common" / "staged_server.py"
-STAGES = ("pause seen", "ear done", "model asked", "first text", "first clause", "first audio")
+STAGES = ("pause seen", "transcript done", "model asked", "first text", "first clause", "first audio")
 BYTES_PER_S, MIN_GAP_S = 2 * RATE_HZ, 0.05
 AUDIO_HOLD_S, AUDIO_AIM_S, QUIET_HOLD_S, QUIET_AIM_S = 0.7, 0.2, 0.05, 0.02
 
