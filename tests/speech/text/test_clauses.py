@@ -5,7 +5,7 @@ import time
 import pytest
 from hypothesis import given, strategies as st
 
-from antiphon.speech.text.clauses import MAX_SENTENCE_CHARS, MIN_FIRST_CLAUSE_CHARS, ClauseSplitter, ends_sentence, split_sentences
+from antiphon.speech.text.clauses import MAX_SENTENCE_CHARS, MIN_FIRST_CLAUSE_CHARS, ClauseSplitter, ends_melody, split_sentences
 
 
 def cut(text, size=1):
@@ -112,10 +112,19 @@ def test_nobody_pauses_behind_a_word_that_is_bound_to_the_next(text):
 
 @pytest.mark.parametrize(
     ("clause", "ends"),
-    [("Yes. ", True), ("(Yes.) ", True), ("Title\n", True), ("好。", True), ("Yes, ", False), ("Of France ", False), ("Why?” ", True)],
+    [
+        ("Yes. ", True),
+        ("(Yes.) ", True),
+        ("Title\n", True),
+        ("好。", True),
+        ("Yes, ", False),
+        ("Of France ", False),
+        ("Why?” ", True),
+        ("You said: ", True),
+    ],
 )
 def test_a_clause_tells_whether_its_sentence_goes_on(clause, ends):
-    assert ends_sentence(clause) == ends
+    assert ends_melody(clause) == ends
 
 
 TEXT = st.text(alphabet=st.sampled_from("ab A1.,;:!?—…\"')([]`\n 。，"), max_size=400)

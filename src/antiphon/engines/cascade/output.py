@@ -18,7 +18,7 @@ from antiphon.engine_api.options import Voice
 from antiphon.errors import ApiError
 from antiphon.speech.base import Synthesizer
 from antiphon.speech.dsp.resample import Resampler
-from antiphon.speech.text.clauses import ClauseSplitter, ends_sentence
+from antiphon.speech.text.clauses import ClauseSplitter, ends_melody
 from antiphon.speech.text.speakable import TextNormalizer, synthesize_clause
 
 MAX_CHUNK_MS = 200
@@ -163,7 +163,7 @@ class SpokenAnswer:
 
     def _complete_clauses(self, text: str) -> list[_Clause]:
         is_late = not self._is_speaking and self._queue.empty() and self._ahead_s() < MIN_AHEAD_S
-        return [_Clause(clause, continues=not ends_sentence(clause)) for clause in self._clauses.feed(text, is_late=is_late)]
+        return [_Clause(clause, continues=not ends_melody(clause)) for clause in self._clauses.feed(text, is_late=is_late)]
 
     def _ahead_s(self) -> float:
         """How long what was spoken will play; all of it, as long as nobody listens to a speculative answer."""

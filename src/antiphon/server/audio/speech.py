@@ -17,7 +17,7 @@ from antiphon.server.http.auth import track_response
 from antiphon.server.http.body import read_json_body
 from antiphon.server.http.operation import BODY_ERRORS, Operation
 from antiphon.speech.base import Synthesizer
-from antiphon.speech.text.clauses import ClauseSplitter, ends_sentence
+from antiphon.speech.text.clauses import ClauseSplitter, ends_melody
 from antiphon.speech.text.speakable import TextNormalizer, synthesize_clause
 from antiphon.wire.http.audio import (
     SpeechAudioDelta,
@@ -142,7 +142,7 @@ class _SpeechSynthesis:
 
     async def _synthesize(self) -> AsyncGenerator[bytes, None]:
         clauses, speakable = ClauseSplitter(), TextNormalizer()
-        complete = [(clause, not ends_sentence(clause)) for clause in clauses.feed(self._request.input)]
+        complete = [(clause, not ends_melody(clause)) for clause in clauses.feed(self._request.input)]
         for clause, continues in (*complete, *((clause, False) for clause in clauses.flush())):
             speech = synthesize_clause(self._synthesizer, clause, speakable, self._voice, self._request.speed, continues=continues)
             async with aclosing(speech) as chunks:

@@ -191,9 +191,12 @@ class ClauseSplitter:
         return MAX_SENTENCE_CHARS if len(self._buffer) > _MAX_BUFFER_CHARS else 0
 
 
-def ends_sentence(clause: str) -> bool:
-    """Whether a sentence, or a line, ends with this clause of `ClauseSplitter.feed`."""
-    return clause.endswith("\n") or clause.rstrip().rstrip(_CLOSERS + "”』」）")[-1:] in tuple(".!?…。！？")
+def ends_melody(clause: str) -> bool:
+    """
+    Whether what follows this clause of `ClauseSplitter.feed` is spoken as if it began anew: after a sentence, a line, a
+    colon, a semicolon or a dash. Joined to what stands before a colon, the next word was heard wrong in a third of cases.
+    """
+    return clause.endswith("\n") or clause.rstrip().rstrip(_CLOSERS + "”』」）")[-1:] in tuple(".!?…。！？:;—–：；")
 
 
 def split_sentences(text: str) -> list[str]:
