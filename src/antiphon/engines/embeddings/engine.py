@@ -6,8 +6,8 @@ It takes requests for `POST /v1/embeddings` alone. `docs/reference/embeddings.md
 
 import asyncio
 import base64
-import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from antiphon.engine_api.model_options import convert_options
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.errors import ApiError, ClientError, ServerError, only_embeds, shutting_down
 from antiphon.offload import offload
+from antiphon.open_conversations import OpenConversations
 from antiphon.weights import catalogue, verify
 from antiphon.wire.http.embeddings import Embedding, EmbeddingList, EmbeddingsRequest, EmbeddingsUsage, decode_texts
 
@@ -75,7 +76,7 @@ class EmbeddingEngine:
         self._folder = folder
         self._entry = entry
         self._embedder = Embedder(folder)
-        self._conversations: set[_EmbeddingConversation] = set()
+        self._conversations = OpenConversations[_EmbeddingConversation]()
 
     async def start(self) -> None:
         """
@@ -93,20 +94,11 @@ class EmbeddingEngine:
         await self._embedder.start()
 
     async def stop(self) -> None:
-        for conversation in tuple(self._conversations):
-            conversation.abort()
+        self._conversations.abort()
         await self._embedder.stop()
 
-    @contextlib.asynccontextmanager
-    async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
-        async with asyncio.TaskGroup() as tasks:
-            conversation = _EmbeddingConversation(self._embedder, self._name, settings.model, deliver, tasks)
-            self._conversations.add(conversation)
-            try:
-                yield conversation
-            finally:
-                self._conversations.discard(conversation)
-                conversation.close()
+    def open(self, settings: ConversationSettings, deliver: Deliver) -> AbstractAsyncContextManager[EngineConversation]:
+        return self._conversations.open(lambda tasks: _EmbeddingConversation(self._embedder, self._name, settings.model, deliver, tasks))
 
 
 class _EmbeddingConversation:

@@ -4,9 +4,8 @@ Any server that speaks the Realtime API, in either dialect: OpenAI, LocalAI, spe
 `docs/reference/engine-realtime.md` describes every option.
 """
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 from urllib.parse import quote
 
@@ -20,6 +19,7 @@ from antiphon.engines.realtime.conversation import RealtimeUpstreamConversation
 from antiphon.engines.realtime.session import ResponseTimeouts
 from antiphon.engines.upstream.client import UpstreamClient, UpstreamOptions, parse_capabilities, parse_options
 from antiphon.engines.upstream.models import UpstreamModels
+from antiphon.open_conversations import OpenConversations
 from antiphon.wire.realtime.dialects import DIALECTS, DialectName
 
 DEFAULT_CAPABILITIES = Capabilities(
@@ -90,7 +90,7 @@ class RealtimeEngine:
         self.connect_timeout_s = options.timeout_connect_s
         self._model = options.model
         self._models = UpstreamModels(upstream)
-        self._conversations: set[RealtimeUpstreamConversation] = set()
+        self._conversations = OpenConversations[RealtimeUpstreamConversation]()
 
     async def start(self) -> None:
         pass  # an upstream that is down must not keep this server down
@@ -99,21 +99,12 @@ class RealtimeEngine:
         return await self._models.get()
 
     async def stop(self) -> None:
-        for conversation in tuple(self._conversations):
-            conversation.abort()
+        self._conversations.abort()
         self.upstream.close()
 
     def address(self, model: str) -> tuple[str, dict[str, str]]:
         headers = (_BETA_HEADER if self.dialect.name == "beta" else {}) | self.upstream.headers
         return self.upstream.websocket_url("/realtime", f"model={quote(self._model or model, safe='')}"), headers
 
-    @contextlib.asynccontextmanager
-    async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
-        async with asyncio.TaskGroup() as tasks:
-            conversation = RealtimeUpstreamConversation(self, settings.model, deliver, tasks)
-            self._conversations.add(conversation)
-            try:
-                yield conversation
-            finally:
-                self._conversations.discard(conversation)
-                conversation.close()
+    def open(self, settings: ConversationSettings, deliver: Deliver) -> AbstractAsyncContextManager[EngineConversation]:
+        return self._conversations.open(lambda tasks: RealtimeUpstreamConversation(self, settings.model, deliver, tasks))

@@ -8,8 +8,8 @@ from the connection's own callbacks, so a token costs no task switch.
 """
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -24,6 +24,7 @@ from antiphon.engines.upstream.fast_path import FastPath, FastPathLearner, ReadA
 from antiphon.engines.upstream.http_exchange import HttpExchange, UpstreamFailure
 from antiphon.engines.upstream.models import UpstreamModels
 from antiphon.errors import ApiError, shutting_down
+from antiphon.open_conversations import OpenConversations
 
 _TEXT_EVENTS = frozenset({engine_events.TextDelta, engine_events.RelayData})
 """Events after which text may take the fast path."""
@@ -120,7 +121,7 @@ class UpstreamEngine:
         self.capabilities = capabilities
         self._upstream = upstream
         self._dialect = dialect
-        self._conversations: set[_UpstreamConversation] = set()
+        self._conversations = OpenConversations[_UpstreamConversation]()
         self._models = UpstreamModels(upstream)
 
     async def start(self) -> None:
@@ -136,20 +137,11 @@ class UpstreamEngine:
         return tokens
 
     async def stop(self) -> None:
-        for conversation in tuple(self._conversations):
-            conversation.abort()
+        self._conversations.abort()
         self._upstream.close()
 
-    @contextlib.asynccontextmanager
-    async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
-        async with asyncio.TaskGroup() as tasks:
-            conversation = _UpstreamConversation(self._upstream, self._dialect, settings.model, deliver, tasks)
-            self._conversations.add(conversation)
-            try:
-                yield conversation
-            finally:
-                self._conversations.discard(conversation)
-                conversation.close()
+    def open(self, settings: ConversationSettings, deliver: Deliver) -> AbstractAsyncContextManager[EngineConversation]:
+        return self._conversations.open(lambda tasks: _UpstreamConversation(self._upstream, self._dialect, settings.model, deliver, tasks))
 
 
 class _UpstreamConversation:

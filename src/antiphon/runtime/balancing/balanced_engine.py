@@ -19,8 +19,9 @@ from antiphon.engine_api.engine import CountingEngine, Deliver, EngineConversati
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.errors import SHUTTING_DOWN_CODE, ApiError, UpstreamError, overloaded_error
 from antiphon.offload import offload
+from antiphon.open_conversations import OpenConversations
 from antiphon.runtime.balancing.affinity import affinity_key
-from antiphon.runtime.balancing.conversation import BalancedRequest, OpenConversations, Try
+from antiphon.runtime.balancing.conversation import BalancedRequest, RoutedConversation, Try
 from antiphon.runtime.balancing.failures import CONSEQUENCES, STALL_CAUSE, FailureKind, classify, describe_failure
 from antiphon.runtime.balancing.options import BalanceOptions
 from antiphon.runtime.balancing.upstreams import ModelUpstream, NoUpstream, UpstreamPool
@@ -55,7 +56,7 @@ class BalancedEngine:
         self._options = options
         self._is_fixed_model = is_fixed_model
         self._streams_whole = streams_whole
-        self._conversations = OpenConversations(self._answer)
+        self._conversations = OpenConversations[RoutedConversation]()
 
     async def start(self) -> None:
         for upstream in self.pool.upstreams:
@@ -81,7 +82,7 @@ class BalancedEngine:
         return await cast(CountingEngine, upstream.engine).count(request)
 
     def open(self, settings: ConversationSettings, deliver: Deliver) -> AbstractAsyncContextManager[EngineConversation]:
-        return self._conversations.open(settings, deliver)
+        return self._conversations.open(lambda tasks: RoutedConversation(settings, deliver, tasks, self._answer))
 
     async def _answer(self, request: BalancedRequest) -> None:
         pool, failure = self.pool, None

@@ -1,10 +1,9 @@
 """A conversation whose requests may each be tried with several engines, one after another."""
 
 import asyncio
-import contextlib
 import contextvars
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
@@ -421,33 +420,3 @@ class RoutedConversation:
         for request in self._requests.values():
             if request.task is not None:
                 request.task.cancel()
-
-
-class OpenConversations:
-    """
-    The conversations of an engine that has each request answered by `answer`.
-
-    Args:
-        answer: ends the request.
-    """
-
-    def __init__(self, answer: Callable[[BalancedRequest], Awaitable[None]]) -> None:
-        self._answer = answer
-        self._conversations: set[RoutedConversation] = set()
-
-    @contextlib.asynccontextmanager
-    async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
-        """One more, as `Engine.open`."""
-        async with asyncio.TaskGroup() as tasks:
-            conversation = RoutedConversation(settings, deliver, tasks, self._answer)
-            self._conversations.add(conversation)
-            try:
-                yield conversation
-            finally:
-                self._conversations.discard(conversation)
-                conversation.close()
-
-    def abort(self) -> None:
-        """Fail every response: the engine stops."""
-        for conversation in tuple(self._conversations):
-            conversation.abort()

@@ -15,7 +15,8 @@ from antiphon.engine_api.options import ConversationSettings
 from antiphon.engine_api.token_estimate import estimate_input_tokens
 from antiphon.errors import ClientError
 from antiphon.offload import offload
-from antiphon.runtime.balancing.conversation import BalancedRequest, OpenConversations, Request
+from antiphon.open_conversations import OpenConversations
+from antiphon.runtime.balancing.conversation import BalancedRequest, Request, RoutedConversation
 from antiphon.runtime.balancing.failures import CONSEQUENCES, FallbackReason, classify
 from antiphon.runtime.balancing.options import BalanceOptions
 from antiphon.runtime.balancing.suitability import adapt, fits, missing_ability, missing_relay_ability
@@ -53,7 +54,7 @@ class FallbackEngine:
         self._options = options
         self._find = find
         self._observer = observer
-        self._conversations = OpenConversations(self._answer)
+        self._conversations = OpenConversations[RoutedConversation]()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -85,7 +86,7 @@ class FallbackEngine:
         return await cast(CountingEngine, self.engine).count(request)
 
     def open(self, settings: ConversationSettings, deliver: Deliver) -> AbstractAsyncContextManager[EngineConversation]:
-        return self._conversations.open(settings, deliver)
+        return self._conversations.open(lambda tasks: RoutedConversation(settings, deliver, tasks, self._answer))
 
     async def _answer(self, request: BalancedRequest) -> None:
         one = await request.attempt(self.engine, request.settings, request.command, (request.settings.model, ""))
