@@ -49,6 +49,12 @@ def cpu_ns(pid):
     return sum(own_ns(each) for each in tree(pid))
 
 
+def busy_s():
+    """Seconds of all cores that any program has used since the machine started."""
+    ticks = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+
+
 def memory_mb(pid):
     pages = sum(int(Path(f"/proc/{each}/statm").read_text().split()[1]) for each in tree(pid))
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6

@@ -19,6 +19,8 @@ import sys
 import time
 from pathlib import Path
 
+from measuring import busy_s
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "benchmarks.md"
 BLOCK = re.compile(r"^<!-- python (bench/(\w+)\.py[^\n]*) -->\n(.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
@@ -27,12 +29,6 @@ BLOCK = re.compile(r"^<!-- python (bench/(\w+)\.py[^\n]*) -->\n(.*?)^<!-- end --
 def model_of_cpu():
     names = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     return names[0] if names else "unknown CPU"
-
-
-def busy_s():
-    """Seconds of all cores that any program used since the machine started."""
-    ticks = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
 
 
 def children_s():

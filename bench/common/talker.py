@@ -16,7 +16,7 @@ import aiohttp
 import numpy as np
 
 from antiphon.speech.dsp.resample import resample
-from measuring import cpu_ns, free_port, running
+from measuring import busy_s, cpu_ns, free_port, running
 
 RECORDINGS = Path(__file__).parents[2] / "tests" / "speech" / "recordings"
 RATE_HZ, FRAME_S, FRAME_BYTES = 24_000, 0.02, 960
@@ -56,9 +56,7 @@ class Others:
         self.began = self._now()
 
     def _now(self):
-        ticks = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-        busy_s = (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
-        return time.perf_counter(), busy_s - cpu_ns(os.getpid()) / 1e9
+        return time.perf_counter(), busy_s() - cpu_ns(os.getpid()) / 1e9
 
     def cores(self):
         """The cores that they used, on average. Our processes that ended meanwhile count as theirs."""
