@@ -133,16 +133,21 @@ def test_a_process_killed_between_two_pieces_fails_what_was_being_said(tmp_path)
     run(scenario())
 
 
+async def said_together(folder, *texts):
+    """The words of these texts in the order in which they are said, all of them asked for while another one is said."""
+    async with started(tone_synthesizer(folder)) as mouth, asyncio.TaskGroup() as tasks:
+        holding = tasks.create_task(collect_audio(mouth, "wait here."))
+        await until((folder / "waiting").exists)
+        for text in texts:
+            tasks.create_task(collect_audio(mouth, text))
+        await asyncio.sleep(0)  # all of them have asked
+        holding.cancel()
+    return (folder / "said").read_text().split()
+
+
 def test_first_words_are_said_between_the_pieces_of_others(tmp_path):
     async def scenario():
-        async with started(tone_synthesizer(tmp_path)) as mouth, asyncio.TaskGroup() as tasks:
-            holding = tasks.create_task(collect_audio(mouth, "wait here."))
-            await until((tmp_path / "waiting").exists)
-            for text in ("A1 slowly A2. A3.", "B1. B2.", "C1 slowly C2."):
-                tasks.create_task(collect_audio(mouth, text))
-            await asyncio.sleep(0)  # all of them have asked
-            holding.cancel()
-        said = (tmp_path / "said").read_text().split()
+        said = await said_together(tmp_path, "A1 slowly A2. A3.", "B1. B2.", "C1 slowly C2.")
         assert said[:3] == ["A1", "B1.", "C1"]
         assert [word for word in said if word[0] in "As"][:4] == ["A1", "slowly", "A2.", "A3."]
 
@@ -178,14 +183,8 @@ def test_all_who_speak_have_their_turns(tmp_path):
 
 def test_who_waits_for_a_first_word_goes_before_who_has_one(tmp_path):
     async def scenario():
-        async with started(tone_synthesizer(tmp_path)) as mouth, asyncio.TaskGroup() as tasks:
-            holding = tasks.create_task(collect_audio(mouth, "wait here."))
-            await until((tmp_path / "waiting").exists)
-            for text in ("A1. A2.", "B1. B2.", "C1. C2."):
-                tasks.create_task(collect_audio(mouth, text))
-            await asyncio.sleep(0)  # all of them have asked
-            holding.cancel()
-        assert (tmp_path / "said").read_text().split() == ["A1.", "B1.", "C1.", "A2.", "B2.", "C2."]
+        said = await said_together(tmp_path, "A1. A2.", "B1. B2.", "C1. C2.")
+        assert said == ["A1.", "B1.", "C1.", "A2.", "B2.", "C2."]
 
     run(scenario())
 
