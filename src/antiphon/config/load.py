@@ -37,6 +37,7 @@ from antiphon.config.settings import (
     StoreSettings,
     WorkerSettings,
 )
+from antiphon.config.tools.settings import ToolsSettings
 from antiphon.config.webhooks import MAX_WEBHOOKS, WebhookEntry
 from antiphon.errors import ServerError, quote_list
 from antiphon.masking import mask_password, mask_secrets
@@ -128,6 +129,7 @@ class Config(BaseModel, frozen=True, extra="forbid"):
     recording: RecordingSettings = RecordingSettings()
     files: FilesSettings = FilesSettings()
     speech: SpeechSettings = SpeechSettings()
+    tools: ToolsSettings = ToolsSettings()
     store: StoreSettings = StoreSettings()
     logging: LoggingSettings = LoggingSettings()
     models: tuple[ModelEntry, ...] = Field(default=(), description="The models offered; a later list replaces an earlier one.")

@@ -1,0 +1,168 @@
+"""The toolbox: which tools the server runs, and the limits that hold for each call of any of them."""
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+from msgspec import Struct
+
+from antiphon.engine_api.events import HostedToolDone, HostedToolStarted
+from antiphon.engine_api.history import HistoryPart, TextPart
+from antiphon.errors import ApiError
+from antiphon.tool_api import ApprovalRequired, ServerFunction, ServerToolCall, ServerTools, ToolEvent, ToolOutput, ToolsListed
+from antiphon.tools.base import Report, Tool, ToolContext, ToolKind
+from antiphon.wire.responses import tools as wire_tools
+
+_log = structlog.get_logger(__name__)
+
+
+class ToolLimits(Struct, frozen=True, kw_only=True):
+    """
+    The limits of each call.
+
+    Attributes:
+        call_s: seconds that a call may take.
+        output_chars: of text that the model gets to read of one call.
+    """
+
+    call_s: float = 120.0
+    output_chars: int = 200_000
+
+
+class Toolbox:
+    """The tools that the server has, by their types in requests."""
+
+    def __init__(self, kinds: Sequence[ToolKind] = (), limits: ToolLimits | None = None) -> None:
+        self._kinds = tuple(kinds)
+        self._kind_by_type = {type: kind for kind in kinds for type in kind.types}
+        self._limits = limits or ToolLimits()
+
+    @property
+    def types(self) -> frozenset[str]:
+        """The types of tools that the server runs."""
+        return frozenset(self._kind_by_type)
+
+    def open(self, tools: Sequence[tuple[str, wire_tools.Tool]], context: ToolContext) -> "OpenTools":
+        """
+        Open the tools of a request.
+
+        Args:
+            tools: each with its path: `tools[3]`; those of other types are left out.
+
+        Raises:
+            ClientError: a tool's options are wrong, or name what isn't there.
+        """
+        tools_by_kind: dict[ToolKind, list[tuple[str, wire_tools.Tool]]] = {}
+        for path, tool in tools:
+            if (kind := self._kind_by_type.get(tool.type)) is not None:
+                tools_by_kind.setdefault(kind, []).append((path, tool))
+        types = frozenset(tool.type for own_tools in tools_by_kind.values() for _, tool in own_tools)
+        open_tools = [(own_tools[0][1].type, kind.open(own_tools, context)) for kind, own_tools in tools_by_kind.items()]
+        return OpenTools(open_tools, types, self._limits)
+
+    async def close(self) -> None:
+        """Give back what the tools hold; idempotent."""
+        for kind in self._kinds:
+            await kind.close()
+
+
+class OpenTools:
+    """The tools of one response, each call within its limits."""
+
+    def __init__(self, tools: Sequence[tuple[str, Tool]], types: frozenset[str], limits: ToolLimits) -> None:
+        self._tools = tools
+        self._types = types
+        self._limits = limits
+        self._tool_by_key = {function.key: tool for _, tool in tools for function in tool.functions}
+
+    @property
+    def offer(self) -> ServerTools:
+        """What the session gets to know of them."""
+        functions = tuple(ServerFunction(type, function) for type, tool in self._tools for function in tool.functions)
+        return ServerTools(self._types, functions, any(tool.must_prepare for _, tool in self._tools))
+
+    async def prepare(self, report: Report) -> None:
+        """
+        Do what is to be done before the model is first asked.
+
+        Raises:
+            ApiError: the response must fail.
+        """
+        for _, tool in self._tools:
+            if tool.must_prepare:
+                open_item = _ItemWatch(self._learn_functions(tool, report))
+                try:
+                    async with asyncio.timeout(self._limits.call_s):
+                        await tool.prepare(open_item.report)
+                except TimeoutError:
+                    open_item.fail(tool, self._timeout_message)
+
+    async def run(self, call: ServerToolCall, report: Report) -> ToolOutput | ApprovalRequired:
+        """
+        Run a call.
+
+        Raises:
+            ApiError: the response must fail.
+        """
+        key = f"{call.namespace}.{call.name}" if call.namespace else call.name
+        if (tool := self._tool_by_key.get(key)) is None:
+            return ToolOutput((TextPart(f"There is no tool '{key}'."),))
+        open_item = _ItemWatch(report)
+        try:
+            async with asyncio.timeout(self._limits.call_s):
+                outcome = await tool.run(call, open_item.report)
+        except TimeoutError:
+            message = self._timeout_message
+        except ApiError:
+            raise
+        except Exception:  # a defect of one tool must not end the response, nor leave the model without an answer
+            _log.exception("A tool failed.", tool=key)
+            message = "The tool failed."
+        else:
+            return outcome if isinstance(outcome, ApprovalRequired) else self._shorten(outcome)
+        open_item.fail(tool, message)
+        return ToolOutput((TextPart(message),))
+
+    @property
+    def _timeout_message(self) -> str:
+        return f"The tool took longer than {self._limits.call_s:g} seconds (tools.call_s), and was stopped."
+
+    def _learn_functions(self, tool: Tool, report: Report) -> Report:
+        def learn(event: ToolEvent) -> None:
+            if isinstance(event, ToolsListed):
+                self._tool_by_key |= {entry.function.key: tool for entry in event.functions}
+            report(event)
+
+        return learn
+
+    def _shorten(self, output: ToolOutput) -> ToolOutput:
+        """The output within the limit, with a word about what is missing."""
+        room = self._limits.output_chars
+        parts: list[HistoryPart] = []
+        for part in output.parts:
+            if isinstance(part, TextPart):
+                if len(part.text) > room:
+                    note = f"\n[{len(part.text) - room} more characters were left out (tools.output_chars).]"
+                    part = TextPart(part.text[:room] + note)
+                room = max(0, room - len(part.text))
+            parts.append(part)
+        return ToolOutput(tuple(parts), output.citations, output.searches)
+
+
+class _ItemWatch:
+    """Knows which item is open, so that one whose call is cut short can be closed."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._item: HostedToolStarted | None = None
+
+    def report(self, event: ToolEvent) -> None:
+        if isinstance(event, HostedToolStarted):
+            self._item = event
+        elif isinstance(event, HostedToolDone):
+            self._item = None
+        self._report(event)
+
+    def fail(self, tool: Tool, message: str) -> None:
+        if (opening := self._item) is not None:
+            self.report(HostedToolDone(opening.id, tool.fail(opening.item, message)))
