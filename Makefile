@@ -86,8 +86,8 @@ bench-tables: $(VENV)/.dev ## make the tables of docs/reference/benchmarks.md an
 .PHONY: lock
 lock: $(VENV)/.made ## resolve pyproject.toml into requirements/ again (UPGRADE=--upgrade for newer versions)
 	$(call step,installing uv,$(PIP) install uv)
-	$(call step,resolving requirements/serve.txt,$(call resolve,serve,--extra local --extra speech --extra piper --group build))
-	$(call step,resolving requirements/dev.txt,$(call resolve,dev,--extra local --extra speech --extra piper --extra webrtc --group dev --constraint requirements/serve.txt))
+	$(call step,resolving requirements/serve.txt,$(call resolve,serve,--extra local --extra speech --extra piper --extra tools --group build))
+	$(call step,resolving requirements/dev.txt,$(call resolve,dev,--extra local --extra speech --extra piper --extra tools --extra webrtc --group dev --constraint requirements/serve.txt))
 
 resolve = $(BIN)/uv pip compile pyproject.toml $(2) --output-file requirements/$(1).txt --universal --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-header $(UPGRADE)
