@@ -14,6 +14,7 @@ from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.fast_path import TextSeries
 from antiphon.errors import ApiError
 from antiphon.records import ConversationTurn, ResponseRecord
+from antiphon.tool_api import ServerToolCall, ToolEvent
 
 ClientEventT = TypeVar("ClientEventT")
 ServerEventT = TypeVar("ServerEventT")
@@ -33,6 +34,24 @@ class FromEngine(Struct, frozen=True):
     """Events came from the engine, together; `at` is in Unix seconds."""
 
     events: Sequence[engine_events.EngineEvent]
+    at: float
+
+
+class ToolFailed(Struct, frozen=True):
+    """The tool can't go on, and the response must fail with this error."""
+
+    error: ApiError
+
+
+class ToolsReady(Struct, frozen=True):
+    """What tools do before the model is asked is done."""
+
+
+class FromTool(Struct, frozen=True):
+    """A tool of the server said this; `call_id` is empty for what it does before the model is asked."""
+
+    call_id: str
+    event: ToolEvent | ToolFailed | ToolsReady
     at: float
 
 
@@ -66,7 +85,7 @@ class Tick(Struct, frozen=True):
     at: float
 
 
-Event: TypeAlias = FromClient[ClientEventT] | FromEngine | Hangup | PersistFailed | Shutdown | Tick
+Event: TypeAlias = FromClient[ClientEventT] | FromEngine | FromTool | Hangup | PersistFailed | Shutdown | Tick
 
 
 class Send(Struct, Generic[ServerEventT], frozen=True):
@@ -79,6 +98,16 @@ class SendToEngine(Struct, frozen=True):
     """Send the engine this command."""
 
     command: commands.EngineCommand
+
+
+class PrepareTools(Struct, frozen=True):
+    """Have the tools of the server do what they do before the model is asked."""
+
+
+class CallTool(Struct, frozen=True):
+    """Have a tool of the server run this call."""
+
+    call: ServerToolCall
 
 
 class Persist(Struct, frozen=True):
@@ -140,7 +169,19 @@ class ReportAttempts(Struct, frozen=True):
     report: engine_events.AttemptsReported
 
 
-Effect: TypeAlias = Send[ServerEventT] | SendToEngine | Persist | CountTokens | Observe | WakeAt | ReportRetry | ReportAttempts | Close
+Effect: TypeAlias = (
+    Send[ServerEventT]
+    | SendToEngine
+    | PrepareTools
+    | CallTool
+    | Persist
+    | CountTokens
+    | Observe
+    | WakeAt
+    | ReportRetry
+    | ReportAttempts
+    | Close
+)
 
 
 class Session(Protocol[ClientEventT, ServerEventT]):

@@ -44,6 +44,7 @@ from antiphon.runtime.routing.features import RouteFeatures
 from antiphon.runtime.routing.router import Abilities, Route, Router
 from antiphon.runtime.scheduling.engine import QueuedEngine
 from antiphon.runtime.scheduling.local import LocalCoordinator
+from antiphon.runtime.server_tools import build_toolbox
 from antiphon.runtime.speech.service import SpeechService
 from antiphon.runtime.webhooks.dispatcher import WebhookDispatcher
 from antiphon.runtime.webhooks.endpoint import build_endpoints
@@ -98,6 +99,7 @@ class Service:
         rewriter: rewrites answers.
         router: chooses the model of requests that name a route.
         speech: speech recognition and voices for models that only handle text.
+        toolbox: the tools that the server runs.
         webhooks: sends events of background responses.
 
     Raises:
@@ -142,6 +144,7 @@ class Service:
         self._files_folder = None if location is not None else Path(tempfile.gettempdir()) / new_id("antiphon_files")
         file_blobs = BlobStore(location or str(self._files_folder), notice, error_code="files_unavailable")
         self.files = FileLibrary(self.store.files, file_blobs, config.files)
+        self.toolbox = build_toolbox(config.tools)
         self._content_cipher: lazy.ContentCipher | None = None
         self.recordings = RecordingLibrary(self.store.sessions, blobs, config.recording)
         self.recorder = self._build_recorder(blobs)
@@ -258,6 +261,7 @@ class Service:
         await self.background.close()
         await self.webhooks.close()
         await self.calls.close()
+        await self.toolbox.close()
         await self.coordinator.close()
         await self.router.stop()
         await self.rewriter.stop()

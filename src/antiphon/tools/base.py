@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from antiphon.engine_api.options import FunctionTool
 from antiphon.tool_api import ApprovalRequired, ServerToolCall, ToolEvent, ToolOutput
-from antiphon.wire.responses import items, tools as wire_tools
+from antiphon.wire.responses import tools as wire_tools
+from antiphon.wire.responses.items import Item
 
 Report: TypeAlias = Callable[[ToolEvent], None]
 """Takes what a tool says, at once; it never blocks and never raises."""
@@ -32,7 +33,7 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     response_id: str
     tenant: str
     model: str
-    items: Sequence[items.Item] = ()
+    items: Sequence[Item] = ()
 
 
 class Tool(Protocol):

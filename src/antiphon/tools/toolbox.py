@@ -96,6 +96,11 @@ class OpenTools:
                         await tool.prepare(open_item.report)
                 except TimeoutError:
                     open_item.fail(tool, self._timeout_message)
+                except ApiError:
+                    raise
+                except Exception:
+                    _log.exception("A tool failed before its first call.")
+                    open_item.fail(tool, "The tool failed.")
 
     async def run(self, call: ServerToolCall, report: Report) -> ToolOutput | ApprovalRequired:
         """

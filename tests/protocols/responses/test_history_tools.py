@@ -109,7 +109,7 @@ WHOLES = {
             "error": {"type": "http_error", "code": 500, "message": "x"},
         },
         history.ToolCall("mcp_1", "f", "", namespace="gh"),
-        '{"type":"http_error","code":500,"message":"x"}',
+        "The call failed: x",
     ),
     "code": (
         {
@@ -120,13 +120,43 @@ WHOLES = {
             "status": "completed",
             "outputs": [{"type": "logs", "logs": "1"}, {"type": "image", "url": "http://x"}],
         },
-        history.ToolCall("ci_1", "code_interpreter", '{"code":"print(1)"}'),
+        history.ToolCall("ci_1", "python", '{"code":"print(1)"}'),
         "1\n(a picture)",
     ),
     "file search": (
         {"type": "file_search_call", "id": "fs_1", "queries": ["q"], "status": "completed", "results": [{"text": "found"}]},
         history.ToolCall("fs_1", "file_search", '{"queries":["q"]}'),
         '[{"text":"found"}]',
+    ),
+    "web search": (
+        {
+            "type": "web_search_call",
+            "id": "ws_1",
+            "status": "completed",
+            "action": {"type": "search", "query": "q", "sources": [{"type": "url", "url": "https://a.example"}]},
+        },
+        history.ToolCall("ws_1", "web_search", '{"queries":["q"]}'),
+        "Found:\nhttps://a.example",
+    ),
+    "open page": (
+        {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "open_page", "url": "https://a.example"}},
+        history.ToolCall("ws_1", "open_page", '{"url":"https://a.example"}'),
+        "Read.",
+    ),
+    "find in page": (
+        {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "find_in_page", "url": "u", "pattern": "p"}},
+        history.ToolCall("ws_1", "find_in_page", '{"url":"u","pattern":"p"}'),
+        "Done.",
+    ),
+    "image": (
+        {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "AA", "revised_prompt": "a cat"},
+        history.ToolCall("ig_1", "image_generation", '{"prompt":"a cat"}'),
+        "The image was made, and the user sees it.",
+    ),
+    "no image": (
+        {"type": "image_generation_call", "id": "ig_1", "status": "failed", "result": None},
+        history.ToolCall("ig_1", "image_generation", '{"prompt":""}'),
+        "No image was made.",
     ),
 }
 
@@ -140,8 +170,6 @@ def test_an_item_that_has_its_own_result_is_told_as_a_call_with_it(what):
 @pytest.mark.parametrize(
     "item",
     [
-        {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "q"}},
-        {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "AA"},
         {"type": "file_search_call", "id": "fs_1", "queries": ["q"], "status": "completed"},
         {"type": "tool_search_call", "arguments": {}},
         {"type": "mcp_list_tools", "id": "mcpl_1", "server_label": "gh", "tools": []},

@@ -157,12 +157,12 @@ def test_a_patch_is_free_text_and_its_result_comes_back(base_url, model):
 @pytest.mark.parametrize("model", ["parrot", "chat"])
 @pytest.mark.parametrize("streamed", [True, False])
 def test_what_the_model_is_not_given_is_said_in_the_head(base_url, model, streamed):
-    searched = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "q"}}
+    searched = {"type": "file_search_call", "id": "fs_1", "status": "completed", "queries": ["q"]}
     status, headers, _ = post(base_url, request(model, searched, said("user", "write"), stream=streamed))
     assert status == 200
     assert headers["antiphon-tools-not-offered"] == "web_search, image_generation"
     assert headers["antiphon-grammars-not-enforced"] == "apply_patch"
-    assert headers["antiphon-items-not-told"] == "web_search_call"
+    assert headers["antiphon-items-not-told"] == "file_search_call"
 
 
 def test_the_chat_server_is_asked_for_flat_functions_and_told_the_grammar(base_url):

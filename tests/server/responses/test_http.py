@@ -333,7 +333,7 @@ def test_a_value_that_the_model_does_not_serve_is_named(base_url, fields, param)
         ([{"type": "zzz"}], (400, "invalid_value", "input[0].type")),
         ([{"type": ""}], (400, "invalid_value", "input[0].type")),
         (
-            [{"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}}, {"type": "zzz"}],
+            [{"type": "file_search_call", "id": "fs_1", "status": "completed", "queries": ["x"]}, {"type": "zzz"}],
             (400, "unsupported_value", "input[0]"),
         ),
         ([], (400, "missing_required_parameter", "input")),

@@ -8,7 +8,9 @@ from antiphon.engine_api.capabilities import Capabilities
 from antiphon.errors import ServerError
 from antiphon.protocols.responses.request import ResolvedRequest
 from antiphon.protocols.responses.session import ResponsesSession
-from antiphon.protocols.session import FromClient, FromEngine, Persist, PersistFailed, Send, SendToEngine
+from antiphon.protocols.session import CallTool, Close, FromClient, FromEngine, FromTool, Persist, PersistFailed, Send, SendToEngine
+from antiphon.protocols.tool_loop import LoopLimits
+from antiphon.tool_api import NO_SERVER_TOOLS
 from antiphon.wire.codec.types import encode
 from antiphon.wire.responses import items
 from antiphon.wire.responses.request import CreateRequest
@@ -29,6 +31,7 @@ def order_for(**fields):
     given_items = fields.pop("given", (items.Message(role="user", content="Hi"),))
     past = fields.pop("past", ())
     capabilities = fields.pop("capabilities", ALL)
+    server_tools, limits = fields.pop("server_tools", NO_SERVER_TOOLS), fields.pop("limits", LoopLimits())
     request = CreateRequest(**{"stream": True, **fields})
     return ResolvedRequest(
         id=ID,
@@ -39,6 +42,8 @@ def order_for(**fields):
         capabilities=capabilities,
         input_items=given_items,
         previous_items=past,
+        server_tools=server_tools,
+        loop_limits=limits,
     )
 
 
@@ -60,6 +65,25 @@ class Dialogue:
     def said(self, *words, at=1001.0):
         self.effects += self.session.handle(FromEngine(words, at))
         return self
+
+    def tool_said(self, call_id, *events):
+        for event in events:
+            self.effects += self.session.handle(FromTool(call_id, event, 1001.0))
+        return self
+
+    @property
+    def tool_calls(self):
+        """The calls that tools were asked to run."""
+        return [effect.call for effect in self.effects if isinstance(effect, CallTool)]
+
+    @property
+    def requests(self):
+        """What the model was asked, turn by turn."""
+        return [effect.command for effect in self.effects if isinstance(effect, SendToEngine)]
+
+    @property
+    def is_closed(self):
+        return any(isinstance(effect, Close) for effect in self.effects)
 
     def not_kept(self):
         """Make storing the last record fail; like the driver, drop what waited for it."""

@@ -155,7 +155,8 @@ class LocalConversation:
 
     def _on_response_done(self, id: str, task: asyncio.Task[None]) -> None:
         # A callback, as a task that is cancelled before its first step runs no `except` of its own.
-        self._response_tasks.pop(id, None)
+        if self._response_tasks.get(id) is task:  # else the same response goes on with another turn
+            del self._response_tasks[id]
         if task.cancelled() and not self._is_closed:
             stop_event = response_failed(id, shutting_down())
             self._deliver([stop_event if self._is_stopping else events.ResponseEnded(id, "cancelled")])

@@ -145,7 +145,8 @@ class _ScriptedConversation:
 
     def _on_response_done(self, id: str, task: asyncio.Task[None]) -> None:
         # In a callback, not in the task: a task that is cancelled before its first step runs none of its code.
-        del self._response_tasks[id]
+        if self._response_tasks.get(id) is task:  # else the same response goes on with another turn
+            del self._response_tasks[id]
         if task.cancelled():
             self._emit((engine_events.ResponseEnded(id, "cancelled"),))
 

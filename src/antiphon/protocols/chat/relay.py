@@ -20,6 +20,7 @@ from antiphon.protocols.session import (
     Event,
     FromClient,
     FromEngine,
+    FromTool,
     Hangup,
     PersistFailed,
     ReportAttempts,
@@ -91,7 +92,7 @@ class RelaySession:
                 return [*self._cancel(), Close()]
             case Shutdown(error):
                 return [*self._cancel(), *self._fail(error)]
-            case Tick() | PersistFailed():  # this session sets no timer and stores nothing
+            case Tick() | PersistFailed() | FromTool():  # this session sets no timer, stores nothing and calls no tools
                 return []
 
     def begin_text(self, series: TextSeries) -> TextRun[bytes] | None:

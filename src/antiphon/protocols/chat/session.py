@@ -23,6 +23,7 @@ from antiphon.protocols.session import (
     Event,
     FromClient,
     FromEngine,
+    FromTool,
     Hangup,
     NewId,
     PersistFailed,
@@ -122,7 +123,7 @@ class ChatSession:
     def end_text(self, count: int) -> None:
         """Chunks have no number."""
 
-    def _handle_control_event(self, event: FromClient[ResolvedChat] | Hangup | PersistFailed | Shutdown | Tick) -> _Effects:
+    def _handle_control_event(self, event: FromClient[ResolvedChat] | FromTool | Hangup | PersistFailed | Shutdown | Tick) -> _Effects:
         match event:
             case FromClient():
                 return self._begin()
@@ -131,7 +132,7 @@ class ChatSession:
                 return [*self._cancel_choices(), Close()]
             case Shutdown(error):
                 return self._fail(error)
-            case Tick() | PersistFailed():  # this session sets no timer and stores nothing
+            case Tick() | PersistFailed() | FromTool():  # this session sets no timer, stores nothing and calls no tools
                 return []
 
     def _begin(self) -> _Effects:

@@ -26,6 +26,7 @@ from antiphon.protocols.session import (
     Event,
     FromClient,
     FromEngine,
+    FromTool,
     Hangup,
     NewId,
     PersistFailed,
@@ -146,7 +147,7 @@ class MessagesSession:
         """Its events have no number."""
 
     def _handle_control_event(
-        self, event: FromClient[ResolvedMessagesRequest] | Hangup | PersistFailed | Shutdown | Tick
+        self, event: FromClient[ResolvedMessagesRequest] | FromTool | Hangup | PersistFailed | Shutdown | Tick
     ) -> list[Effect[MessageEvent]]:
         if self._is_closed:
             return []
@@ -163,7 +164,7 @@ class MessagesSession:
                 effects: _Effects = [SendToEngine(commands.Cancel(self._respond.id))]
                 self._fail(error, effects)
                 return effects
-            case Tick() | PersistFailed():  # this session sets no timer and stores nothing
+            case Tick() | PersistFailed() | FromTool():  # this session sets no timer, stores nothing and calls no tools
                 return []
 
     def _begin(self) -> list[Effect[MessageEvent]]:

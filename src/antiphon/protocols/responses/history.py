@@ -6,9 +6,10 @@ from antiphon.engine_api import history as engine_history
 from antiphon.errors import ClientError, unsupported_value
 from antiphon.protocols.dispatch import convert, table
 from antiphon.protocols.responses.documents import file_part, image_part
-from antiphon.protocols.responses.history_tools import hosted_history_item, plain_history_items, shell_call_ids
+from antiphon.protocols.responses.history_tools import hosted_history_item, is_item_of, plain_history_items, shell_call_ids
 from antiphon.protocols.responses.tools import TranslationContext
 from antiphon.wire.responses import items, parts
+from antiphon.wire.responses.hosted_calls import McpApprovalRequest, McpApprovalResponse, McpCall
 
 AnyPart = parts.MessagePart | parts.ToolOutputPart
 
@@ -40,8 +41,12 @@ def _history_items(item: items.Item, path: str, context: TranslationContext) -> 
         return (hosted_item,)
     if type(item) in _UNSUPPORTED_ITEMS:
         raise unsupported_value(path, item.type, None, SUPPORTED_ITEM_TYPES)
-    if not context.omit_unsupported:
+    if not context.omit_unsupported and not is_item_of(item, context.server_tools.types):
         raise unsupported_value(path, item.type, context.model, SUPPORTED_ITEM_TYPES)
+    if context.approvals is not None and isinstance(item, McpApprovalRequest | McpApprovalResponse | McpCall):
+        approved_items = context.approvals.history_items(item)
+        if approved_items is not None:
+            return approved_items
     plain_items = plain_history_items(item, context.capabilities)
     if not plain_items and not isinstance(item, items.AdditionalTools):
         context.omissions.items.append(item.type)

@@ -6,7 +6,7 @@ Each such item becomes a plain call with its result, which every model understan
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,8 @@ import msgspec
 from antiphon.engine_api import history
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.protocols.dispatch import convert, table
-from antiphon.wire.codec.types import Tagged, Wire, encode
+from antiphon.protocols.responses.approvals import mcp_result_text
+from antiphon.wire.codec.types import Tagged, encode
 from antiphon.wire.responses import hosted_calls as calls, items
 
 HistoryItems = tuple[history.HistoryItem, ...]
@@ -24,10 +25,15 @@ _ITEM_TYPE_SUFFIX = re.compile(r"_(call|output|call_output|list_tools|approval_r
 
 def hosted_history_item(item: Tagged, capabilities: Capabilities) -> history.HostedToolItem | None:
     """The item unchanged, for an engine that has its tool; None for others."""
-    family = _ITEM_TYPE_SUFFIX.sub("", item.type)
-    if not family or not any(kind.startswith(family) for kind in capabilities.hosted):
+    if not is_item_of(item, capabilities.hosted):
         return None
     return history.HostedToolItem(msgspec.json.decode(encode(item)))
+
+
+def is_item_of(item: Tagged, tool_types: Iterable[str]) -> bool:
+    """Whether a tool of one of these types leaves such items."""
+    family = _ITEM_TYPE_SUFFIX.sub("", item.type)
+    return bool(family) and any(kind.startswith(family) for kind in tool_types)
 
 
 def plain_history_items(item: Tagged, capabilities: Capabilities) -> HistoryItems:
@@ -78,13 +84,34 @@ def _tool_search_output(item: calls.ToolSearchOutput) -> HistoryItems:
 
 def _mcp_call(item: calls.McpCall) -> HistoryItems:
     # Responses: the item of a call that a server ran holds its result too, so both get the item's id.
-    outcome = encode(item.error).decode() if isinstance(item.error, Wire) else item.output or ""
-    return (_call(item.id, item.name, item.arguments, item.server_label), _result(item.id, outcome))
+    return (_call(item.id, item.name, item.arguments, item.server_label), _result(item.id, mcp_result_text(item)))
 
 
 def _code_interpreter_call(item: calls.CodeInterpreterCall) -> HistoryItems:
     logs = [output.logs if isinstance(output, calls.LogsOutput) else "(a picture)" for output in item.outputs or ()]
-    return (_call(item.id, "code_interpreter", {"code": item.code or ""}), _result(item.id, "\n".join(logs)))
+    return (_call(item.id, "python", {"code": item.code or ""}), _result(item.id, "\n".join(logs)))
+
+
+def _web_search_call(item: calls.WebSearchCall) -> HistoryItems:
+    match item.action:
+        case calls.SearchAction(queries=queries, query=query, sources=sources):
+            urls = "\n".join(source.url for source in sources or ())
+            call = _call(item.id, "web_search", {"queries": queries or [query or ""]})
+            return (call, _result(item.id, f"Found:\n{urls}" if urls else "Done."))
+        case calls.OpenPageAction(url=url):
+            return (_call(item.id, "open_page", {"url": url or ""}), _result(item.id, "Read."))
+        case calls.FindAction(url=url, pattern=pattern):
+            return (_call(item.id, "find_in_page", {"url": url, "pattern": pattern}), _result(item.id, "Done."))
+
+
+def _image_generation_call(item: calls.ImageGenerationCall, capabilities: Capabilities) -> HistoryItems:
+    call = _call(item.id, "image_generation", {"prompt": item.revised_prompt or ""})
+    if not item.result:
+        return (call, _result(item.id, "No image was made."))
+    if not capabilities.images:
+        return (call, _result(item.id, "The image was made, and the user sees it."))
+    url = f"data:image/{item.output_format or 'png'};base64,{item.result}"
+    return (call, history.ToolResult(item.id, (history.TextPart("The image was made, and the user sees it."), history.ImagePart(url))))
 
 
 def _file_search_call(item: calls.FileSearchCall) -> HistoryItems:
@@ -109,6 +136,8 @@ _CONVERTERS: dict[type, Callable[[Any, Capabilities], HistoryItems]] = table(
     convert(calls.McpCall, lambda item, _: _mcp_call(item)),
     convert(calls.CodeInterpreterCall, lambda item, _: _code_interpreter_call(item)),
     convert(calls.FileSearchCall, lambda item, _: _file_search_call(item)),
+    convert(calls.WebSearchCall, lambda item, _: _web_search_call(item)),
+    convert(calls.ImageGenerationCall, _image_generation_call),
     convert(calls.Program, lambda item, _: (_call(item.call_id, "program", {"code": item.code}),)),
     convert(calls.ProgramOutput, lambda item, _: (_result(item.call_id, item.result),)),
 )

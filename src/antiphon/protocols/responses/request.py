@@ -8,17 +8,28 @@ it. A hint is taken and echoed, and an engine that can't act on it never sees it
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.documents import FileContent
-from antiphon.engine_api.options import JsonObject, JsonSchema, Sampling, Voice
-from antiphon.errors import ClientError, invalid_modalities, invalid_value, unsupported_parameter, unsupported_value
+from antiphon.engine_api.history import HistoryItem
+from antiphon.engine_api.options import Compaction, JsonObject, JsonSchema, Sampling, ToolChoice, Voice
+from antiphon.errors import ClientError, invalid_modalities, invalid_value, shorten, unsupported_parameter, unsupported_value
 from antiphon.protocols.omissions import Omissions
+from antiphon.protocols.responses.approvals import read_approvals
 from antiphon.protocols.responses.compaction import CompactionPlan, Window, open_window, plan_compaction, requested_compaction
 from antiphon.protocols.responses.history import SUPPORTED_ITEM_TYPES, ItemWithPath, to_history
-from antiphon.protocols.responses.tools import TranslationContext, build_engine_tools, requested_tools, tool_choice
+from antiphon.protocols.responses.tools import (
+    EngineTools,
+    TranslationContext,
+    build_engine_tools,
+    later_tool_choice,
+    requested_tools,
+    tool_choice,
+)
+from antiphon.protocols.tool_loop import ApprovedCall, LoopLimits
+from antiphon.tool_api import NO_SERVER_TOOLS, ServerTools
 from antiphon.wire.codec.fields import is_set as is_set, value_or
 from antiphon.wire.codec.types import Unknown
 from antiphon.wire.responses import items
@@ -50,6 +61,8 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
         documents: files that the conversation names, by their ids, or URLs where the engine fetches none.
         size_bytes: of the JSON of the request and of the items before it.
         omit_unsupported: whether unsupported tools and items are left out (see `Omissions`) rather than refused.
+        server_tools: the tools of the request that the server runs.
+        loop_limits: of the response, if it has such tools.
     """
 
     id: str
@@ -65,6 +78,8 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
     documents: Mapping[str, FileContent] = {}
     size_bytes: int = 0
     omit_unsupported: bool = True
+    server_tools: ServerTools = NO_SERVER_TOOLS
+    loop_limits: LoopLimits = LoopLimits()
 
     @property
     def conversation_id(self) -> str | None:
@@ -119,11 +134,15 @@ class EngineRequest(Struct, frozen=True):
 
     Attributes:
         compaction: how the conversation is compacted before the engine gets it; None where it is not.
+        later_choice: the tool choice after the first turn, where the server runs tools.
+        approved_calls: those to run before the model is asked.
     """
 
     respond: commands.Respond
     omissions: Omissions
     compaction: CompactionPlan | None = None
+    later_choice: ToolChoice = ToolChoice()
+    approved_calls: Sequence[ApprovedCall] = ()
 
 
 def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
@@ -136,25 +155,59 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
     request, capabilities = resolved_request.request, resolved_request.capabilities
     for check in _CHECKS:
         check(request, capabilities, resolved_request.model)
-    context = TranslationContext(
-        capabilities,
+    instructions, prelude = _instructions(request)
+    compaction = None if resolved_request.is_warm_up else requested_compaction(request, resolved_request.input_items)
+    window = _window(resolved_request)
+    items_with_paths = [*prelude, *window.head, *window.rest]
+    context = _translation_context(resolved_request, items_with_paths)
+    history = to_history(items_with_paths, context)
+    if not history and instructions is None:
+        raise _no_input(resolved_request.input_items, context)
+    engine_tools = build_engine_tools(tuple(requested_tools(request, items_with_paths)), context)
+    respond = _respond(resolved_request, history, instructions, engine_tools, compaction if capabilities.compacts else None)
+    engine_request = EngineRequest(
+        respond,
+        context.omissions,
+        later_choice=later_tool_choice(request, respond.tool_choice),
+        approved_calls=_approved_calls(context, engine_tools),
+    )
+    if compaction is None or capabilities.compacts:
+        return engine_request
+    return structs.replace(engine_request, compaction=plan_compaction(compaction, respond, prelude, window, context))
+
+
+def _translation_context(resolved_request: ResolvedRequest, conversation: Sequence[ItemWithPath]) -> TranslationContext:
+    return TranslationContext(
+        resolved_request.capabilities,
         resolved_request.model,
         resolved_request.omit_unsupported,
         Omissions(),
         resolved_request.decrypted_texts,
         resolved_request.documents,
+        resolved_request.server_tools,
+        read_approvals(conversation) if "mcp" in resolved_request.server_tools.types else None,
     )
-    instructions, prelude = _instructions(request)
-    compaction = None if resolved_request.is_warm_up else requested_compaction(request, resolved_request.input_items)
-    window = _window(resolved_request)
-    items_with_paths = [*prelude, *window.head, *window.rest]
-    history = to_history(items_with_paths, context)
-    if not history and instructions is None:
-        raise _no_input(resolved_request.input_items, context)
-    reasoning = request.reasoning or None
-    text = request.text or None
-    engine_tools = build_engine_tools(tuple(requested_tools(request, items_with_paths)), context)
-    respond = commands.Respond(
+
+
+def _approved_calls(context: TranslationContext, engine_tools: EngineTools) -> Sequence[ApprovedCall]:
+    approved_calls = [] if context.approvals is None else context.approvals.pending
+    for call in approved_calls:
+        if call.server_label not in engine_tools.server_labels:
+            # Its URL and its credentials are not stored: each request brings them.
+            raise ClientError(f"The MCP server '{shorten(call.server_label)}' of the approved call is not in 'tools'.", param="tools")
+    return approved_calls
+
+
+def _respond(
+    resolved_request: ResolvedRequest,
+    history: tuple[HistoryItem, ...],
+    instructions: str | None,
+    engine_tools: EngineTools,
+    compaction: Compaction | None,
+) -> commands.Respond:
+    request, capabilities = resolved_request.request, resolved_request.capabilities
+    reasoning, text = request.reasoning or None, request.text or None
+    return commands.Respond(
         id=resolved_request.id,
         size_bytes=resolved_request.engine_bytes,
         whole=request.stream is not True,
@@ -174,11 +227,8 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
         encrypt_reasoning=resolved_request.encrypts_reasoning,
         verbosity=(text.verbosity or None) if text and capabilities.verbosities else None,
         voice=Voice(_requested_voice(request), AUDIO_RATE_HZ) if resolved_request.is_spoken else None,
-        compaction=compaction if capabilities.compacts else None,
+        compaction=compaction,
     )
-    if compaction is None or capabilities.compacts:
-        return EngineRequest(respond, context.omissions)
-    return EngineRequest(respond, context.omissions, plan_compaction(compaction, respond, prelude, window, context))
 
 
 def _window(resolved_request: ResolvedRequest) -> Window:

@@ -7,7 +7,7 @@ not, it just gets the last event.
 """
 
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -22,7 +22,7 @@ from antiphon.protocols.dispatch import on, table
 from antiphon.protocols.output import OutputItem
 from antiphon.protocols.output_table import OutputKind
 from antiphon.protocols.responses.part_events import DELTA_EVENTS, DONE_EVENTS, is_custom, text_delta_event, tool_call_done_event
-from antiphon.protocols.responses.request import AUDIO_RATE_HZ, ResolvedRequest, engine_request, made_summary
+from antiphon.protocols.responses.request import AUDIO_RATE_HZ, EngineRequest, ResolvedRequest, engine_request, made_summary
 from antiphon.protocols.responses.response_object import (
     ResponseBuilder,
     empty_wire_item,
@@ -34,15 +34,18 @@ from antiphon.protocols.responses.response_object import (
 from antiphon.protocols.session import (
     PADDING_PERIOD,
     SAMPLE_NUMBER,
+    CallTool,
     Close,
     Effect,
     Event,
     FromClient,
     FromEngine,
+    FromTool,
     Hangup,
     NewId,
     Persist,
     PersistFailed,
+    PrepareTools,
     ReportAttempts,
     ReportRetry,
     Send,
@@ -52,7 +55,9 @@ from antiphon.protocols.session import (
     Tick,
 )
 from antiphon.protocols.token_estimate import response_tokens
+from antiphon.protocols.tool_loop import LoopStep, ToolLoop
 from antiphon.records import ConversationTurn, ResponseRecord
+from antiphon.wire.codec.fields import value_or
 from antiphon.wire.codec.types import Extra, Opt, Unknown, encode
 from antiphon.wire.responses import events, items, parts
 from antiphon.wire.responses.events import StreamEvent
@@ -109,6 +114,7 @@ class ResponsesSession:
             requires_item=not resolved_request.is_warm_up,
             made_summary=made_summary(resolved_request.request, resolved_request.capabilities),
         )
+        self._loop = _tool_loop(resolved_request, translated_request, self._output, new_id)
         self._wav_header = streaming_wav_header(AUDIO_RATE_HZ) if resolved_request.audio_format == "wav" else b""
         self._paddings = paddings
         self._encrypt = encrypt
@@ -138,8 +144,13 @@ class ResponsesSession:
         """Input and output tokens; estimated if the engine did not report them."""
         return response_tokens(self._output, self._respond, AUDIO_RATE_HZ)
 
-    def ask(self) -> commands.Respond:
-        """What the engine is to be sent before this session gets its first event, which then does not send it."""
+    def ask(self) -> commands.Respond | None:
+        """
+        What the engine is to be sent before this session gets its first event, which then does not send it; None if tools
+        come first.
+        """
+        if self._loop is not None and self._loop.must_wait:
+            return None
         self._is_asked = True
         return self._respond
 
@@ -150,6 +161,10 @@ class ResponsesSession:
             return []
         effects: list[Effect[StreamEvent]] = []
         output = self._output
+        if self._loop is not None and self._loop.changes_text:
+            for engine_event in event.events:
+                self._take_all(self._loop.on_engine(engine_event), event.at, effects)
+            return effects
         for engine_event in event.events:
             # Nearly every token that does not take the fast path comes here.
             if (
@@ -163,21 +178,39 @@ class ResponsesSession:
                     continue
                 effects.append(Send(self._text_delta(number, item, text)))
                 continue
-            if (report := _REPORTS.get(type(engine_event))) is not None:
-                report(self, engine_event, event.at, effects)
-                continue
-            for step in output.apply(engine_event):
-                _STEP_HANDLERS[type(step)](self, step, event.at, effects)
+            if self._loop is not None:
+                self._take_all(self._loop.on_engine(engine_event), event.at, effects)
+            else:
+                self._take(engine_event, event.at, effects)
         return effects
 
+    def _take_all(self, loop_steps: Iterable[LoopStep], at: float, effects: list[Effect[StreamEvent]]) -> None:
+        for step in loop_steps:
+            if isinstance(step, SendToEngine | CallTool | PrepareTools):
+                effects.append(step)
+            else:
+                self._take(step, at, effects)
+
+    def _take(self, engine_event: engine_events.EngineEvent, at: float, effects: list[Effect[StreamEvent]]) -> None:
+        if (report := _REPORTS.get(type(engine_event))) is not None:
+            report(self, engine_event, at, effects)
+            return
+        for output_step in self._output.apply(engine_event):
+            _STEP_HANDLERS[type(output_step)](self, output_step, at, effects)
+
     def _handle_control_event(
-        self, event: FromClient[ResolvedRequest] | Hangup | PersistFailed | Shutdown | Tick
+        self, event: FromClient[ResolvedRequest] | FromTool | Hangup | PersistFailed | Shutdown | Tick
     ) -> list[Effect[StreamEvent]]:
         if self._is_closed and not isinstance(event, PersistFailed):
             return []
         match event:
             case FromClient():
                 return self._begin()
+            case FromTool(at=at):
+                effects: list[Effect[StreamEvent]] = []
+                if self._loop is not None:
+                    self._take_all(self._loop.on_tool(event), at, effects)
+                return effects
             case Hangup(at):
                 return self._abandon(at)
             case PersistFailed(record, error, at):
@@ -189,7 +222,9 @@ class ResponsesSession:
                 return [SendToEngine(commands.Cancel(self._resolved_request.id)), *self.handle(failure)]
 
     def begin_text(self, series: TextSeries) -> TextRun[StreamEvent] | None:
-        if self._is_closed or not self._is_streaming or series.around is not None or (place := self._output.open_text()) is None:
+        if self._is_closed or not self._is_streaming or series.around is not None:
+            return None
+        if (self._loop is not None and self._loop.changes_text) or (place := self._output.open_text()) is None:
             return None
         item, texts = place
         return TextRun(lambda text: self._text_delta(SAMPLE_NUMBER, item, text), texts, self._sequence_number)
@@ -213,7 +248,8 @@ class ResponsesSession:
         if self._has_begun:
             return []
         self._has_begun = True
-        effects: list[Effect[StreamEvent]] = [] if self._is_asked else [SendToEngine(self._respond)]
+        must_wait = self._loop is not None and self._loop.must_wait
+        effects: list[Effect[StreamEvent]] = [] if self._is_asked or must_wait else [SendToEngine(self._respond)]
         request, is_background = self._resolved_request, self._resolved_request.is_background
         if request.is_stored and (request.request.stream or is_background):
             # A streaming client sees the id at once and may ask for it at any time, so it is stored first. Others see
@@ -225,6 +261,8 @@ class ResponsesSession:
             effects.append(Send(events.ResponseCreated(sequence_number=self._next_sequence_number(), response=response)))
             effects += map(Send, self._route_events())
         effects.append(Send(events.ResponseInProgress(sequence_number=self._next_sequence_number(), response=response)))
+        if self._loop is not None and must_wait:
+            self._take_all(self._loop.begin(), self._resolved_request.created_at, effects)
         return effects
 
     def _route_events(self) -> list[StreamEvent]:
@@ -469,6 +507,21 @@ class ResponsesSession:
         done_item = self._wire_item(item)
         self._builder.output.append(done_item)
         effects.append(Send(events.OutputItemDone(sequence_number=self._next_sequence_number(), output_index=item.index, item=done_item)))
+
+
+def _tool_loop(
+    resolved_request: ResolvedRequest, engine_request: EngineRequest, output: steps.OutputMachine, new_id: NewId
+) -> ToolLoop | None:
+    """The loop of a response with tools that the server runs; None for any other, which has no cost from it."""
+    server_tools, limits = resolved_request.server_tools, resolved_request.loop_limits
+    if not server_tools.types:
+        return None
+    most_calls = value_or(resolved_request.request.max_tool_calls, None)
+    if most_calls is not None and most_calls < limits.calls:
+        limits = msgspec.structs.replace(limits, calls=most_calls, calls_field="max_tool_calls")
+    return ToolLoop(
+        engine_request.respond, server_tools, output, new_id, limits, engine_request.later_choice, engine_request.approved_calls
+    )
 
 
 _REPORTS = table(

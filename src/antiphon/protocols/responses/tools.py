@@ -5,7 +5,7 @@ Clients such as Codex send every tool they know with every request, whatever the
 can't do is either omitted (the response lists it, the model doesn't get it, `Omissions` names it) or refused.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 
 import msgspec
@@ -16,7 +16,9 @@ from antiphon.engine_api.documents import FileContent
 from antiphon.engine_api.options import CustomTool, FunctionTool, HostedTool, Tool, ToolChoice
 from antiphon.errors import ClientError, tool_choice_not_found, unsupported_parameter
 from antiphon.protocols.omissions import Omissions
-from antiphon.wire.codec.fields import value_or
+from antiphon.protocols.responses.approvals import Approvals
+from antiphon.tool_api import NO_SERVER_TOOLS, ServerTools
+from antiphon.wire.codec.fields import is_set, value_or
 from antiphon.wire.codec.types import JsonDict, Tagged, encode
 from antiphon.wire.responses import items, tools
 from antiphon.wire.responses.hosted_calls import ToolSearchOutput
@@ -32,6 +34,8 @@ class TranslationContext(Struct, frozen=True):
         omissions: collects what is omitted.
         decrypted_texts: reasoning and compactions, by their `encrypted_content`.
         documents: files that the conversation names, by their ids, or URLs where the engine fetches none.
+        server_tools: the tools of the request that the server runs.
+        approvals: of MCP calls in the conversation; None where the server asks no MCP servers.
     """
 
     capabilities: Capabilities
@@ -40,14 +44,24 @@ class TranslationContext(Struct, frozen=True):
     omissions: Omissions
     decrypted_texts: Mapping[str, str] = {}
     documents: Mapping[str, FileContent] = {}
+    server_tools: ServerTools = NO_SERVER_TOOLS
+    approvals: Approvals | None = None
 
 
 class EngineTools(Struct):
-    """The tools for the engine, in the fields of `Respond`."""
+    """
+    The tools for the engine, in the fields of `Respond`.
+
+    Attributes:
+        server_labels: of the MCP servers that the server asks; their functions are in their namespaces.
+        server_keys: the keys of the functions that the server runs, by the types of their tools.
+    """
 
     tools: list[Tool] = field(default_factory=list)
     hosted_tools: list[HostedTool] = field(default_factory=list)
     namespaces: dict[str, str] = field(default_factory=dict)
+    server_labels: set[str] = field(default_factory=set)
+    server_keys: dict[str, list[str]] = field(default_factory=dict)
 
 
 def build_engine_tools(tools_with_paths: Sequence[tuple[str, tools.Tool]], context: TranslationContext) -> EngineTools:
@@ -70,7 +84,24 @@ def build_engine_tools(tools_with_paths: Sequence[tuple[str, tools.Tool]], conte
                 _add_tool(member, f"{path}.tools[{index}]", tool.name, context, engine_tools)
         else:
             _add_tool(tool, path, None, context, engine_tools)
+    for own in context.server_tools.functions:
+        engine_tools.tools.append(own.function)
+        engine_tools.server_keys.setdefault(own.type, []).append(own.function.key)
     return engine_tools
+
+
+def runs_on_server(tool: tools.Tool, capabilities: Capabilities, server_types: Container[str]) -> bool:
+    """
+    Whether the server runs a tool of a request: it has such tools, and the engine has none of its own. MCP servers that
+    only the operator knows, by their labels, are always the server's.
+
+    Args:
+        server_types: of the tools that the server has.
+    """
+    if tool.type not in server_types:
+        return False
+    is_operators = isinstance(tool, tools.McpTool) and not any(map(is_set, (tool.server_url, tool.connector_id)))
+    return is_operators or tool.type not in capabilities.hosted
 
 
 def requested_tools(request: CreateRequest, conversation: Sequence[tuple[str, items.Item]]) -> Iterator[tuple[str, tools.Tool]]:
@@ -88,6 +119,10 @@ def _add_tool(tool: tools.Tool, path: str, namespace: str | None, context: Trans
             engine_tools.tools.append(function)
         case tools.CustomTool() if context.capabilities.custom_tools:
             engine_tools.tools.append(_custom_tool(tool, path, namespace, context))
+        case _ if runs_on_server(tool, context.capabilities, context.server_tools.types):
+            if isinstance(tool, tools.McpTool):
+                engine_tools.server_labels.add(tool.server_label)
+                engine_tools.namespaces[tool.server_label] = tool.server_description or ""
         case _ if tool.type in context.capabilities.hosted:
             engine_tools.hosted_tools.append(HostedTool(tool.type, msgspec.json.decode(tools.encode_tool(tool))))
         # A client that sends functions relies on them, so these are never omitted (docs/decisions/0010).
@@ -126,7 +161,7 @@ def tool_choice(request: CreateRequest, engine_tools: EngineTools) -> ToolChoice
         case "none" | "auto" as mode:
             return ToolChoice(mode)
         case "required":
-            if not engine_tools.tools and not engine_tools.hosted_tools:
+            if not (engine_tools.tools or engine_tools.hosted_tools or engine_tools.server_labels):
                 raise tool_choice_not_found("tool_choice", "required")
             return ToolChoice("required")
         # Open Responses: a hard limit, which the server has to enforce.
@@ -136,6 +171,13 @@ def tool_choice(request: CreateRequest, engine_tools: EngineTools) -> ToolChoice
             return ToolChoice()
         case choice:
             return ToolChoice("required", _selected_tool_keys([_to_dict(choice)], engine_tools))
+
+
+def later_tool_choice(request: CreateRequest, first_choice: ToolChoice) -> ToolChoice:
+    """The choice after the first turn of a response: one tool that was required is not, what `allowed_tools` forbids stays so."""
+    # Responses: with `required`, the original still ends in a message once the tool was called.
+    names = first_choice.names if isinstance(request.tool_choice, tools.AllowedToolsChoice) else None
+    return ToolChoice("none" if first_choice.mode == "none" else "auto", names)
 
 
 def _to_dict(choice: Tagged) -> JsonDict:
@@ -149,17 +191,28 @@ def _selected_tool_keys(choices: Iterable[Mapping[str, object]], engine_tools: E
     for tool in engine_tools.tools:
         for name, namespace in product((tool.name, tool.key), (None, tool.namespace)):
             keys_by_choice.setdefault((name, namespace), {})[tool.key] = None
+    for type, server_keys in engine_tools.server_keys.items():
+        keys_by_choice.setdefault((type,), {}).update(dict.fromkeys(server_keys))
     keys: dict[str, None] = {}
-    for choice_key in dict.fromkeys(map(_choice_key, choices)):
+    for choice_key in dict.fromkeys(_choice_key(choice, engine_tools.server_labels) for choice in choices):
+        if isinstance(choice_key, str):  # of an MCP server, whose functions are not known yet
+            keys[choice_key] = None
+            continue
         if choice_key not in keys_by_choice:
             raise tool_choice_not_found("tool_choice", str(choice_key[0]))
         keys |= keys_by_choice[choice_key]
     return tuple(keys)
 
 
-def _choice_key(choice: Mapping[str, object]) -> tuple[object, ...]:
-    """What a choice selects: a `name`, in any namespace or in its own; without a name, a `type`."""
+def _choice_key(choice: Mapping[str, object], server_labels: Container[str]) -> tuple[object, ...] | str:
+    """
+    What a choice selects: a `name`, in any namespace or in its own; without a name, a `type`. Of an MCP server that is asked
+    here it is the key of a function, or the namespace of all of them and a dot.
+    """
     kind, name, namespace = choice.get("type"), choice.get("name"), choice.get("namespace")
+    label = choice.get("server_label")
+    if kind == "mcp" and label in server_labels:
+        return f"{label}.{name or ''}"
     key = (kind,) if name is None or kind == "mcp" else (name, namespace)
     if not all(part is None or isinstance(part, str) for part in key):
         raise tool_choice_not_found("tool_choice", str(name or kind))

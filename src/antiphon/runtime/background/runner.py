@@ -24,7 +24,7 @@ from antiphon.runtime.background.ending import fail_response
 from antiphon.runtime.background.journal import EventWriter, Journal, interrupted_error
 from antiphon.runtime.background.priority import CompletionOrder
 from antiphon.runtime.background.streams import StoredStreams
-from antiphon.runtime.core.driver import Driver
+from antiphon.runtime.core.driver import Driver, ToolRunner
 from antiphon.runtime.core.metrics import Metrics
 from antiphon.runtime.core.sessions import LiveSessions
 from antiphon.runtime.multiprocess.peer import PeerProcesses
@@ -46,6 +46,7 @@ class BackgroundResponse(Struct, frozen=True, eq=False):
         rank: those with the least are made first.
         limits: holds its place among those of its key, and its conversation; left at its end.
         measure: entered while it is made.
+        tools: runs the tools of the server that it has; None where it has none.
     """
 
     record: ResponseRecord
@@ -58,6 +59,7 @@ class BackgroundResponse(Struct, frozen=True, eq=False):
     opening: ResolvedRequest
     limits: AsyncExitStack
     measure: Callable[[], AbstractContextManager[None]]
+    tools: ToolRunner | None = None
 
 
 Restart = Callable[[Caller, ResponseRecord, bytes], Awaitable[BackgroundResponse]]
@@ -169,7 +171,7 @@ class BackgroundRunner:
         is_leaving = self._is_closed or (self._live_sessions.is_draining and self.restarts_queued)
         while self._queue and len(self._drivers) < self._settings.running and not is_leaving:
             response = heapq.heappop(self._queue)[2]
-            driver = Driver(response.session, response.journal, response.journal, metrics=self._metrics)
+            driver = Driver(response.session, response.journal, response.journal, metrics=self._metrics, tools=response.tools)
             self._drivers[response.record.id] = driver
             task = self._spawn(self._run(response, driver), "background response")
             self._response_tasks.add(task)

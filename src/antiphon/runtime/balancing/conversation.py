@@ -389,7 +389,7 @@ class RoutedConversation:
                 request = self._requests[id] = BalancedRequest(self, command)
                 request.task = self._tasks.create_task(request.run())
                 # A callback, as a task that is cancelled before its first step runs none of its own clean-up.
-                request.task.add_done_callback(lambda _task: self._requests.pop(id, None))
+                request.task.add_done_callback(lambda _task: self._forget(request))
             case commands.Cancel(id):
                 if (request_to_cancel := self._requests.get(id)) is not None:
                     request_to_cancel.cancel()
@@ -397,6 +397,10 @@ class RoutedConversation:
                 pass  # engines with several upstreams have no audio input
             case commands.StartDuplex() | commands.AppendImage() | commands.ForceListen():
                 pass  # likewise
+
+    def _forget(self, request: BalancedRequest) -> None:
+        if self._requests.get(request.command.id) is request:  # else the same response goes on with another turn
+            del self._requests[request.command.id]
 
     def pause(self) -> None:
         self.is_paused = True

@@ -19,6 +19,7 @@ from antiphon.engine_api.options import ConversationSettings
 from antiphon.errors import ApiError, ServerError
 from antiphon.protocols.responses.ending import INTERRUPTED_MESSAGE
 from antiphon.protocols.session import (
+    CallTool,
     ClientEventT,
     Close,
     CountTokens,
@@ -26,11 +27,13 @@ from antiphon.protocols.session import (
     Event,
     FromClient,
     FromEngine,
+    FromTool,
     Hangup,
     InputTranscript,
     Observe,
     Persist,
     PersistFailed,
+    PrepareTools,
     ReportAttempts,
     ReportRetry,
     Send,
@@ -41,12 +44,15 @@ from antiphon.protocols.session import (
     TextRun,
     TextSession,
     Tick,
+    ToolFailed,
+    ToolsReady,
     WakeAt,
 )
 from antiphon.records import ConversationTurn, ResponseRecord
 from antiphon.runtime.core.metrics import Metrics
 from antiphon.stores.availability import Availability
 from antiphon.stores.base import ConversationStore
+from antiphon.tool_api import ApprovalRequired, ServerToolCall, ToolEvent, ToolOutput
 
 BATCH_SIZE = 256
 """Events handled, and written, at once: that a client is behind is only noticed between two writes."""
@@ -57,7 +63,7 @@ The engine is paused above this number of unhandled events, as by a slow client:
 """
 
 
-_UNORDERED_EFFECTS = frozenset({SendToEngine, ReportRetry, ReportAttempts})
+_UNORDERED_EFFECTS = frozenset({SendToEngine, PrepareTools, CallTool, ReportRetry, ReportAttempts})
 """Effects that wait for no `Persist`."""
 
 ServerEventT_contra = TypeVar("ServerEventT_contra", contravariant=True)
@@ -77,6 +83,26 @@ class RecordStore(Protocol):
     async def finish(self, record: ResponseRecord, turn: ConversationTurn | None = None) -> bool: ...
 
     async def get(self, tenant: str, response_id: str) -> ResponseRecord | None: ...
+
+
+class ToolRunner(Protocol):
+    """Runs the tools of one session's response."""
+
+    async def prepare(self, report: Callable[[ToolEvent], None]) -> None:
+        """
+        Do what is to be done before the model is asked.
+
+        Raises:
+            ApiError: the response must fail.
+        """
+
+    async def run(self, call: ServerToolCall, report: Callable[[ToolEvent], None]) -> ToolOutput | ApprovalRequired:
+        """
+        Run a call.
+
+        Raises:
+            ApiError: the response must fail.
+        """
 
 
 class SessionClient(Protocol[ServerEventT_contra]):
@@ -132,6 +158,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         on_retry: called at each `ReportRetry`.
         on_attempts: takes each `ReportAttempts`.
         observe: takes what a session shows with `Observe`.
+        tools: runs what a session has called with `CallTool`; None for sessions that call nothing.
     """
 
     def __init__(
@@ -145,6 +172,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         on_retry: Callable[[], None] = _do_nothing,
         on_attempts: Callable[[engine_events.AttemptsReported], None] = _do_nothing,
         observe: Callable[[InputTranscript], None] = _do_nothing,
+        tools: ToolRunner | None = None,
     ) -> None:
         self._session: Session[ClientEventT, ServerEventT] = session
         self._client: SessionClient[ServerEventT] = client
@@ -155,6 +183,8 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         self._on_retry = on_retry
         self._on_attempts = on_attempts
         self._observe = observe
+        self._tools = tools
+        self._tool_tasks: set[asyncio.Task[None]] = set()
         self._conversation: EngineConversation | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._pending_persist: Persist | None = None
@@ -183,7 +213,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         settings: ConversationSettings,
         opening: ClientEventT,
         meanwhile: Callable[[], Awaitable[None]] | None = None,
-        ask: Callable[[], commands.EngineCommand] | None = None,
+        ask: Callable[[], commands.EngineCommand | None] | None = None,
     ) -> None:
         """
         Run the whole session, which begins with the client's `opening` message; returns when it has closed and all is
@@ -192,8 +222,9 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         Args:
             meanwhile: awaited once the session has begun, in the same task: another task would cost as much as several
                 tokens.
-            ask: gives the command that the session begins with. The engine gets it first, and the session begins in the
-                loop's next turn: of requests that come together, all are asked before one is prepared for its client.
+            ask: gives the command that the session begins with; None if it begins with another effect. The engine gets it
+                first, and the session begins in the loop's next turn: of requests that come together, all are asked
+                before one is prepared for its client.
 
         Raises:
             ApiError: the engine could not be opened.
@@ -202,7 +233,8 @@ class Driver(Generic[ClientEventT, ServerEventT]):
             async with asyncio.TaskGroup() as self._tasks, engine.open(settings, self.deliver) as self._conversation:
                 shutdown_error, has_hung_up = self._shutdown_error, self._has_hung_up  # before the engine was open
                 if ask is not None and shutdown_error is None and not has_hung_up:
-                    await self._send_first(ask())
+                    if (command := ask()) is not None:
+                        await self._send_first(command)
                 self.receive(FromClient(opening, self._clock()))
                 if shutdown_error is not None:
                     self.receive(Shutdown(shutdown_error, self._clock()))
@@ -216,6 +248,8 @@ class Driver(Generic[ClientEventT, ServerEventT]):
                 finally:
                     self._wake_at(None)
                     self._end_text()
+                    for task in self._tool_tasks:
+                        task.cancel()
         finally:
             self._let_go()
 
@@ -234,7 +268,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         An engine's conversation refers to this driver, often in a circle of its own, which only a full collection
         frees: by then a server may have served gigabytes.
         """
-        self._conversation = self._tasks = self._pending_persist = None
+        self._conversation = self._tasks = self._pending_persist = self._tools = None
         self._session = self._client = _NOBODY
         self._count_tokens = self._on_retry = self._on_attempts = self._observe = _do_nothing
         for pending in (self._pending_effects, self._pending_events, self._deferred_events):
@@ -372,6 +406,8 @@ class Driver(Generic[ClientEventT, ServerEventT]):
                 self._client.send(event)
             case SendToEngine(command):
                 self._send_to_engine(command)
+            case CallTool() | PrepareTools():
+                self._start_tool(effect)
             case Persist():
                 assert self._tasks is not None
                 self._pending_persist = effect
@@ -382,10 +418,8 @@ class Driver(Generic[ClientEventT, ServerEventT]):
                 self._observe(transcript)
             case WakeAt(at):
                 self._wake_at(at)
-            case ReportRetry():
-                self._on_retry()
-            case ReportAttempts(report):
-                self._on_attempts(report)
+            case ReportRetry() | ReportAttempts():
+                self._report(effect)
             case Close(error):
                 self._client.close(error)
                 self._close_event.set()
@@ -397,6 +431,34 @@ class Driver(Generic[ClientEventT, ServerEventT]):
             self._conversation.send(command)
         except EngineOverrun as error:
             self.deliver((overrun_event(command, error),))
+
+    def _report(self, effect: ReportRetry | ReportAttempts) -> None:
+        if isinstance(effect, ReportRetry):
+            self._on_retry()
+        else:
+            self._on_attempts(effect.report)
+
+    def _start_tool(self, effect: CallTool | PrepareTools) -> None:
+        assert self._tasks is not None and self._tools is not None
+        task = self._tasks.create_task(self._run_tool(self._tools, effect), name="tool")
+        self._tool_tasks.add(task)
+        task.add_done_callback(self._tool_tasks.discard)
+
+    async def _run_tool(self, tools: ToolRunner, effect: CallTool | PrepareTools) -> None:
+        """Do the tools' part for a session, which gets all that they say; it is cancelled when the session closes."""
+        task = asyncio.current_task()
+        call_id = effect.call.call_id if isinstance(effect, CallTool) else ""
+
+        def report(event: ToolEvent | ToolFailed | ToolsReady) -> None:
+            if task in self._tool_tasks:  # else it reports on after its end
+                self.receive(FromTool(call_id, event, self._clock()))
+
+        try:
+            outcome = await (tools.run(effect.call, report) if isinstance(effect, CallTool) else tools.prepare(report))
+        except ApiError as error:
+            report(ToolFailed(error))
+        else:
+            report(ToolsReady() if outcome is None else outcome)
 
     def _wake_at(self, at: float | None) -> None:
         if self._timer is not None:

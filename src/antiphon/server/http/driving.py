@@ -7,7 +7,7 @@ from typing import TypeVar
 from starlette.types import Scope
 
 from antiphon.protocols.session import Session
-from antiphon.runtime.core.driver import Driver, SessionClient
+from antiphon.runtime.core.driver import Driver, SessionClient, ToolRunner
 from antiphon.runtime.service import Service
 from antiphon.server.http.answered_by import report_attempts
 from antiphon.server.http.auth import track_response
@@ -28,6 +28,7 @@ async def driving_session(
     headers: MutableMapping[str, str],
     tokens: Callable[[], int],
     choice_count: int = 1,
+    tools: ToolRunner | None = None,
 ) -> AsyncIterator[Driver[ClientEventT, ServerEventT]]:
     """
     Count a session against the limits of its key, and end it with its connection, or with the server.
@@ -38,6 +39,7 @@ async def driving_session(
         headers: of the answer; they are set to who gives it before it begins.
         tokens: of the session, once it is over.
         choice_count: how many responses it makes.
+        tools: runs what it calls; None for one that calls nothing.
 
     Raises:
         ClientError: on entering; the key has its maximum of running responses.
@@ -45,7 +47,7 @@ async def driving_session(
     on_attempts = report_attempts(service, model, headers)
     async with track_response(scope, tokens), _track_more(scope, choice_count - 1):
         on_retry: Callable[[], None] = getattr(client, "hold_head", lambda: None)
-        driver = Driver(session, client, service.store, metrics=service.metrics, on_retry=on_retry, on_attempts=on_attempts)
+        driver = Driver(session, client, service.store, metrics=service.metrics, on_retry=on_retry, on_attempts=on_attempts, tools=tools)
         with service.live_sessions.track(driver), connection.from_scope(scope).notify(driver):
             yield driver
 

@@ -129,6 +129,7 @@ def _background_response(
         engine=prepared_response.engine,
         settings=prepared_response.settings,
         opening=prepared_response.resolved_request,
+        tools=prepared_response.tools,
         limits=limits,
         measure=lambda: measure_response(service, prepared_response.model, journal, started_at),
     )

@@ -27,6 +27,7 @@ from antiphon.runtime.core.ids import new_id, new_response_id, padding
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.resolve_request import KnownHistory, resolve_request
 from antiphon.runtime.rewriting.rewriter import Rewriter
+from antiphon.runtime.server_tools import open_tools
 from antiphon.runtime.service import Service
 from antiphon.server.http.answered_by import rewrite_headers
 from antiphon.server.http.auth import caller_settings, request_caller
@@ -41,6 +42,7 @@ from antiphon.server.responses.omitted import log_omissions, omission_headers
 from antiphon.server.responses.routing import RoutedRequest, route_request
 from antiphon.server.transport import logs
 from antiphon.stores.base import Store
+from antiphon.tools.toolbox import OpenTools
 from antiphon.wire.responses.events import TERMINAL_EVENTS, StreamEvent
 from antiphon.wire.responses.profiles import without_prefixes
 from antiphon.wire.responses.request import CreateRequest, decode_request
@@ -59,6 +61,7 @@ class PreparedResponse(Struct, frozen=True):
         lease: of the memory that its prompt and its files take.
         encrypt_compaction: encrypts a compaction of the conversation; None where there can't be one.
         rewriter: puts the rewrites around its engine; None for an answer that no client reads.
+        tools: runs the tools of the server that the request has; None where it has none.
     """
 
     request: CreateRequest
@@ -71,6 +74,7 @@ class PreparedResponse(Struct, frozen=True):
     lease: BodyLease
     encrypt_compaction: Encrypt | None = None
     rewriter: Rewriter | None = None
+    tools: OpenTools | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -181,6 +185,7 @@ async def _prepare(
         created_at=None if record is None else record.created_at,
         history=routed_request.history,
     )
+    resolved_request, tools = open_tools(service.toolbox, service.config.tools, resolved_request)
     encrypt = await _encryption(service, resolved_request.tenant, "reasoning") if resolved_request.encrypts_reasoning else None
     paddings, route = _paddings(service, request), resolution.decision
     session = await offload(resolved_request.engine_bytes, ResponsesSession, resolved_request, new_id, paddings, encrypt, route)
@@ -190,7 +195,7 @@ async def _prepare(
     encrypt_compaction = None if session.compaction is None else await _encryption(service, settings.tenant, "compaction")
     headers = {**omitted_headers, **resolution.headers}
     return PreparedResponse(
-        request, resolved_request, model, session, settings, headers, service.store, lease, encrypt_compaction, service.rewriter
+        request, resolved_request, model, session, settings, headers, service.store, lease, encrypt_compaction, service.rewriter, tools
     )
 
 
@@ -264,7 +269,16 @@ async def driving(
     """
     session, response_id = prepared_response.session, prepared_response.resolved_request.id
     model, headers = prepared_response.model, {} if headers is None else headers
-    driving = driving_session(service, scope, session, client, model=model.name, headers=headers, tokens=lambda: session.tokens)
+    driving = driving_session(
+        service,
+        scope,
+        session,
+        client,
+        model=model.name,
+        headers=headers,
+        tokens=lambda: session.tokens,
+        tools=prepared_response.tools,
+    )
     async with prepared_response, driving as driver:
         with measure_response(service, model, client, started_at), service.background.streams.track(response_id, driver):
             yield functools.partial(

@@ -11,6 +11,7 @@ from antiphon.errors import ClientError, unsupported_parameter
 from antiphon.offload import offload
 from antiphon.protocols.responses.request import engine_request, is_set
 from antiphon.runtime.resolve_request import resolve_request
+from antiphon.runtime.server_tools import open_tools
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import EndpointFunction, request_caller
 from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY, read_json_body
@@ -48,6 +49,7 @@ def count_input_tokens(service: Service) -> EndpointFunction:
         lease.extend(size_bytes)
         history = routed_request.history
         resolved_request = await resolve_request(service, create_request, model, tenant, size_bytes, lease=lease, history=history)
+        resolved_request, _tools = open_tools(service.toolbox, service.config.tools, resolved_request)
         counted_request = await offload(resolved_request.engine_bytes, engine_request, resolved_request)
         count = await cast(CountingEngine, model.engine).count(counted_request.respond)
         headers = {**omission_headers(counted_request.omissions), **resolution.headers}

@@ -184,7 +184,7 @@ class Turn:
             limits=connection.limits,
         )
         async with prepared_response, track_response(scope, lambda: session.tokens):
-            driver = self._driver = Driver(session, client, service.store, metrics=service.metrics)
+            driver = self._driver = Driver(session, client, service.store, metrics=service.metrics, tools=prepared_response.tools)
             if self._is_behind:
                 driver.pause()
             is_made = service.background.streams.track(prepared_response.resolved_request.id, driver)

@@ -1,0 +1,100 @@
+"""The user's approval of MCP calls: what was asked for, what was answered, and what is still to be run."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct, field
+
+from antiphon.engine_api import history
+from antiphon.errors import ClientError, shorten
+from antiphon.protocols.tool_loop import ApprovedCall
+from antiphon.wire.codec.fields import is_set
+from antiphon.wire.responses import hosted_calls as calls, items
+
+_Item = calls.McpApprovalRequest | calls.McpApprovalResponse | calls.McpCall
+
+
+class Approvals(Struct, frozen=True):
+    """
+    The approvals in a conversation.
+
+    In the history an approved call is told where it was asked for, and its result where the user answered. A request
+    that nobody has answered is left out.
+    """
+
+    requests: dict[str, calls.McpApprovalRequest] = field(default_factory=dict)
+    responses: dict[str, calls.McpApprovalResponse] = field(default_factory=dict)
+    approved_calls: dict[str, calls.McpCall] = field(default_factory=dict)
+
+    @property
+    def pending(self) -> list[ApprovedCall]:
+        """The calls that were approved and are not run yet."""
+        return [
+            ApprovedCall(id, request.name, request.arguments, request.server_label)
+            for id, request in self.requests.items()
+            if (response := self.responses.get(id)) is not None and response.approve and id not in self.approved_calls
+        ]
+
+    def history_items(self, item: _Item) -> tuple[history.HistoryItem, ...] | None:
+        """What the model reads of an item; None for a call that nobody had to approve."""
+        match item:
+            case calls.McpApprovalRequest():
+                if item.id not in self.responses:
+                    return ()
+                return (history.ToolCall(item.id, item.name, item.arguments, namespace=item.server_label),)
+            case calls.McpApprovalResponse():
+                return (history.ToolResult(item.approval_request_id, self._result(item)),)
+            case calls.McpCall():
+                return () if item.approval_request_id in self.responses else None
+
+    def _result(self, response: calls.McpApprovalResponse) -> tuple[history.HistoryPart, ...]:
+        if not response.approve:
+            reason = f" The reason: {response.reason}" if is_set(response.reason) and response.reason else ""
+            return (history.TextPart(f"The user did not approve this call.{reason}"),)
+        call = self.approved_calls.get(response.approval_request_id)
+        # The loop puts the result of a call that is still to be run here.
+        return () if call is None else (history.TextPart(mcp_result_text(call)),)
+
+
+def read_approvals(conversation: Sequence[tuple[str, items.Item]]) -> Approvals:
+    """
+    The approvals in a conversation.
+
+    Args:
+        conversation: its items, each with its path in the request.
+
+    Raises:
+        ClientError: an answer is to no request, or is the second to one.
+    """
+    approvals = Approvals()
+    for path, item in conversation:
+        match item:
+            case calls.McpApprovalRequest():
+                approvals.requests[item.id] = item
+            case calls.McpApprovalResponse(approval_request_id=id):
+                if id not in approvals.requests:
+                    raise ClientError(f"No approval request found with id '{shorten(id)}'.", param=path.partition("[")[0])
+                if id in approvals.responses:
+                    raise ClientError(f"Approval request '{shorten(id)}' has been answered already.", param=path.partition("[")[0])
+                approvals.responses[id] = item
+            case calls.McpCall(approval_request_id=str(id)) if id:
+                approvals.approved_calls[id] = item
+    return approvals
+
+
+def mcp_result_text(call: calls.McpCall) -> str:
+    """What the model reads of a call that was made."""
+    error = call.error
+    match error:
+        case calls.McpToolExecutionError(content=content):
+            return f"The tool failed: {_texts(content)}"
+        case calls.McpProtocolError(message=message) | calls.HttpError(message=message):
+            return f"The call failed: {message}"
+        case _:
+            return call.output or ""
+
+
+def _texts(content: object) -> str:
+    """The texts in an MCP result's content; all of it where there are none."""
+    parts = content if isinstance(content, list) else []
+    texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
+    return "\n".join(texts) if texts else str(content)
