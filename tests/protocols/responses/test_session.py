@@ -13,7 +13,7 @@ from antiphon.protocols.session import PADDING_PERIOD, Close, FromClient, FromEn
 from antiphon.wire.codec.types import encode
 from antiphon.wire.responses import items, parts, tools
 from antiphon.wire.responses.request import ReasoningOptions, TextOptions
-from support.protocols.responses_dialogues import Dialogue, session_for
+from support.protocols.responses_dialogues import ALL, Dialogue, session_for
 from support.protocols.words import ID, any_word, ending
 
 THEIR_EVENT: TypeAdapter = TypeAdapter(ResponseStreamEvent)
@@ -22,6 +22,9 @@ OUR_OWN_KEYS = {"obfuscation", "error", "name", "bytes", "status"}
 """Keys of events that the original sends and its SDK has no field for."""
 OUR_RESPONSE_KEYS = {"store", "presence_penalty", "frequency_penalty"}
 """Keys that Open Responses requires in every response and the original's SDK has no field for."""
+
+
+ALL_WITH_MCP = msgspec.structs.replace(ALL, hosted=("mcp",))
 
 
 def talk_with(*words, **fields):
@@ -426,3 +429,12 @@ def test_a_queued_response_tells_its_route_once():
     _, events = session.queue()
     assert [event.type for event in events] == ["response.created", "response.routing.completed", "response.queued"]
     assert "routing.completed" not in Dialogue(session).types
+
+
+def test_secrets_of_an_mcp_server_are_neither_shown_nor_stored():
+    tool = tools.McpTool(server_label="s", server_url="https://s.example/mcp", authorization="secret-1", headers={"x-key": "secret-2"})
+    dialogue = talk_with(engine_events.TextDelta(ID, "a"), engine_events.ResponseEnded(ID), tools=[tool], capabilities=ALL_WITH_MCP)
+    [echo] = dialogue.events[-1]["response"]["tools"]
+    assert echo["headers"] is None and echo["require_approval"] == "always" and "authorization" not in echo
+    assert not any("secret" in str(event) for event in dialogue.events)
+    assert not any(b"secret" in record.body for record in dialogue.kept)

@@ -12,6 +12,7 @@ from antiphon.engine_api.routing import RouteDecision
 from antiphon.protocols import output as steps
 from antiphon.protocols.output import ContentPart, OutputItem
 from antiphon.protocols.output_table import OutputKind
+from antiphon.protocols.responses.include import visible_item
 from antiphon.protocols.responses.request import ResolvedRequest
 from antiphon.protocols.session import NewId
 from antiphon.records import Direction, ItemRecord
@@ -49,11 +50,19 @@ class ResponseBuilder:
         return self._made_template
 
     def build(self, status: str) -> wire.Response:
-        """The object with that status and the output so far."""
+        """The object with that status and the output so far, as it is stored."""
         return msgspec.structs.replace(self._template, status=status, output=list(self.output))
 
-    def finish(self, step: steps.OutputFinished, usage: events.Usage | None, at: float) -> None:
-        """Set the fields that are known at the end of the response."""
+    def build_visible(self, status: str) -> wire.Response:
+        """The same, as the client gets it."""
+        return msgspec.structs.replace(self._template, status=status, output=list(map(self.visible, self.output)))
+
+    def visible(self, item: items.Item) -> items.Item:
+        """An item as the client gets it."""
+        return visible_item(item, self._resolved_request.request.include or ())
+
+    def finish(self, step: steps.OutputFinished, usage: events.Usage | None, at: float, searches: int = 0) -> None:
+        """Set the fields that are known at the end of the response; `searches` is the number of searches of the web."""
         self._made_template = msgspec.structs.replace(
             self._template,
             # Responses: only a response that completed has this time.
@@ -61,6 +70,7 @@ class ResponseBuilder:
             incomplete_details=wire.IncompleteDetails(reason=step.reason) if step.reason else None,  # type: ignore[arg-type]
             error=response_error(step.failure) if step.failure else None,
             usage=_usage(usage) if usage else None,
+            tool_usage=_tool_usage(searches) if self._resolved_request.server_tools.types else UNSET,
         )
 
     def item_records(self) -> tuple[ItemRecord, ...]:
@@ -174,7 +184,16 @@ def _response_reasoning(resolved_request: ResolvedRequest) -> wire.ResponseReaso
 
 
 def _echo_tool(tool: tools.Tool) -> tools.Tool:
-    """The tool as the response shows it: a function with all the keys that strict clients require."""
+    """The tool as the response shows it: a function with all the keys that strict clients require, and no secrets."""
+    if isinstance(tool, tools.McpTool):
+        # Responses: `authorization` is not in the response, and `headers` are always null. So they are not stored either.
+        return msgspec.structs.replace(
+            tool,
+            authorization=UNSET,
+            headers=None,
+            allowed_tools=value_or(tool.allowed_tools, None),
+            require_approval=value_or(tool.require_approval, "always"),
+        )
     if not isinstance(tool, tools.FunctionTool):
         return tool
     return msgspec.structs.replace(
@@ -200,6 +219,14 @@ def _usage(usage: events.Usage) -> wire.ResponseUsage:
         output_tokens_details=wire.OutputTokensDetails(reasoning_tokens=usage.reasoning_tokens),
         total_tokens=usage.input_tokens + usage.output_tokens,
     )
+
+
+def _tool_usage(searches: int) -> wire.ToolUsage:
+    nothing = wire.ImageTokens(image_tokens=0, text_tokens=0)
+    images = wire.ImageGenerationUsage(
+        input_tokens=0, input_tokens_details=nothing, output_tokens=0, output_tokens_details=nothing, total_tokens=0
+    )
+    return wire.ToolUsage(image_gen=images, web_search=wire.WebSearchUsage(num_requests=searches))
 
 
 def response_error(failure: events.ResponseFailed) -> wire.ResponseError:

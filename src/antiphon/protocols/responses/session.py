@@ -140,6 +140,11 @@ class ResponsesSession:
         return response_notes(self.route, self._answered_by, self._output.rewrite_status)
 
     @property
+    def output(self) -> Sequence[items.Item]:
+        """The items that are complete, with all that tools found."""
+        return self._builder.output
+
+    @property
     def tokens(self) -> int:
         """Input and output tokens; estimated if the engine did not report them."""
         return response_tokens(self._output, self._respond, AUDIO_RATE_HZ)
@@ -277,7 +282,7 @@ class ResponsesSession:
                 "failed",
                 failure=engine_events.ResponseFailed(id=self._resolved_request.id, message="The model was stopped before it had finished."),
             )
-        self._builder.finish(step, self._output.usage, at)
+        self._builder.finish(step, self._output.usage, at, self._loop.searches if self._loop is not None else 0)
         # Stored before the client is told: `completed` must be true after a crash as well (docs/decisions/0005). The last
         # events of a background response are stored together with it, so they come first (docs/decisions/0026).
         persist: list[Effect[StreamEvent]] = []
@@ -295,7 +300,7 @@ class ResponsesSession:
         # Only a client that leaves cancels a response, so nobody would read a terminal event.
         if step.outcome != "cancelled":
             terminal = _TERMINAL_EVENTS[step.outcome]
-            effects.append(Send(terminal(sequence_number=self._next_sequence_number(), response=self._builder.build(step.outcome))))
+            effects.append(Send(terminal(sequence_number=self._next_sequence_number(), response=self._builder.build_visible(step.outcome))))
         if self._resolved_request.is_background:
             effects += persist
         self._is_closed = True
@@ -321,7 +326,7 @@ class ResponsesSession:
         failure = engine_events.ResponseFailed(id=self._resolved_request.id, message=error.message)
         self._builder.finish(steps.OutputFinished("failed", failure=failure), self._output.usage, at)
         error_event = self._error_event(error)  # it has the first of the two numbers
-        terminal = events.ResponseFailed(sequence_number=self._next_sequence_number(), response=self._builder.build("failed"))
+        terminal = events.ResponseFailed(sequence_number=self._next_sequence_number(), response=self._builder.build_visible("failed"))
         return [Send(error_event), Send(terminal), Close(error)]
 
     def _error_event(self, error: ApiError) -> events.ErrorEvent:
@@ -506,7 +511,8 @@ class ResponsesSession:
         # stream helpers check both.
         done_item = self._wire_item(item)
         self._builder.output.append(done_item)
-        effects.append(Send(events.OutputItemDone(sequence_number=self._next_sequence_number(), output_index=item.index, item=done_item)))
+        number, visible_item = self._next_sequence_number(), self._builder.visible(done_item)
+        effects.append(Send(events.OutputItemDone(sequence_number=number, output_index=item.index, item=visible_item)))
 
 
 def _tool_loop(

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Literal, Self
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -16,6 +16,7 @@ from antiphon.engine_api.options import ConversationSettings
 from antiphon.engine_api.routing import RouteDecision
 from antiphon.errors import ApiError, ServerError
 from antiphon.offload import offload
+from antiphon.protocols.responses.include import TOOL_RESULTS
 from antiphon.protocols.responses.request import ResolvedRequest
 from antiphon.protocols.responses.session import Encrypt, ResponsesSession
 from antiphon.records import ResponseRecord
@@ -113,6 +114,8 @@ async def prepare_response(
         ApiError: as `resolve_request`, or the engine can't do what the request asks, or another response has the
             conversation.
     """
+    if request_encoder(scope).profile.calls_with_output:  # its clients can't ask for what they are to get
+        request = structs.replace(request, include=[*(request.include or ()), *TOOL_RESULTS])
     lease = service.body_budget.lease(scope[BODY_LEASE_SCOPE_KEY].holder)
     session_id = session_id_of(scope)
     return await prepare_for_caller(service, request_caller(scope), request, size_bytes, lease, history=history, session_id=session_id)

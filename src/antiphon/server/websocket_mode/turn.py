@@ -11,6 +11,7 @@ from starlette.types import Scope
 from antiphon.errors import ApiError, ClientError, ServerError
 from antiphon.offload import offload
 from antiphon.protocols.responses.request import ResolvedRequest
+from antiphon.protocols.responses.session import ResponsesSession
 from antiphon.runtime.access.body_budget import BodyLease
 from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.core.ids import new_id
@@ -96,6 +97,7 @@ class Turn:
         self._resolved_request: ResolvedRequest | None = None
         self._size_bytes = self._input_bytes = 0
         self._driver: Driver[ResolvedRequest, StreamEvent] | None = None
+        self._session: ResponsesSession | None = None
         self._client: OutgoingEvents | None = None
         self._task: asyncio.Task[object] | None = None
         self._status = CLIENT_CLOSED_REQUEST
@@ -127,7 +129,9 @@ class Turn:
         finally:
             self.drop()
             self._record(time.perf_counter() - started_at)
-            self._client = self._driver = self._task = self._resolved_request = None  # they refer to this turn, or are large
+            self._client = self._driver = self._session = self._task = self._resolved_request = (
+                None  # they refer to this turn, or are large
+            )
 
     def drop(self) -> None:
         """Give back what it holds; it is over, or never runs."""
@@ -173,7 +177,8 @@ class Turn:
         if (allowance := request_caller(scope).allowance) is not None:
             await allowance.begin_request()
         prepared_response = await self._prepare(self._request)
-        session, engine = prepared_response.session, prepared_response.engine
+        self._session = session = prepared_response.session
+        engine = prepared_response.engine
         warm_up = WarmUpEngine(engine.capabilities) if prepared_response.resolved_request.is_warm_up else None
         client = self._client = OutgoingEvents(
             connection.encoder,
@@ -238,7 +243,8 @@ class Turn:
         response = event.response
         if isinstance(event, ResponseCompleted | ResponseIncomplete):
             past_bytes = resolved_request.size_bytes - self._size_bytes
-            output = [read_item(item.json) if isinstance(item, Unknown) else item for item in response.output]
+            assert self._session is not None
+            output = [read_item(item.json) if isinstance(item, Unknown) else item for item in self._session.output]
             all_items = (*resolved_request.previous_items, *resolved_request.input_items, *output)
             size_bytes = past_bytes + self._input_bytes + client.output_bytes
             if (start := newest_compaction(output)) or (output and isinstance(output[0], Compaction)):
