@@ -74,6 +74,33 @@ def test_a_cancelled_answer_ends_as_cancelled_or_had_ended_before(name, options)
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)
+def test_an_answer_goes_on_under_its_id_when_its_tools_have_run(name, options):
+    async def scenario(engine):
+        async with conversing(engine) as (listener, conversation, tell):
+            is_asked_again = False
+
+            def ask_again(words):
+                nonlocal is_asked_again
+                listener.collect(words)
+                if listener.ends("resp_1") and not is_asked_again:
+                    is_asked_again = True  # in the call stack of the last event, as a tool without work does
+                    tell(ask("resp_1", "And now from a hundred to one.", sampling=Sampling(max_tokens=500)))
+
+            listener.take = ask_again
+            tell(ask("resp_1"))
+            await listener.until(lambda _: is_asked_again)
+            conversation.pause()
+            conversation.resume()
+            before = len(listener.words)
+            await listener.until(lambda words: any(isinstance(word, events.TextDelta) for word in words[before:]))
+            tell(commands.Cancel("resp_1"))
+            await listener.until(lambda _: len(listener.ends("resp_1")) == 2)
+            assert listener.ends("resp_1")[1].reason in ("stop", "length", "cancelled")
+
+    with_engine(name, options, scenario)
+
+
+@pytest.mark.parametrize(("name", "options"), CASES)
 def test_leaving_a_conversation_delivers_nothing_more(name, options):
     async def scenario(engine):
         async with conversing(engine) as (listener, _, tell):

@@ -53,7 +53,8 @@ class EngineConversation(Protocol):
         Give the engine a command; never blocks.
 
         Every `Respond` and `Relay` is answered by events with its id, which end in exactly one `ResponseEnded` or `ResponseFailed`,
-        also after a `Cancel`.
+        also after a `Cancel`. A response that has ended may go on with another `Respond` of its id, sent at any time from
+        its last event on: a turn that follows on the results of tools.
 
         Raises:
             EngineOverrun: there is no room for it.

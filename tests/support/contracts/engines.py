@@ -42,9 +42,13 @@ class Listener:
 
     def __init__(self):
         self.words = []
+        self.take = self.collect
         self._changed = asyncio.Event()
 
     def __call__(self, words):
+        self.take(words)
+
+    def collect(self, words):
         assert words, "an engine has no reason to deliver nothing"
         self.words.extend(words)
         self._changed.set()

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from antiphon.errors import ServerError, invalid_encrypted_content
 from antiphon.wire.responses.items import MAX_ENCRYPTED_CHARACTERS
 
-Purpose = Literal["reasoning", "compaction", "thinking"]
+Purpose = Literal["reasoning", "compaction", "thinking", "background"]
 
 PREFIX = "ap1."
 """What our content begins with: it tells it from that of upstream servers, and says how the rest is encrypted."""

@@ -4,13 +4,11 @@ import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
-import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from antiphon.engine_api.routing import RouteDecision
 from antiphon.errors import ApiError, ClientError, below_minimum, response_not_found
 from antiphon.offload import offload
 from antiphon.records import BackgroundRecord, EventRun, ResponseRecord
@@ -28,13 +26,12 @@ from antiphon.server.http.profile import request_encoder
 from antiphon.server.responses.create import PreparedResponse, prepare_for_caller
 from antiphon.server.responses.event_stream import HEADERS
 from antiphon.server.responses.metrics import measure_response
+from antiphon.server.responses.queued_request import decode_queued, encode_queued
 from antiphon.server.transport import connection
-from antiphon.wire.codec.fields import is_set
 from antiphon.wire.codec.reading import read_query
 from antiphon.wire.codec.response_ids import read_response_id
 from antiphon.wire.responses.endpoints import RetrieveQuery
 from antiphon.wire.responses.profiles import EventEncoder
-from antiphon.wire.responses.request import CreateRequest, decode_request, encode_request
 
 
 async def create_background(
@@ -78,34 +75,16 @@ async def _store_queued(
     run = encode_run(0, events) if prepared_response.request.stream else None
     limits = await _hold_limits(caller, prepared_response)
     try:
-        request = await _stored_request(prepared_response, body) if service.background.restarts_queued else None
+        request = None
+        if service.background.restarts_queued:
+            route, tenant = prepared_response.session.route, prepared_response.settings.tenant
+            request = await encode_queued(service, prepared_response.request, body, route, tenant)
         background = BackgroundRecord(key_id=prepared_response.settings.key_id or None, request=request, is_streamed=run is not None)
         await service.store.background.add(record, background, run)
     except BaseException:
         await limits.aclose()
         raise
     return _background_response(service, caller, prepared_response, record, run, limits, started_at)
-
-
-async def _stored_request(prepared_response: PreparedResponse, body: bytes) -> bytes:
-    """
-    The request as it is begun again: with what its prompt brought, whatever becomes of the prompt; and with the route
-    that it took, if it did, as an array of both.
-    """
-    request, route = prepared_response.request, prepared_response.session.route
-    if is_set(request.prompt):
-        body = await offload(len(body), encode_request, request)
-    return body if route is None else b"[%b,%b]" % (body, msgspec.json.encode(route))
-
-
-_StoredRoute = tuple[msgspec.Raw, RouteDecision]
-
-
-def _read_stored(body: bytes) -> tuple[CreateRequest, RouteDecision | None]:
-    if not body.startswith(b"["):  # no request is an array
-        return decode_request(body), None
-    request, route = msgspec.json.decode(body, type=_StoredRoute)
-    return decode_request(bytes(request)), route
 
 
 def _background_response(
@@ -164,7 +143,7 @@ async def restart(service: Service, caller: Caller, record: ResponseRecord, body
     Raises:
         ApiError: the request can't be met any more.
     """
-    request, route = await offload(len(body), _read_stored, body)
+    request, route = await decode_queued(service, body, record.tenant)
     lease = service.body_budget.lease(caller.key.id if caller.key else "", is_admitted=True)  # before its server died
     prepared_response = await prepare_for_caller(service, caller, request, len(body), lease, record, route=route)
     limits = await _hold_limits(caller, prepared_response, is_admitted=True)

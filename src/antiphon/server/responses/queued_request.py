@@ -1,0 +1,92 @@
+"""The request of a queued response as it is stored, so that another server can make the response."""
+
+import msgspec
+from msgspec import UNSET, Struct, structs
+
+from antiphon.engine_api.routing import RouteDecision
+from antiphon.errors import ServerError
+from antiphon.offload import offload
+from antiphon.runtime.service import Service
+from antiphon.wire.codec.fields import is_set
+from antiphon.wire.responses.request import CreateRequest, decode_request, encode_request
+from antiphon.wire.responses.tools import McpTool
+
+_SECRET_FIELDS = ("authorization", "headers")
+
+
+class _QueuedRequest(Struct, frozen=True, array_like=True):
+    """
+    What is stored where the request alone does not do.
+
+    Attributes:
+        route: that it took, if it did.
+        secrets: of its MCP servers, by their labels, as encrypted JSON.
+    """
+
+    request: msgspec.Raw
+    route: RouteDecision | None = None
+    secrets: str | None = None
+
+
+async def encode_queued(service: Service, request: CreateRequest, body: bytes, route: RouteDecision | None, tenant: str) -> bytes:
+    """
+    The request as it is begun again: with what its prompt brought, whatever becomes of the prompt; and with the route that
+    it took. Credentials of MCP servers are encrypted: they are stored nowhere as they are.
+
+    Args:
+        body: of the request, as it came.
+
+    Raises:
+        ServerError: there is more to encrypt than can be.
+    """
+    secrets = _mcp_secrets(request)
+    if secrets or is_set(request.prompt):
+        body = await offload(len(body), encode_request, _without_secrets(request))
+    if route is None and not secrets:
+        return body
+    ciphertext: str | None = None
+    if secrets:
+        cipher = await service.content_cipher()
+        ciphertext = cipher.encrypt(msgspec.json.encode(secrets), tenant, "background")
+        if ciphertext is None:
+            raise ServerError("The credentials of the request's MCP servers are too long.", status=413, code="request_too_large")
+    return msgspec.json.encode(_QueuedRequest(msgspec.Raw(body), route, ciphertext))
+
+
+async def decode_queued(service: Service, body: bytes, tenant: str) -> tuple[CreateRequest, RouteDecision | None]:
+    """
+    The request, and the route that it took.
+
+    Raises:
+        ApiError: it can't be read any more.
+    """
+    if not body.startswith(b"["):  # no request is an array
+        return await offload(len(body), decode_request, body), None
+    stored_request = await offload(len(body), lambda: msgspec.json.decode(body, type=_QueuedRequest))
+    request = await offload(len(body), decode_request, bytes(stored_request.request))
+    if stored_request.secrets is not None:
+        cipher = await service.content_cipher()
+        secrets = msgspec.json.decode(cipher.decrypt(stored_request.secrets, tenant, "background", "tools"))
+        tools = [
+            structs.replace(tool, **secrets.get(tool.server_label, {})) if isinstance(tool, McpTool) else tool
+            for tool in request.tools or ()
+        ]
+        request = structs.replace(request, tools=tools)
+    return request, stored_request.route
+
+
+def _mcp_secrets(request: CreateRequest) -> dict[str, dict[str, object]]:
+    servers = {tool.server_label: tool for tool in request.tools or () if isinstance(tool, McpTool)}
+    secrets = {
+        label: {name: value for name in _SECRET_FIELDS if is_set(value := getattr(tool, name)) and value} for label, tool in servers.items()
+    }
+    return {label: fields for label, fields in secrets.items() if fields}
+
+
+def _without_secrets(request: CreateRequest) -> CreateRequest:
+    if not request.tools:
+        return request
+    nothing = dict.fromkeys(_SECRET_FIELDS, UNSET)
+    return structs.replace(
+        request, tools=[structs.replace(tool, **nothing) if isinstance(tool, McpTool) else tool for tool in request.tools]
+    )

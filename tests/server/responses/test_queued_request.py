@@ -1,0 +1,52 @@
+"""What is stored of the request of a queued response: enough to begin it again, and no credentials as they are."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from antiphon.engine_api.routing import RouteDecision
+from antiphon.errors import ClientError
+from antiphon.runtime.core.encrypted_content import ContentCipher
+from antiphon.server.responses.queued_request import decode_queued, encode_queued
+from antiphon.wire.responses.request import decode_request
+
+MCP = {"type": "mcp", "server_label": "s", "server_url": "https://s.example/mcp", "require_approval": "never"}
+SECRETS = {"authorization": "secret-token", "headers": {"x-key": "secret-key"}}
+ROUTE = RouteDecision(model="m", category="c", source="rule", reasoning="r")
+
+
+class Server:
+    def __init__(self, home):
+        self.cipher = ContentCipher(home)
+
+    async def content_cipher(self):
+        return self.cipher
+
+
+def queued(server, body, route=None, tenant="t"):
+    return asyncio.run(encode_queued(server, decode_request(body), body, route, tenant))
+
+
+@pytest.mark.parametrize("route", [None, ROUTE])
+@pytest.mark.parametrize("secrets", [{}, SECRETS, {"headers": {"a": "secret"}}])
+def test_a_request_is_begun_again_with_its_credentials_which_are_stored_encrypted(tmp_path, route, secrets):
+    server = Server(tmp_path)
+    body = msgspec.json.encode({"model": "m", "input": "Hi", "background": True, "tools": [MCP | secrets, {"type": "web_search"}]})
+    stored = queued(server, body, route)
+    assert b"secret" not in stored
+    assert asyncio.run(decode_queued(server, stored, "t")) == (decode_request(body), route)
+    if secrets:
+        with pytest.raises(ClientError):
+            asyncio.run(decode_queued(server, stored, "another tenant"))
+
+
+def test_a_request_without_either_is_stored_as_it_came(tmp_path):
+    body = b'{"model": "m",  "input": "Hi"}'
+    assert queued(Server(tmp_path), body) == body
+
+
+def test_what_an_earlier_version_stored_can_be_read(tmp_path):
+    body = b'{"model":"m","input":"Hi"}'
+    stored = b"[%b,%b]" % (body, msgspec.json.encode(ROUTE))
+    assert asyncio.run(decode_queued(Server(tmp_path), stored, "t")) == (decode_request(body), ROUTE)
