@@ -6,6 +6,8 @@ starts, moves on and is done, and what the model gets to read (`ToolOutput`). Ne
 shows any tool's items, and a tool runs for any protocol.
 """
 
+import re
+from hashlib import sha256
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -13,6 +15,26 @@ from msgspec import Struct
 from antiphon.engine_api.events import HostedToolDone, HostedToolProgress, HostedToolStarted
 from antiphon.engine_api.history import HistoryPart
 from antiphon.engine_api.options import FunctionTool
+
+
+MAX_FUNCTION_NAME_LENGTH = 64
+"""What the strictest servers of models take, with the namespace and the `__` that stands between."""
+
+_MIN_ALIAS_LENGTH = 24
+
+
+def mcp_function_name(server_label: str, tool_name: str) -> str:
+    """
+    The name under which the model gets a tool of an MCP server, in the namespace of the server's label.
+
+    It is the tool's own where model servers accept that. MCP allows others, such as `files/read`; such a name is changed,
+    and gets a few characters of its digest so that no two become the same. Items have the tool's own name.
+    """
+    max_length = max(_MIN_ALIAS_LENGTH, MAX_FUNCTION_NAME_LENGTH - len(server_label) - 2)
+    if len(tool_name) <= max_length and re.fullmatch(r"[a-zA-Z0-9_-]+", tool_name):
+        return tool_name
+    digest = sha256(tool_name.encode(errors="surrogatepass")).hexdigest()[:8]
+    return f"{re.sub(r'[^a-zA-Z0-9_-]', '_', tool_name)[: max_length - 9]}_{digest}"
 
 
 class ServerFunction(Struct, frozen=True):

@@ -294,8 +294,8 @@ def unpack(payload: bytes) -> Config:
 
 def _read_secrets(config: Config, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """
-    The variables named by engine options that end in `_env`, by the speech, worker, Responses and webhook settings,
-    with their values.
+    The variables named by engine options that end in `_env`, and by the settings of speech, workers, Responses, webhooks
+    and MCP servers, with their values.
 
     If a variable is not set, the one with `_FILE` appended may name a file with the value, as is common for secrets of
     containers.
@@ -312,6 +312,7 @@ def _read_secrets(config: Config, environ: Mapping[str, str]) -> Iterator[tuple[
         config.workers.key_env,
         config.responses.encryption_keys_env,
         *(webhook.secret_env for webhook in config.webhooks),
+        *(server.key_env for server in config.tools.mcp),
     ):
         if isinstance(variable, str) and variable in environ:
             yield variable, environ[variable]

@@ -6,7 +6,7 @@ an open `Tool` offers functions to the model and runs its calls. What a tool say
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Struct
 
@@ -70,6 +70,14 @@ class Tool(Protocol):
 
     def fail(self, item: Mapping[str, Any], message: str) -> dict[str, Any]:
         """The item of a call that was started and was cut short, as it is shown when it has failed for that reason."""
+
+
+@runtime_checkable
+class ClosableTool(Protocol):
+    """A tool that holds something while the response is made, such as a connection."""
+
+    def close(self) -> None:
+        """Give it back, in the background, as the response is over; idempotent."""
 
 
 class ToolKind(Protocol):

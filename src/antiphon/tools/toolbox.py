@@ -10,7 +10,7 @@ from antiphon.engine_api.events import HostedToolDone, HostedToolStarted
 from antiphon.engine_api.history import HistoryPart, TextPart
 from antiphon.errors import ApiError
 from antiphon.tool_api import ApprovalRequired, ServerFunction, ServerToolCall, ServerTools, ToolEvent, ToolOutput, ToolsListed
-from antiphon.tools.base import Report, Tool, ToolContext, ToolKind
+from antiphon.tools.base import ClosableTool, Report, Tool, ToolContext, ToolKind
 from antiphon.wire.responses import tools as wire_tools
 
 _log = structlog.get_logger(__name__)
@@ -127,6 +127,12 @@ class OpenTools:
             return outcome if isinstance(outcome, ApprovalRequired) else self._shorten(outcome)
         open_item.fail(tool, message)
         return ToolOutput((TextPart(message),))
+
+    def close(self) -> None:
+        """Give back what the tools hold for this response, in the background; idempotent."""
+        for _, tool in self._tools:
+            if isinstance(tool, ClosableTool):
+                tool.close()
 
     @property
     def _timeout_message(self) -> str:

@@ -1,6 +1,9 @@
 """The settings `[tools]`."""
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
+
+from antiphon.config.tools.mcp import MAX_SERVERS, McpServerSettings
+from antiphon.errors import quote_list
 
 
 class ToolsSettings(BaseModel, frozen=True, extra="forbid"):
@@ -11,3 +14,19 @@ class ToolsSettings(BaseModel, frozen=True, extra="forbid"):
     turns: int = Field(default=32, ge=1, description="The most times that the model is asked in one response; the last time without tools.")
     parallel: int = Field(default=8, ge=1, description="The most calls of one response that run at once.")
     output_chars: int = Field(default=200_000, ge=1000, description="The most characters of one call's result that the model reads.")
+    mcp: tuple[McpServerSettings, ...] = Field(
+        default=(), max_length=MAX_SERVERS, description="MCP servers of the operator's; a later list replaces an earlier one."
+    )
+    mcp_list_s: float = Field(default=30, gt=0, description="Seconds within which an MCP server must list its tools.")
+    mcp_idle_s: float = Field(default=60, gt=0, description="Seconds after which a session with an MCP server that nobody uses is closed.")
+    mcp_answer_kib: int = Field(
+        default=4096, ge=16, le=65536, description="The most KiB of an MCP server's answer to a call, or of the list of its tools."
+    )
+
+    @field_validator("mcp")
+    @classmethod
+    def _validate_unique_labels(cls, servers: tuple[McpServerSettings, ...]) -> tuple[McpServerSettings, ...]:
+        labels = [server.label for server in servers]
+        if duplicates := sorted({label for label in labels if labels.count(label) > 1}):
+            raise ValueError(f"more than one MCP server has the label {quote_list(duplicates)}")
+        return servers

@@ -1,0 +1,126 @@
+"""The items and events of MCP calls and lists, as the original has them at each stage."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from antiphon.engine_api.events import HostedToolDone, HostedToolProgress, HostedToolStarted
+from antiphon.tools.base import Report
+from antiphon.tools.mcp.server import CallError, ToolDescription
+from antiphon.wire.responses.hosted_calls import McpApprovalRequest, McpCall, McpListedTool, McpListTools
+
+LIST_ID, CALL_ID, APPROVAL_ID = "mcpl_0", "mcp_0", "mcpr_0"
+"""Ids of the right form; the session gives items their own."""
+
+
+class ListItem:
+    """The item of the list of a server's tools."""
+
+    def __init__(self, report: Report, server_label: str) -> None:
+        self._report = report
+        self._label = server_label
+
+    def start(self) -> None:
+        """The server is asked."""
+        self._report(HostedToolStarted(LIST_ID, list_item(self._label, ())))
+        self._progress("in_progress")
+
+    def complete(self, tools: Sequence[ToolDescription]) -> None:
+        """The server has answered."""
+        self._progress("completed")
+        self._report(HostedToolDone(LIST_ID, list_item(self._label, tools)))
+
+    def fail(self, message: str) -> None:
+        """The server's tools can't be listed."""
+        self._progress("failed")
+        self._report(HostedToolDone(LIST_ID, list_item(self._label, ()) | {"error": message}))
+
+    def _progress(self, stage: Literal["in_progress", "completed", "failed"]) -> None:
+        self._report(HostedToolProgress(LIST_ID, {"type": f"response.mcp_list_tools.{stage}", "item_id": LIST_ID}))
+
+
+class CallItem:
+    """The item of a call."""
+
+    def __init__(self, report: Report, *, server_label: str, name: str, arguments: str, approval_request_id: str | None) -> None:
+        self._report = report
+        self._arguments = arguments
+        self._approval_request_id = approval_request_id
+        self._item = McpCall(
+            id=CALL_ID,
+            status="in_progress",
+            approval_request_id=approval_request_id,
+            arguments="",
+            error=None,
+            name=name,
+            output=None,
+            server_label=server_label,
+        )
+
+    def start(self) -> None:
+        """The call is begun, and its arguments are known."""
+        self._report(HostedToolStarted(CALL_ID, _plain(self._item)))
+        self._progress("mcp_call.in_progress")
+        self._progress("mcp_call_arguments.delta", delta=self._arguments)
+        if self._approval_request_id is not None:  # as in recordings of the original
+            self._progress("mcp_call.in_progress")
+        self._progress("mcp_call_arguments.done", arguments=self._arguments)
+        self._item.arguments = self._arguments
+
+    def complete(self, output: str) -> None:
+        """The tool has answered."""
+        self._item.status, self._item.output = "completed", output
+        self._progress("mcp_call.completed")
+        self._report(HostedToolDone(CALL_ID, _plain(self._item)))
+
+    def fail(self, error: CallError) -> None:
+        """There is no answer."""
+        self._item.status, self._item.error = "failed", error
+        self._progress("mcp_call.failed")
+        self._report(HostedToolDone(CALL_ID, _plain(self._item)))
+
+    def _progress(self, stage: str, **fields: str) -> None:
+        self._report(HostedToolProgress(CALL_ID, {"type": f"response.{stage}", "item_id": CALL_ID, **fields}))
+
+
+def report_approval_request(report: Report, *, server_label: str, name: str, arguments: str) -> None:
+    """Ask the user: the item is complete from the start, and nothing is between its events."""
+    item = _plain(McpApprovalRequest(id=APPROVAL_ID, arguments=arguments, name=name, server_label=server_label))
+    report(HostedToolStarted(APPROVAL_ID, item))
+    report(HostedToolDone(APPROVAL_ID, item))
+
+
+def list_item(server_label: str, tools: Sequence[ToolDescription]) -> dict[str, Any]:
+    """The item of a list."""
+    listed_tools = [
+        McpListedTool(
+            # Of a tool's annotations the original shows this one alone.
+            annotations={"read_only": tool.read_only},
+            description=tool.description,
+            input_schema=tool.input_schema,
+            name=tool.name,
+        )
+        for tool in tools
+    ]
+    return _plain(McpListTools(id=LIST_ID, server_label=server_label, tools=listed_tools))
+
+
+def described_tools(item: McpListTools) -> list[ToolDescription]:
+    """The tools in an item; a client may have written it, so what has not the form of a tool is left out."""
+    return [
+        ToolDescription(
+            name=tool.name,
+            description=tool.description if isinstance(tool.description, str) else None,
+            input_schema=tool.input_schema,
+            read_only=isinstance(tool.annotations, dict) and tool.annotations.get("read_only") is True,
+        )
+        for tool in item.tools
+        if isinstance(tool.input_schema, dict) and tool.name
+    ]
+
+
+def _plain(item: McpCall | McpListTools | McpApprovalRequest) -> dict[str, Any]:
+    plain = msgspec.to_builtins(item)
+    assert isinstance(plain, dict)
+    return plain

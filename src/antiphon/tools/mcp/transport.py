@@ -1,0 +1,210 @@
+"""HTTP for the library `mcp`: dials addresses that were judged, counts bytes, and remembers what happened."""
+
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextvars import ContextVar
+from http import HTTPStatus
+
+import httpcore2
+import httpx2
+
+from antiphon.tools.mcp.dialing import AddressGuard
+
+_EVENT_STREAM = "text/event-stream"
+
+_STREAM_FACTOR = 8
+"""How many answers may come on one event stream that was opened by GET, which carries those of the whole session."""
+
+
+class Exchange:
+    """
+    What happened to the HTTP requests of one call, or of one list.
+
+    The library tells an HTTP error without its status, and a lost connection in many ways (measured with `mcp` 2.3).
+
+    Attributes:
+        status: the last status.
+        problem: why there is no answer, as the end of a sentence for the client; None while nothing is known.
+        received_bytes: of all answers.
+    """
+
+    __slots__ = ("problem", "received_bytes", "status")
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.problem: str | None = None
+        self.received_bytes = 0
+
+
+current_exchange: ContextVar[Exchange | None] = ContextVar("current_exchange", default=None)
+"""The exchange that requests belong to; the library sends a request in the context of who asked for it."""
+
+
+class ConnectionRefusal(httpcore2.ConnectError):
+    """An address may not be dialled; the message says why, as the end of a sentence."""
+
+
+class BodyFailure(httpx2.StreamError):
+    """An answer's body is too large or was cut off. The library takes such an error as that of one request alone."""
+
+
+class _GuardedBackend(httpcore2.AsyncNetworkBackend):
+    """Dials the addresses that the guard allows: a name that resolves otherwise a moment later gains nothing."""
+
+    def __init__(self, guard: AddressGuard) -> None:
+        self._guard = guard
+        self._backend = httpcore2.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        try:
+            addresses = await self._guard(host, port)
+        except OSError as error:
+            raise ConnectionRefusal(str(error)) from None
+        failure = httpcore2.ConnectError("the server could not be reached")
+        for address in addresses:
+            try:
+                return await self._backend.connect_tcp(address, port, timeout, local_address, socket_options)
+            except httpcore2.ConnectError as error:
+                failure = error
+        raise failure
+
+    async def connect_unix_socket(
+        self, path: str, timeout: float | None = None, socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None
+    ) -> httpcore2.AsyncNetworkStream:
+        raise ConnectionRefusal("its address is not public")
+
+    async def sleep(self, seconds: float) -> None:
+        await self._backend.sleep(seconds)
+
+
+class Pools:
+    """
+    The connections of this process. Those to addresses that clients name are never used for the operator's servers, nor
+    the other way round: a connection that is open is not judged again.
+    """
+
+    def __init__(self, guard: AddressGuard) -> None:
+        context = ssl.create_default_context()
+        self._guarded = httpcore2.AsyncConnectionPool(
+            ssl_context=context, max_connections=None, keepalive_expiry=15, network_backend=_GuardedBackend(guard)
+        )
+        self._own = httpcore2.AsyncConnectionPool(ssl_context=context, max_connections=None, keepalive_expiry=15)
+
+    def pool(self, is_own: bool) -> httpcore2.AsyncConnectionPool:
+        """The connections to the operator's servers, or to all others."""
+        return self._own if is_own else self._guarded
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._guarded.aclose()
+        await self._own.aclose()
+
+
+class SessionTransport(httpx2.AsyncBaseTransport):
+    """
+    The requests of one session.
+
+    Args:
+        answer_bytes: the most of one exchange's answers.
+        on_failure: called when a request of an open session fails in a way that the library would not notice.
+
+    Attributes:
+        exchange: of requests that belong to no call.
+        is_open: whether the session is open: before, a failure ends the attempt to open it.
+        statuses: of the requests that opened the session, in order.
+    """
+
+    def __init__(self, pool: httpcore2.AsyncConnectionPool, answer_bytes: int, on_failure: Callable[[], None]) -> None:
+        self.exchange = Exchange()
+        self.is_open = False
+        self.statuses: list[int] = []
+        self._pool = pool
+        self._answer_bytes = answer_bytes
+        self._on_failure = on_failure
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        exchange = current_exchange.get() or self.exchange
+        # Nothing is unpacked: it would be more than was counted.
+        request.headers["accept-encoding"] = "identity"
+        assert isinstance(request.stream, httpx2.AsyncByteStream)
+        try:
+            reply = await self._pool.handle_async_request(
+                httpcore2.Request(
+                    method=request.method,
+                    url=httpcore2.URL(
+                        scheme=request.url.raw_scheme, host=request.url.raw_host, port=request.url.port, target=request.url.raw_path
+                    ),
+                    headers=request.headers.raw,
+                    content=request.stream,
+                    extensions=request.extensions,
+                )
+            )
+        except httpcore2.TimeoutException:
+            return self._fail(exchange, "the server did not answer in time")
+        except ConnectionRefusal as error:
+            return self._fail(exchange, str(error))
+        except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.UnsupportedProtocol, OSError):
+            return self._fail(exchange, "the server could not be reached")
+        exchange.status = reply.status
+        if not self.is_open:
+            self.statuses.append(reply.status)
+        headers = httpx2.Headers(reply.headers)
+        is_own_stream = request.method == "GET" and headers.get("content-type", "").startswith(_EVENT_STREAM)
+        assert not isinstance(reply.stream, bytes)
+        body = _Body(reply.stream, self._answer_bytes, exchange, is_own_stream=is_own_stream, headers=headers)
+        if self.is_open and reply.status >= 300:
+            self._on_failure()
+        return httpx2.Response(status_code=reply.status, headers=reply.headers, stream=body, extensions=reply.extensions)
+
+    def _fail(self, exchange: Exchange, problem: str) -> httpx2.Response:
+        exchange.problem = exchange.problem or problem
+        if not self.is_open:
+            raise httpx2.ConnectError(problem)
+        self._on_failure()
+        # As an answer it fails one call; as an exception it would end the session under all others.
+        return httpx2.Response(status_code=HTTPStatus.BAD_GATEWAY)
+
+
+class _Body(httpx2.AsyncByteStream):
+    """An answer's body, up to a limit."""
+
+    def __init__(self, stream: object, answer_bytes: int, exchange: Exchange, *, is_own_stream: bool, headers: httpx2.Headers) -> None:
+        self._stream = stream
+        self._limit = answer_bytes
+        self._exchange = exchange
+        self._counter = Exchange() if is_own_stream else exchange
+        self._max_bytes = answer_bytes * _STREAM_FACTOR if is_own_stream else answer_bytes
+        self._is_packed = headers.get("content-encoding", "identity") != "identity"
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._is_packed:
+            raise self._failure("its answer is compressed, although that was not requested")
+        assert hasattr(self._stream, "__aiter__")
+        try:
+            async for chunk in self._stream:
+                self._counter.received_bytes += len(chunk)
+                if self._counter.received_bytes > self._max_bytes:
+                    raise self._failure(f"its answer is larger than {self._limit >> 10} KiB (tools.mcp_answer_kib)")
+                yield chunk
+        except httpcore2.TimeoutException:
+            raise self._failure("the server stopped in the middle of its answer") from None
+        except (httpcore2.NetworkError, httpcore2.ProtocolError, OSError):
+            raise self._failure("the server broke the connection in the middle of its answer") from None
+
+    async def aclose(self) -> None:
+        close = getattr(self._stream, "aclose", None)
+        if close is not None:
+            with contextlib.suppress(httpcore2.NetworkError, httpcore2.ProtocolError, OSError):
+                await close()
+
+    def _failure(self, problem: str) -> BodyFailure:
+        self._exchange.problem = self._exchange.problem or problem
+        return BodyFailure(problem)
