@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 MAX_SERVERS = 100
-LABEL_PATTERN = r"^[a-zA-Z0-9_-]+\Z"
+LABEL_PATTERN = "^[a-zA-Z0-9_-]+$"
 MAX_LABEL_LENGTH = 64
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")

@@ -45,11 +45,11 @@ MIN_SECRET_LENGTH = 8
 MAX_MESSAGE_LENGTH = 2000
 """Of a server's error message."""
 
-_LOST_SESSION = "Session terminated"
-_STATUS_MESSAGES = frozenset({"Server returned an error response", "Not Found", _LOST_SESSION})
+_STATUS_MESSAGES = frozenset({"Server returned an error response", "Not Found", "Session terminated"})
 """What the library says of an HTTP error that has no JSON-RPC error in its body (`mcp` 2.3)."""
 
-_LOST_MESSAGES = ("Connection closed", "SSE stream")
+_CLOSED_MESSAGE = "Connection closed"
+_LOST_MESSAGES = (_CLOSED_MESSAGE, "SSE stream")
 """How the library begins what it says of a connection that ended."""
 
 
@@ -125,7 +125,7 @@ class _RemoteServer:
                 outcome = await self._call(name, arguments)
         except TimeoutError:
             message = f"The server did not answer within {self._limits.call_s:g} seconds (tools.call_s)."
-            outcome = HttpError(code=HTTPStatus.GATEWAY_TIMEOUT, message=message)
+            outcome = _http_error(HTTPStatus.GATEWAY_TIMEOUT, message)
         match outcome:
             case str():
                 return self._mask(outcome)
@@ -150,11 +150,10 @@ class _RemoteServer:
         former_session = self._session
         outcome = await self._call_once(name, arguments)
         if outcome is None and former_session is not None:
-            # The server has forgotten the session, and so has run nothing: a new one is to be begun (MCP, transports).
             if self._session is former_session:
                 self.close()
             outcome = await self._call_once(name, arguments)
-        return outcome if outcome is not None else HttpError(code=HTTPStatus.NOT_FOUND, message="404 Not Found")
+        return outcome if outcome is not None else _http_error(HTTPStatus.NOT_FOUND, describe_status(HTTPStatus.NOT_FOUND))
 
     async def _call_once(self, name: str, arguments: dict[str, Any]) -> str | CallError | None:
         """What comes of a call; None if the server does not know the session."""
@@ -165,10 +164,12 @@ class _RemoteServer:
             async with session.use() as client:
                 result = await _send_call(client, name, arguments)
         except SessionFailure as failure:
-            return HttpError(code=failure.status or HTTPStatus.BAD_GATEWAY, message=_sentence(f"The server failed: {failure}"))
+            return _http_error(failure.status or HTTPStatus.BAD_GATEWAY, f"The server failed: {failure}.")
         except MCPError as error:
-            if error.error.message == _LOST_SESSION and exchange.status == HTTPStatus.NOT_FOUND:
+            if exchange.is_session_lost:
                 return None
+            if error.error.code == CONNECTION_CLOSED and error.error.message == _CLOSED_MESSAGE:
+                session.end()  # the next call begins another
             return _explain(error, exchange, session.exchange)
         except ValidationError:
             return McpProtocolError(code=INVALID_REQUEST, message="The server's answer is not as the protocol has it.")
@@ -250,21 +251,25 @@ def _explain(error: MCPError, exchange: Exchange, session_exchange: Exchange) ->
     """
     code, message, status = error.error.code, error.error.message, exchange.status or 0
     if exchange.problem:
-        return HttpError(code=HTTPStatus.BAD_GATEWAY, message=_sentence(exchange.problem))
+        return _http_error(HTTPStatus.BAD_GATEWAY, _sentence(exchange.problem))
     if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
-        return HttpError(code=status, message="The server redirects to another place, which is not followed.")
+        return _http_error(status, "The server redirects to another place, which is not followed.")
     if status >= HTTPStatus.BAD_REQUEST and message in _STATUS_MESSAGES:
-        return HttpError(code=status, message=describe_status(status))
+        return _http_error(status, describe_status(status))
     if code == CONNECTION_CLOSED and message.startswith(_LOST_MESSAGES):
         problem = session_exchange.problem or "the server broke the connection"
-        return HttpError(code=HTTPStatus.BAD_GATEWAY, message=_sentence(problem))
+        return _http_error(HTTPStatus.BAD_GATEWAY, _sentence(problem))
     return McpProtocolError(code=code, message=shorten(message, MAX_MESSAGE_LENGTH))
 
 
 def describe_status(status: int) -> str:
     """An HTTP status with its name: `401 (Unauthorized)`."""
     names = {each.value: each.phrase for each in HTTPStatus}
-    return f"{status} ({names[status]})" if status in names else str(status)
+    return f"{status:d} ({names[status]})" if status in names else str(status)
+
+
+def _http_error(code: int, message: str) -> HttpError:
+    return HttpError(code=int(code), message=message)
 
 
 def _sentence(problem: str) -> str:

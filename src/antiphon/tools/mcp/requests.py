@@ -202,7 +202,7 @@ def _read_own_request(path: str, tool: McpTool, headers: Mapping[str, str], own_
 
 def _check_label(path: str, label: str) -> None:
     if not re.fullmatch(LABEL_PATTERN, label):
-        raise pattern_mismatch(f"{path}.server_label", "^[a-zA-Z0-9_-]+$")
+        raise pattern_mismatch(f"{path}.server_label", LABEL_PATTERN)
     if len(label) > MAX_LABEL_LENGTH:
         raise too_long(f"{path}.server_label", "string", MAX_LABEL_LENGTH, len(label))
 

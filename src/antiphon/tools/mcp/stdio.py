@@ -126,6 +126,9 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     # Children that outlive their parent have its process group.
     _kill(process, signal.SIGKILL)
     await process.wait()
+    # Such a child may hold the pipes open, and what nobody read would keep them so: nothing public closes them.
+    if (transport := getattr(process, "_transport", None)) is not None:
+        transport.close()
 
 
 def _kill(process: asyncio.subprocess.Process, number: signal.Signals) -> None:

@@ -27,14 +27,17 @@ class Exchange:
         status: the last status.
         problem: why there is no answer, as the end of a sentence for the client; None while nothing is known.
         received_bytes: of all answers.
+        is_session_lost: whether the server does not know the session, and so has run nothing: status 404 to a request
+            that names one. A new session is to be begun then. Source: MCP 2025-11-25, transports, "Session Management".
     """
 
-    __slots__ = ("problem", "received_bytes", "status")
+    __slots__ = ("is_session_lost", "problem", "received_bytes", "status")
 
     def __init__(self) -> None:
         self.status: int | None = None
         self.problem: str | None = None
         self.received_bytes = 0
+        self.is_session_lost = False
 
 
 current_exchange: ContextVar[Exchange | None] = ContextVar("current_exchange", default=None)
@@ -154,6 +157,7 @@ class SessionTransport(httpx2.AsyncBaseTransport):
         except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.UnsupportedProtocol, OSError):
             return self._fail(exchange, "the server could not be reached")
         exchange.status = reply.status
+        exchange.is_session_lost = reply.status == HTTPStatus.NOT_FOUND and "mcp-session-id" in request.headers
         if not self.is_open:
             self.statuses.append(reply.status)
         headers = httpx2.Headers(reply.headers)
