@@ -16,7 +16,6 @@ from antiphon.engine_api.events import HostedToolDone, HostedToolProgress, Hoste
 from antiphon.engine_api.history import HistoryPart
 from antiphon.engine_api.options import FunctionTool
 
-
 MAX_FUNCTION_NAME_LENGTH = 64
 """What the strictest servers of models take, with the namespace and the `__` that stands between."""
 

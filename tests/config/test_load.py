@@ -316,7 +316,8 @@ def test_the_reference_has_every_settings_twin() -> None:
     assert not [
         key
         for key in settings_of(schema())
-        if key not in ("models", "prompts", "routing", "webhooks", "rewrites", "tools.mcp") and f"ANTIPHON_{key.replace('.', '__').upper()}" not in text
+        if key not in ("models", "prompts", "routing", "webhooks", "rewrites", "tools.mcp")
+        and f"ANTIPHON_{key.replace('.', '__').upper()}" not in text
     ]
 
 

@@ -76,7 +76,7 @@ class DialLimits(Struct, frozen=True, kw_only=True):
     tools: int = 1000
 
 
-class Connection(ToolServer, Protocol):
+class ToolConnection(ToolServer, Protocol):
     """A server as one response sees it: its session is nobody else's. It is opened by the first use."""
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class Connection(ToolServer, Protocol):
 class Dialer(Protocol):
     """Makes connections; there is one in a process, for all clients."""
 
-    def connect(self, target: Target) -> Connection:
+    def connect(self, target: Target) -> ToolConnection:
         """A connection that is not opened yet."""
 
     async def close(self) -> None:

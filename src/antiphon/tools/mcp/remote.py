@@ -22,9 +22,9 @@ from pydantic import ValidationError
 from antiphon.errors import shorten
 from antiphon.masking import MASK, is_secret
 from antiphon.tools.mcp.content import text_of
-from antiphon.tools.mcp.dialing import AddressGuard, CommandTarget, Connection, DialLimits, Target
+from antiphon.tools.mcp.dialing import AddressGuard, CommandTarget, DialLimits, Target, ToolConnection
 from antiphon.tools.mcp.server import CallError, ListingError, ToolDescription
-from antiphon.tools.mcp.session import CLOSE_S, Session, SessionFailure
+from antiphon.tools.mcp.session import CLOSE_S, McpSession, SessionFailure
 from antiphon.tools.mcp.transport import Exchange, Pools, current_exchange
 from antiphon.wire.responses.hosted_calls import HttpError, McpProtocolError, McpToolExecutionError
 
@@ -59,16 +59,16 @@ class RemoteServers:
     def __init__(self, guard: AddressGuard, limits: DialLimits) -> None:
         self._guard = guard
         self._limits = limits
-        self._sessions: set[Session] = set()
+        self._sessions: set[McpSession] = set()
         self._programs: Counter[str] = Counter()
         self._pools = Pools(guard)
 
-    def connect(self, target: Target) -> Connection:
+    def connect(self, target: Target) -> ToolConnection:
         return _RemoteServer(self, target)
 
-    def open_session(self, target: Target) -> Session:
+    def open_session(self, target: Target) -> McpSession:
         """Begin a session."""
-        session = Session(target, self._limits, self._pools, self._programs)
+        session = McpSession(target, self._limits, self._pools, self._programs)
         self._sessions.add(session)
         session.task.add_done_callback(lambda _task: self._sessions.discard(session))
         return session
@@ -97,7 +97,7 @@ class _RemoteServer:
         self._limits = servers.limits
         self._target = target
         self._secrets = sorted(_secrets(target), key=len, reverse=True)
-        self._session: Session | None = None
+        self._session: McpSession | None = None
 
     async def list_tools(self) -> Sequence[ToolDescription]:
         exchange = Exchange()
@@ -141,7 +141,7 @@ class _RemoteServer:
             self._session.end()
             self._session = None
 
-    def _open_session(self) -> Session:
+    def _open_session(self) -> McpSession:
         if self._session is None or self._session.is_over:
             self._session = self._servers.open_session(self._target)
         return self._session

@@ -45,7 +45,7 @@ class SessionFailure(Exception):
         self.status = status if status is not None and status >= HTTPStatus.MULTIPLE_CHOICES else None
 
 
-class Session:
+class McpSession:
     """
     A session, from its start on. It ends when nobody has used it for some time.
 

@@ -16,7 +16,7 @@ from antiphon.errors import ApiError, ClientError
 from antiphon.installation import install_hint
 from antiphon.tool_api import ApprovalRequired, ServerFunction, ServerToolCall, ToolOutput, ToolsListed, mcp_function_name
 from antiphon.tools.base import Report, Tool, ToolContext
-from antiphon.tools.mcp.dialing import Connection, Dialer, DialLimits, MakeDialer
+from antiphon.tools.mcp.dialing import Dialer, DialLimits, MakeDialer, ToolConnection
 from antiphon.tools.mcp.items import CallItem, ListItem, described_tools, report_approval_request
 from antiphon.tools.mcp.permissions import is_allowed, known_names, needs_approval
 from antiphon.tools.mcp.requests import OwnServers, ServerRequest, read_requests
@@ -74,7 +74,7 @@ class McpTools:
         if dialer is not None:
             await dialer.close()
 
-    async def connect(self, request: ServerRequest) -> Connection:
+    async def connect(self, request: ServerRequest) -> ToolConnection:
         """A connection to a server that is not in this process."""
         assert request.target is not None and self._make_dialer is not None
         async with self._dialer_lock:
@@ -118,7 +118,7 @@ class _Server:
 
     def __init__(self, request: ServerRequest) -> None:
         self.request = request
-        self.connection: Connection | None = None
+        self.connection: ToolConnection | None = None
         self._tool_by_function: dict[str, ToolDescription] | None = None
 
     @property

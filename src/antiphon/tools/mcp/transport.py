@@ -96,18 +96,18 @@ class Pools:
 
     def __init__(self, guard: AddressGuard) -> None:
         context = ssl.create_default_context()
-        self._guarded = httpcore2.AsyncConnectionPool(
+        self._public = httpcore2.AsyncConnectionPool(
             ssl_context=context, max_connections=None, keepalive_expiry=15, network_backend=_GuardedBackend(guard)
         )
         self._own = httpcore2.AsyncConnectionPool(ssl_context=context, max_connections=None, keepalive_expiry=15)
 
     def pool(self, is_own: bool) -> httpcore2.AsyncConnectionPool:
         """The connections to the operator's servers, or to all others."""
-        return self._own if is_own else self._guarded
+        return self._own if is_own else self._public
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._guarded.aclose()
+        await self._public.aclose()
         await self._own.aclose()
 
 
