@@ -42,7 +42,12 @@ class LoopLimits(Struct, frozen=True, kw_only=True):
 
 
 class ApprovedCall(Struct, frozen=True):
-    """A call that the user has approved: it is run before the model is asked, and its result is in the history by its id."""
+    """
+    A call that the user has approved: it is run before the model is asked, and its result is in the history by its id.
+
+    Attributes:
+        name: of the function.
+    """
 
     approval_request_id: str
     name: str

@@ -7,6 +7,7 @@ from msgspec import Struct, field
 from antiphon.engine_api import history
 from antiphon.errors import ClientError, shorten
 from antiphon.protocols.tool_loop import ApprovedCall
+from antiphon.tool_api import mcp_function_name
 from antiphon.wire.codec.fields import is_set
 from antiphon.wire.responses import hosted_calls as calls, items
 
@@ -29,7 +30,7 @@ class Approvals(Struct, frozen=True):
     def pending(self) -> list[ApprovedCall]:
         """The calls that were approved and are not run yet."""
         return [
-            ApprovedCall(id, request.name, request.arguments, request.server_label)
+            ApprovedCall(id, _function_name(request), request.arguments, request.server_label)
             for id, request in self.requests.items()
             if (response := self.responses.get(id)) is not None and response.approve and id not in self.approved_calls
         ]
@@ -40,7 +41,7 @@ class Approvals(Struct, frozen=True):
             case calls.McpApprovalRequest():
                 if item.id not in self.responses:
                     return ()
-                return (history.ToolCall(item.id, item.name, item.arguments, namespace=item.server_label),)
+                return (history.ToolCall(item.id, _function_name(item), item.arguments, namespace=item.server_label),)
             case calls.McpApprovalResponse():
                 return (history.ToolResult(item.approval_request_id, self._result(item)),)
             case calls.McpCall():
@@ -79,6 +80,10 @@ def read_approvals(conversation: Sequence[tuple[str, items.Item]]) -> Approvals:
             case calls.McpCall(approval_request_id=str(id)) if id:
                 approvals.approved_calls[id] = item
     return approvals
+
+
+def _function_name(request: calls.McpApprovalRequest) -> str:
+    return mcp_function_name(request.server_label, request.name)
 
 
 def mcp_result_text(call: calls.McpCall) -> str:

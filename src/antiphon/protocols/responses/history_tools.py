@@ -15,6 +15,7 @@ from antiphon.engine_api import history
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.protocols.dispatch import convert, table
 from antiphon.protocols.responses.approvals import mcp_result_text
+from antiphon.tool_api import mcp_function_name
 from antiphon.wire.codec.types import Tagged, encode
 from antiphon.wire.responses import hosted_calls as calls, items
 
@@ -84,7 +85,8 @@ def _tool_search_output(item: calls.ToolSearchOutput) -> HistoryItems:
 
 def _mcp_call(item: calls.McpCall) -> HistoryItems:
     # Responses: the item of a call that a server ran holds its result too, so both get the item's id.
-    return (_call(item.id, item.name, item.arguments, item.server_label), _result(item.id, mcp_result_text(item)))
+    name = mcp_function_name(item.server_label, item.name)
+    return (_call(item.id, name, item.arguments, item.server_label), _result(item.id, mcp_result_text(item)))
 
 
 def _code_interpreter_call(item: calls.CodeInterpreterCall) -> HistoryItems:

@@ -17,7 +17,7 @@ from antiphon.engine_api.options import CustomTool, FunctionTool, HostedTool, To
 from antiphon.errors import ClientError, tool_choice_not_found, unsupported_parameter
 from antiphon.protocols.omissions import Omissions
 from antiphon.protocols.responses.approvals import Approvals
-from antiphon.tool_api import NO_SERVER_TOOLS, ServerTools
+from antiphon.tool_api import NO_SERVER_TOOLS, ServerTools, mcp_function_name
 from antiphon.wire.codec.fields import is_set, value_or
 from antiphon.wire.codec.types import JsonDict, Tagged, encode
 from antiphon.wire.responses import items, tools
@@ -211,8 +211,8 @@ def _choice_key(choice: Mapping[str, object], server_labels: Container[str]) -> 
     """
     kind, name, namespace = choice.get("type"), choice.get("name"), choice.get("namespace")
     label = choice.get("server_label")
-    if kind == "mcp" and label in server_labels:
-        return f"{label}.{name or ''}"
+    if kind == "mcp" and isinstance(label, str) and label in server_labels:
+        return f"{label}.{mcp_function_name(label, name)}" if isinstance(name, str) else f"{label}."
     key = (kind,) if name is None or kind == "mcp" else (name, namespace)
     if not all(part is None or isinstance(part, str) for part in key):
         raise tool_choice_not_found("tool_choice", str(name or kind))

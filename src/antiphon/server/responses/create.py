@@ -82,6 +82,8 @@ class PreparedResponse(Struct, frozen=True):
 
     async def __aexit__(self, *_error: object) -> None:
         self.lease.release()
+        if self.tools is not None:
+            self.tools.close()
         await unlock_conversation(self.store, self.resolved_request.id)
 
     @property
