@@ -2,17 +2,40 @@
 
 from msgspec import structs
 
+from antiphon.config.load import Config
 from antiphon.config.tools.settings import ToolsSettings
+from antiphon.installation import missing_modules
 from antiphon.protocols.responses.request import ResolvedRequest
 from antiphon.protocols.responses.tools import requested_tools, runs_on_server
 from antiphon.protocols.tool_loop import LoopLimits
-from antiphon.tools.base import ToolContext, ToolKind
+from antiphon.runtime.core import lazy
+from antiphon.tools.base import ToolContext
+from antiphon.tools.mcp.dialing import Dialer, DialLimits
+from antiphon.tools.mcp.requests import OwnServers
+from antiphon.tools.mcp.tool import McpTools
 from antiphon.tools.toolbox import OpenTools, Toolbox, ToolLimits
 
 
-def build_toolbox(settings: ToolsSettings, kinds: tuple[ToolKind, ...] = ()) -> Toolbox:
-    """The toolbox of a server, with these tools."""
-    return Toolbox(kinds, ToolLimits(call_s=settings.call_s, output_chars=settings.output_chars))
+def build_toolbox(config: Config) -> Toolbox:
+    """
+    The toolbox of a server.
+
+    Raises:
+        ServerError: the configuration names what isn't there.
+    """
+    settings = config.tools
+    return Toolbox([_build_mcp(config)], ToolLimits(call_s=settings.call_s, output_chars=settings.output_chars))
+
+
+def _build_mcp(config: Config) -> McpTools:
+    settings = config.tools
+
+    def make_dialer(limits: DialLimits) -> Dialer:
+        return lazy.RemoteServers(lazy.address_guard(config.server.fetch_networks), limits)
+
+    own_servers = OwnServers(settings.mcp, config.secrets, {})
+    has_library = not missing_modules(["mcp"])
+    return McpTools(own_servers, make_dialer if has_library else None, DialLimits(call_s=settings.call_s), settings.output_chars)
 
 
 def open_tools(toolbox: Toolbox, settings: ToolsSettings, resolved_request: ResolvedRequest) -> tuple[ResolvedRequest, OpenTools | None]:
@@ -25,17 +48,19 @@ def open_tools(toolbox: Toolbox, settings: ToolsSettings, resolved_request: Reso
     Raises:
         ClientError: a tool's options are wrong, or name what isn't there.
     """
-    if not toolbox.types or resolved_request.is_warm_up:
-        return resolved_request, None
-    items = (*resolved_request.previous_items, *resolved_request.input_items)
-    pairs = [(f"input[{index - len(resolved_request.previous_items)}]", item) for index, item in enumerate(items)]
     capabilities = resolved_request.capabilities
+    if not toolbox.types or not capabilities.tools or resolved_request.is_warm_up:
+        return resolved_request, None
+    past, given = resolved_request.previous_items, resolved_request.input_items
+    pairs = [*((resolved_request.request.previous_path, item) for item in past), *((f"input[{i}]", item) for i, item in enumerate(given))]
     tools = [
         (path, tool) for path, tool in requested_tools(resolved_request.request, pairs) if runs_on_server(tool, capabilities, toolbox.types)
     ]
-    if not tools or not capabilities.tools:
+    if not tools:
         return resolved_request, None
-    context = ToolContext(response_id=resolved_request.id, tenant=resolved_request.tenant, model=resolved_request.model, items=items)
-    open_tools = toolbox.open(tools, context)
+    context = ToolContext(
+        response_id=resolved_request.id, tenant=resolved_request.tenant, model=resolved_request.model, items=(*past, *given)
+    )
+    tool_runner = toolbox.open(tools, context)
     limits = LoopLimits(calls=settings.calls, turns=settings.turns, parallel=settings.parallel)
-    return structs.replace(resolved_request, server_tools=open_tools.offer, loop_limits=limits), open_tools
+    return structs.replace(resolved_request, server_tools=tool_runner.offer, loop_limits=limits), tool_runner

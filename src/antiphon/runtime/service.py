@@ -144,7 +144,7 @@ class Service:
         self._files_folder = None if location is not None else Path(tempfile.gettempdir()) / new_id("antiphon_files")
         file_blobs = BlobStore(location or str(self._files_folder), notice, error_code="files_unavailable")
         self.files = FileLibrary(self.store.files, file_blobs, config.files)
-        self.toolbox = build_toolbox(config.tools)
+        self.toolbox = build_toolbox(config)
         self._content_cipher: lazy.ContentCipher | None = None
         self.recordings = RecordingLibrary(self.store.sessions, blobs, config.recording)
         self.recorder = self._build_recorder(blobs)

@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from antiphon.engines.cascade.parts import SpeechStack as SpeechStack
     from antiphon.engines.duplex.engine import DuplexAdapter as DuplexAdapter
     from antiphon.runtime.core.encrypted_content import ContentCipher as ContentCipher
-    from antiphon.runtime.core.url_fetch import FetchLimits as FetchLimits, PostFailure as PostFailure, fetcher as fetcher, post as post
+    from antiphon.runtime.core.url_fetch import (
+        FetchLimits as FetchLimits,
+        PostFailure as PostFailure,
+        address_guard as address_guard,
+        fetcher as fetcher,
+        post as post,
+    )
     from antiphon.speech.audio_files.decode import AudioFiles as AudioFiles
     from antiphon.speech.dsp.noise import available_kinds as available_kinds
     from antiphon.speech.stt.moonshine import MoonshineTranscriber as MoonshineTranscriber
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
     from antiphon.speech.tts.openai import OpenAISynthesizer as OpenAISynthesizer, SpeechServer as SpeechServer
     from antiphon.speech.turn_detection.smart_turn import SmartTurn as SmartTurn
     from antiphon.speech.turn_detection.vad import SileroVad as SileroVad
+    from antiphon.tools.mcp.remote import RemoteServers as RemoteServers
 
 _MODULES = {
     "AudioFiles": "antiphon.speech.audio_files.decode",
@@ -34,12 +41,14 @@ _MODULES = {
     "OpenAISynthesizer": "antiphon.speech.tts.openai",
     "OpenAITranscriber": "antiphon.speech.stt.openai",
     "PostFailure": "antiphon.runtime.core.url_fetch",
+    "RemoteServers": "antiphon.tools.mcp.remote",
     "SileroVad": "antiphon.speech.turn_detection.vad",
     "SmartTurn": "antiphon.speech.turn_detection.smart_turn",
     "SpeechServer": "antiphon.speech.tts.openai",
     "SpeechStack": "antiphon.engines.cascade.parts",
     "TranscriptionServer": "antiphon.speech.stt.openai",
     "WhisperTranscriber": "antiphon.speech.stt.whisper",
+    "address_guard": "antiphon.runtime.core.url_fetch",
     "available_kinds": "antiphon.speech.dsp.noise",
     "fetcher": "antiphon.runtime.core.url_fetch",
     "post": "antiphon.runtime.core.url_fetch",

@@ -14,7 +14,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -301,3 +301,32 @@ def is_fetchable(address: Address, allowed_networks: Sequence[Network] = ()) -> 
         ):
             return False
     return address.is_global and not address.is_multicast and not address.is_reserved
+
+
+class Guard(Protocol):
+    """Judges hosts that clients name."""
+
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
+        """
+        The addresses to dial, each of which may be dialled.
+
+        Raises:
+            OSError: none may; the message says why, as the end of a sentence.
+        """
+
+
+def address_guard(networks: Iterable[str], resolve: Resolve = _system_resolve) -> Guard:
+    """The same checks for a library that makes its connections itself: the addresses that it may dial, judged once."""
+    limits = FetchLimits(allowed_networks=tuple(ipaddress.ip_network(network) for network in networks))
+
+    async def guard(host: str, port: int) -> Sequence[str]:
+        url = _parse_url(f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/", limits)
+        if (address := _parse_address(url.host or "")) is not None:
+            return [str(address)]
+        try:
+            async with asyncio.timeout(limits.timeout_s):
+                return [result["host"] for result in await _CheckingResolver(limits, resolve).resolve(url.host or "", port)]
+        except TimeoutError:
+            raise _FetchRefused(f"its name could not be resolved within {limits.timeout_s:g} seconds") from None
+
+    return guard
