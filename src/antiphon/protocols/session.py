@@ -15,6 +15,7 @@ from antiphon.engine_api.fast_path import TextSeries
 from antiphon.errors import ApiError
 from antiphon.records import ConversationTurn, ResponseRecord
 from antiphon.tool_api import ServerToolCall, ToolEvent
+from antiphon.wire.responses.tools import Tool
 
 ClientEventT = TypeVar("ClientEventT")
 ServerEventT = TypeVar("ServerEventT")
@@ -48,8 +49,15 @@ class ToolsReady(Struct, frozen=True):
 
 
 class FromTool(Struct, frozen=True):
-    """A tool of the server said this; `call_id` is empty for what it does before the model is asked."""
+    """
+    A tool of the server said this.
 
+    Attributes:
+        id: of the response that has the call, or of the `PrepareTools`.
+        call_id: empty for what a tool does before the model is asked.
+    """
+
+    id: str
     call_id: str
     event: ToolEvent | ToolFailed | ToolsReady
     at: float
@@ -101,13 +109,28 @@ class SendToEngine(Struct, frozen=True):
 
 
 class PrepareTools(Struct, frozen=True):
-    """Have the tools of the server do what they do before the model is asked."""
+    """
+    Have the tools of the server do what they do before the model is asked.
+
+    Attributes:
+        id: by which what they say is told apart.
+        tools: to be opened for it, of a session that gets some while it goes on; each with its path, for errors.
+    """
+
+    id: str
+    tools: tuple[tuple[str, Tool], ...] = ()
 
 
 class CallTool(Struct, frozen=True):
     """Have a tool of the server run this call."""
 
     call: ServerToolCall
+
+
+class CancelTools(Struct, frozen=True):
+    """Stop the calls of this response."""
+
+    id: str
 
 
 class Persist(Struct, frozen=True):
@@ -174,6 +197,7 @@ Effect: TypeAlias = (
     | SendToEngine
     | PrepareTools
     | CallTool
+    | CancelTools
     | Persist
     | CountTokens
     | Observe

@@ -146,7 +146,7 @@ class ToolLoop:
     def begin(self) -> Iterator[LoopStep]:
         """The first steps, of a loop that `must_wait`."""
         if self._tools.must_prepare:
-            yield PrepareTools()
+            yield PrepareTools(self._respond.id)
         else:
             yield from self._begin_approved_calls()
 

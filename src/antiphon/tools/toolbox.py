@@ -1,7 +1,7 @@
 """The toolbox: which tools the server runs, and the limits that hold for each call of any of them."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 from msgspec import Struct
@@ -52,13 +52,9 @@ class Toolbox:
         Raises:
             ClientError: a tool's options are wrong, or name what isn't there.
         """
-        tools_by_kind: dict[ToolKind, list[tuple[str, wire_tools.Tool]]] = {}
-        for path, tool in tools:
-            if (kind := self._kind_by_type.get(tool.type)) is not None:
-                tools_by_kind.setdefault(kind, []).append((path, tool))
-        types = frozenset(tool.type for own_tools in tools_by_kind.values() for _, tool in own_tools)
-        open_tools = [(own_tools[0][1].type, kind.open(own_tools, context)) for kind, own_tools in tools_by_kind.items()]
-        return OpenTools(open_tools, types, self._limits)
+        open_tools = OpenTools(self._kind_by_type, context, self._limits)
+        open_tools.add(tools)
+        return open_tools
 
     async def close(self) -> None:
         """Give back what the tools hold; idempotent."""
@@ -67,40 +63,65 @@ class Toolbox:
 
 
 class OpenTools:
-    """The tools of one response, each call within its limits."""
+    """The tools of one response, or of one session, each call within its limits."""
 
-    def __init__(self, tools: Sequence[tuple[str, Tool]], types: frozenset[str], limits: ToolLimits) -> None:
-        self._tools = tools
-        self._types = types
+    def __init__(self, kind_by_type: Mapping[str, ToolKind], context: ToolContext, limits: ToolLimits) -> None:
+        self._kind_by_type = kind_by_type
+        self._context = context
         self._limits = limits
-        self._tool_by_key = {function.key: tool for _, tool in tools for function in tool.functions}
+        self._tools: list[tuple[str, Tool]] = []
+        self._types: set[str] = set()
+        self._tool_by_key: dict[str, Tool] = {}
 
     @property
     def offer(self) -> ServerTools:
         """What the session gets to know of them."""
         functions = tuple(ServerFunction(type, function) for type, tool in self._tools for function in tool.functions)
-        return ServerTools(self._types, functions, any(tool.must_prepare for _, tool in self._tools))
+        return ServerTools(frozenset(self._types), functions, any(tool.must_prepare for _, tool in self._tools))
 
-    async def prepare(self, report: Report) -> None:
+    def add(self, tools: Sequence[tuple[str, wire_tools.Tool]]) -> list[Tool]:
+        """
+        Open more tools; see `Toolbox.open`.
+
+        Raises:
+            ClientError: a tool's options are wrong, or name what isn't there.
+        """
+        tools_by_kind: dict[ToolKind, list[tuple[str, wire_tools.Tool]]] = {}
+        for path, tool in tools:
+            if (kind := self._kind_by_type.get(tool.type)) is not None:
+                tools_by_kind.setdefault(kind, []).append((path, tool))
+        new_tools = [(own_tools[0][1].type, kind.open(own_tools, self._context)) for kind, own_tools in tools_by_kind.items()]
+        self._types.update(tool.type for own_tools in tools_by_kind.values() for _, tool in own_tools)
+        self._tools += new_tools
+        self._tool_by_key |= {function.key: tool for _, tool in new_tools for function in tool.functions}
+        return [tool for _, tool in new_tools]
+
+    async def prepare(self, report: Report, tools: Sequence[tuple[str, wire_tools.Tool]] = ()) -> None:
         """
         Do what is to be done before the model is first asked.
 
+        Args:
+            tools: to be opened for it; where there are none, those that are open are prepared.
+
         Raises:
-            ApiError: the response must fail.
+            ApiError: the response must fail, or one of `tools` can't be opened.
         """
-        for _, tool in self._tools:
+        for tool in self.add(tools) if tools else [tool for _, tool in self._tools]:
             if tool.must_prepare:
-                open_item = _ItemWatch(self._learn_functions(tool, report))
-                try:
-                    async with asyncio.timeout(self._limits.call_s):
-                        await tool.prepare(open_item.report)
-                except TimeoutError:
-                    open_item.fail(tool, self._timeout_message)
-                except ApiError:
-                    raise
-                except Exception:
-                    _log.exception("A tool failed before its first call.")
-                    open_item.fail(tool, "The tool failed.")
+                await self._prepare(tool, report)
+
+    async def _prepare(self, tool: Tool, report: Report) -> None:
+        open_item = _ItemWatch(self._learn_functions(tool, report))
+        try:
+            async with asyncio.timeout(self._limits.call_s):
+                await tool.prepare(open_item.report)
+        except TimeoutError:
+            open_item.fail(tool, self._timeout_message)
+        except ApiError:
+            raise
+        except Exception:
+            _log.exception("A tool failed before its first call.")
+            open_item.fail(tool, "The tool failed.")
 
     async def run(self, call: ServerToolCall, report: Report) -> ToolOutput | ApprovalRequired:
         """

@@ -68,7 +68,7 @@ class Dialogue:
 
     def tool_said(self, call_id, *events):
         for event in events:
-            self.effects += self.session.handle(FromTool(call_id, event, 1001.0))
+            self.effects += self.session.handle(FromTool(ID, call_id, event, 1001.0))
         return self
 
     @property

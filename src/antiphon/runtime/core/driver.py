@@ -20,6 +20,7 @@ from antiphon.errors import ApiError, ServerError
 from antiphon.protocols.responses.ending import INTERRUPTED_MESSAGE
 from antiphon.protocols.session import (
     CallTool,
+    CancelTools,
     ClientEventT,
     Close,
     CountTokens,
@@ -53,6 +54,7 @@ from antiphon.runtime.core.metrics import Metrics
 from antiphon.stores.availability import Availability
 from antiphon.stores.base import ConversationStore
 from antiphon.tool_api import ApprovalRequired, ServerToolCall, ToolEvent, ToolOutput
+from antiphon.wire.responses.tools import Tool
 
 BATCH_SIZE = 256
 """Events handled, and written, at once: that a client is behind is only noticed between two writes."""
@@ -63,7 +65,7 @@ The engine is paused above this number of unhandled events, as by a slow client:
 """
 
 
-_UNORDERED_EFFECTS = frozenset({SendToEngine, PrepareTools, CallTool, ReportRetry, ReportAttempts})
+_UNORDERED_EFFECTS = frozenset({SendToEngine, PrepareTools, CallTool, CancelTools, ReportRetry, ReportAttempts})
 """Effects that wait for no `Persist`."""
 
 ServerEventT_contra = TypeVar("ServerEventT_contra", contravariant=True)
@@ -88,9 +90,12 @@ class RecordStore(Protocol):
 class ToolRunner(Protocol):
     """Runs the tools of one session's response."""
 
-    async def prepare(self, report: Callable[[ToolEvent], None]) -> None:
+    async def prepare(self, report: Callable[[ToolEvent], None], tools: Sequence[tuple[str, Tool]] = ()) -> None:
         """
         Do what is to be done before the model is asked.
+
+        Args:
+            tools: to be opened beside those that are open, each with its path in the request.
 
         Raises:
             ApiError: the response must fail.
@@ -184,7 +189,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         self._on_attempts = on_attempts
         self._observe = observe
         self._tools = tools
-        self._tool_tasks: set[asyncio.Task[None]] = set()
+        self._tool_tasks: dict[asyncio.Task[None], str] = {}  # with the id of what each is for
         self._conversation: EngineConversation | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._pending_persist: Persist | None = None
@@ -406,8 +411,8 @@ class Driver(Generic[ClientEventT, ServerEventT]):
                 self._client.send(event)
             case SendToEngine(command):
                 self._send_to_engine(command)
-            case CallTool() | PrepareTools():
-                self._start_tool(effect)
+            case CallTool() | PrepareTools() | CancelTools():
+                self._perform_tool(effect)
             case Persist():
                 assert self._tasks is not None
                 self._pending_persist = effect
@@ -438,23 +443,28 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         else:
             self._on_attempts(effect.report)
 
-    def _start_tool(self, effect: CallTool | PrepareTools) -> None:
+    def _perform_tool(self, effect: CallTool | PrepareTools | CancelTools) -> None:
+        if isinstance(effect, CancelTools):
+            for task in [task for task, id in self._tool_tasks.items() if id == effect.id]:
+                self._tool_tasks.pop(task)
+                task.cancel()
+            return
         assert self._tasks is not None and self._tools is not None
         task = self._tasks.create_task(self._run_tool(self._tools, effect), name="tool")
-        self._tool_tasks.add(task)
-        task.add_done_callback(self._tool_tasks.discard)
+        self._tool_tasks[task] = effect.call.response_id if isinstance(effect, CallTool) else effect.id
+        task.add_done_callback(lambda task: self._tool_tasks.pop(task, None))
 
     async def _run_tool(self, tools: ToolRunner, effect: CallTool | PrepareTools) -> None:
         """Do the tools' part for a session, which gets all that they say; it is cancelled when the session closes."""
         task = asyncio.current_task()
-        call_id = effect.call.call_id if isinstance(effect, CallTool) else ""
+        id, call_id = (effect.call.response_id, effect.call.call_id) if isinstance(effect, CallTool) else (effect.id, "")
 
         def report(event: ToolEvent | ToolFailed | ToolsReady) -> None:
             if task in self._tool_tasks:  # else it reports on after its end
-                self.receive(FromTool(call_id, event, self._clock()))
+                self.receive(FromTool(id, call_id, event, self._clock()))
 
         try:
-            outcome = await (tools.run(effect.call, report) if isinstance(effect, CallTool) else tools.prepare(report))
+            outcome = await (tools.run(effect.call, report) if isinstance(effect, CallTool) else tools.prepare(report, effect.tools))
         except ApiError as error:
             report(ToolFailed(error))
         else:
