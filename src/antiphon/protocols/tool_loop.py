@@ -304,9 +304,7 @@ class ToolLoop:
         """What the model is asked next; None if it has no tokens left."""
         respond = self._respond
         if self._request_count == 0:
-            results = {call.approval_request_id: _result(call, call.approval_request_id or "") for call in calls}
-            past = tuple(results.get(item.call_id, item) if isinstance(item, history.ToolResult) else item for item in respond.history)
-            return structs.replace(respond, history=past, tool_choice=self._expand(respond.tool_choice))
+            return structs.replace(respond, history=_with_results(respond.history, calls), tool_choice=self._expand(respond.tool_choice))
         new_items = [item for each in self._turn_items if (item := _history_item(each)) is not None]
         new_items += [_call_item(call) for call in calls]
         new_items += [_result(call, call.id) for call in calls]
@@ -344,6 +342,16 @@ class ToolLoop:
             names |= dict.fromkeys(key for key in self._functions if key.startswith(name)) if name.endswith(".") else {name: None}
         # A namespace that turns out to be empty leaves nothing to require.
         return ToolChoice(choice.mode if names else "none", tuple(names))
+
+
+def _with_results(past: Sequence[history.HistoryItem], calls: Sequence[_Call]) -> tuple[history.HistoryItem, ...]:
+    """The history with what approved calls have come to: where the user approved each, or at the end."""
+    results = {call.approval_request_id or "": _result(call, call.approval_request_id or "") for call in calls}
+    items = [results.pop(item.call_id, item) if isinstance(item, history.ToolResult) else item for item in past]
+    for call in calls:
+        if call.approval_request_id in results:
+            items += [_call_item(call), _result(call, call.id)]
+    return tuple(items)
 
 
 def _call_item(call: _Call) -> history.ToolCall:

@@ -51,16 +51,26 @@ def open_tools(toolbox: Toolbox, settings: ToolsSettings, resolved_request: Reso
     capabilities = resolved_request.capabilities
     if not toolbox.types or not capabilities.tools or resolved_request.is_warm_up:
         return resolved_request, None
-    past, given = resolved_request.previous_items, resolved_request.input_items
-    pairs = [*((resolved_request.request.previous_path, item) for item in past), *((f"input[{i}]", item) for i, item in enumerate(given))]
+    past, new = resolved_request.previous_items, resolved_request.input_items
+    pairs = [*((resolved_request.request.previous_path, item) for item in past), *((f"input[{i}]", item) for i, item in enumerate(new))]
     tools = [
         (path, tool) for path, tool in requested_tools(resolved_request.request, pairs) if runs_on_server(tool, capabilities, toolbox.types)
     ]
     if not tools:
         return resolved_request, None
     context = ToolContext(
-        response_id=resolved_request.id, tenant=resolved_request.tenant, model=resolved_request.model, items=(*past, *given)
+        response_id=resolved_request.id, tenant=resolved_request.tenant, model=resolved_request.model, items=(*past, *new)
     )
     tool_runner = toolbox.open(tools, context)
-    limits = LoopLimits(calls=settings.calls, turns=settings.turns, parallel=settings.parallel)
+    limits = loop_limits(settings)
     return structs.replace(resolved_request, server_tools=tool_runner.offer, loop_limits=limits), tool_runner
+
+
+def loop_limits(settings: ToolsSettings) -> LoopLimits:
+    """The limits of each response."""
+    return LoopLimits(calls=settings.calls, turns=settings.turns, parallel=settings.parallel)
+
+
+def session_tools(toolbox: Toolbox, tenant: str, model: str) -> OpenTools:
+    """The tools of a live session, which are opened as the session names them, and closed with it."""
+    return toolbox.open((), ToolContext(response_id="", tenant=tenant, model=model))

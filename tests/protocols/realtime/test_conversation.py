@@ -172,7 +172,7 @@ def test_calls_and_what_they_gave_are_given_and_lists_of_tools_are_not():
     assert engine_history(map(ConversationEntry, entries), with_audio=True) == (
         history.ToolCall("c", "f", "{}"),
         history.ToolResult("c", (history.TextPart("4"),)),
-        history.ToolCall("m", "g", "{}"),
+        history.ToolCall("m", "g", "{}", namespace="s"),
         history.ToolResult("m", (history.TextPart("5"),)),
     )
 

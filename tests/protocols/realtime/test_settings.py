@@ -213,8 +213,8 @@ def test_how_much_is_forgotten_is_for_the_engine_to_know(talk_to, truncation, tr
     session << responds(truncate=truncate, retention=retention)
 
 
-def test_servers_of_tools_are_listed_and_told_to_be_out_of_reach(talk_to):
-    session = talk_to() >> update(tools=[MCP]) << "session.updated"
+def test_the_tools_of_a_server_can_not_be_listed_for_a_model_without_functions(talk_to):
+    session = talk_to(capabilities=Capabilities()) >> update(tools=[MCP]) << "session.updated"
     session << event("conversation.item.added", item={"type": "mcp_list_tools", "id": "mcpl_1", "server_label": "s", "tools": []})
     session << event("mcp_list_tools.in_progress", item_id="mcpl_1") << event("mcp_list_tools.failed", item_id="mcpl_1")
     session << "conversation.item.done" >> update(tools=[MCP]) << "session.updated"

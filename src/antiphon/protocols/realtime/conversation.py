@@ -13,6 +13,7 @@ from msgspec import UNSET, Struct, field, structs
 from antiphon.audio import duration_ms, size_bytes
 from antiphon.engine_api import events, history
 from antiphon.errors import ClientError, shorten
+from antiphon.tool_api import mcp_function_name
 from antiphon.wire.codec.types import Maybe
 from antiphon.wire.realtime.items import (
     FunctionCallItem,
@@ -22,6 +23,7 @@ from antiphon.wire.realtime.items import (
     InputText,
     Item,
     McpApprovalRequestItem,
+    McpApprovalResponseItem,
     McpCallItem,
     MessageItem,
     OutputAudio,
@@ -245,6 +247,12 @@ class ConversationItems:
         entry = self._entries.get(request_id)
         return entry is not None and isinstance(entry.item, McpApprovalRequestItem)
 
+    def approval_request(self, request_id: str) -> McpApprovalRequestItem:
+        """The MCP approval request with that id, which there is."""
+        item = self._entries[request_id].item
+        assert isinstance(item, McpApprovalRequestItem)
+        return item
+
     def _evict_audio(self) -> None:
         growing = {item_id: self._entries[item_id] for item_id in self._growing_ids}
         self._growing_ids = [item_id for item_id, entry in growing.items() if entry.is_open]
@@ -274,10 +282,27 @@ def engine_history(entries: Iterable[ConversationEntry], *, with_audio: bool) ->
         with_audio: whether the engine takes audio; if not, it gets the transcripts.
     """
     history_items: list[history.HistoryItem] = []
+    approvals: dict[str, McpApprovalRequestItem] = {}
     for entry in entries:
-        if not entry.is_open:
+        if isinstance(entry.item, McpApprovalRequestItem):
+            approvals[str(entry.item.id)] = entry.item
+        elif isinstance(entry.item, McpApprovalResponseItem):
+            history_items += _denied_call(approvals.get(entry.item.approval_request_id), entry.item)
+        elif not entry.is_open:
             history_items += _entry_history(entry, with_audio=with_audio)
     return tuple(_with_results(history_items))
+
+
+def _denied_call(request: McpApprovalRequestItem | None, response: McpApprovalResponseItem) -> list[history.HistoryItem]:
+    """What the model reads of a call that was not approved; one that was is told by its own item."""
+    if request is None or response.approve:
+        return []
+    id, name = _text_or_empty(request.id), mcp_function_name(request.server_label, request.name)
+    reason = f" The reason: {response.reason}" if _text_or_empty(response.reason) else ""
+    return [
+        history.ToolCall(id, name, request.arguments, namespace=request.server_label),
+        history.ToolResult(id, (history.TextPart(f"The user did not approve this call.{reason}"),)),
+    ]
 
 
 def _entry_history(entry: ConversationEntry, *, with_audio: bool) -> list[history.HistoryItem]:
@@ -318,9 +343,10 @@ def _convert_entry(entry: ConversationEntry, *, with_audio: bool) -> list[histor
         case FunctionCallOutputItem():
             return [history.ToolResult(item.call_id, (history.TextPart(item.output),))]
         case McpCallItem():
-            outcome = _text_or_empty(item.output)
+            outcome = _text_or_empty(item.output) if not item.error else f"The call failed: {item.error.message}"
+            name = mcp_function_name(item.server_label, item.name)
             return [
-                history.ToolCall(_text_or_empty(item.id), item.name, item.arguments),
+                history.ToolCall(_text_or_empty(item.id), name, item.arguments, namespace=item.server_label),
                 history.ToolResult(_text_or_empty(item.id), (history.TextPart(outcome),)),
             ]
         case _:  # MCP tool lists, approval requests and their answers

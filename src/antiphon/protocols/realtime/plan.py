@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from antiphon.engine_api import commands, history as engine_history
 from antiphon.engine_api.options import FunctionTool, Retention, Sampling, Tool, ToolChoice, Voice
-from antiphon.errors import ClientError, tool_choice_not_found, unsupported_parameter
+from antiphon.errors import tool_choice_not_found, unsupported_parameter
 from antiphon.protocols.realtime.settings import (
     RealtimeSessionConfig,
     audio_output,
@@ -18,6 +18,8 @@ from antiphon.protocols.realtime.settings import (
     function_tools,
     voice_name,
 )
+from antiphon.protocols.tool_loop import ApprovedCall, LoopLimits
+from antiphon.tool_api import NO_SERVER_TOOLS, ServerFunction, ServerTools, mcp_function_name
 from antiphon.wire.codec.fields import is_set, value_or
 from antiphon.wire.codec.types import Maybe, Opt
 from antiphon.wire.realtime.response import ResponseParams
@@ -47,6 +49,10 @@ class ResponsePlan(Struct, frozen=True, kw_only=True):
         format: of its audio.
         temperature: None if none was requested.
         respond: the request to the engine.
+        server_tools: the functions of MCP servers that the server calls.
+        later_choice: the tool choice after the first turn of a response with them.
+        approved_calls: those to make before the model is asked.
+        loop_limits: of its calls.
     """
 
     id: str
@@ -58,6 +64,15 @@ class ResponsePlan(Struct, frozen=True, kw_only=True):
     temperature: float | None
     metadata: dict[str, str] | None
     respond: commands.Respond
+    server_tools: ServerTools = NO_SERVER_TOOLS
+    later_choice: ToolChoice = ToolChoice()
+    approved_calls: tuple[ApprovedCall, ...] = ()
+    loop_limits: LoopLimits = LoopLimits()
+
+
+def effective_tools(params: ResponseParams, session: Session) -> tuple[Sequence[WireTool], str]:
+    """The tools of a response, which take the place of the session's, and their path for errors."""
+    return _optional_setting(params.tools, session.tools) or (), _param_path(params, "tools")
 
 
 def plan_response(
@@ -67,9 +82,15 @@ def plan_response(
     config: RealtimeSessionConfig,
     history: tuple[engine_history.HistoryItem, ...],
     conversation_id: str | None,
+    server_functions: tuple[ServerFunction, ...] = (),
+    approved_calls: tuple[ApprovedCall, ...] = (),
 ) -> ResponsePlan:
     """
     Resolve a response from the session's settings and the parameters for this response alone.
+
+    Args:
+        server_functions: of the MCP servers among its tools.
+        approved_calls: those that the user has approved and that are not made yet.
 
     Raises:
         ClientError: the engine can't do what they ask.
@@ -86,17 +107,19 @@ def plan_response(
     # In a call the server plays the audio, so a client's format has no effect.
     format = _setting(None if config.has_output_buffer else getattr(output, "format", None), audio_output(session).format)
     # Realtime: a response's own tools take the place of the session's.
-    tools = _optional_setting(params.tools, session.tools)
+    tools, tools_path = effective_tools(params, session)
     max_output_tokens: MaxOutputTokens = _setting(params.max_output_tokens, session.max_output_tokens)
     temperature = _optional_setting(params.temperature, session.temperature)
     # A hint, which an engine without efforts never sees.
     effort = getattr(reasoning, "effort", None) if config.capabilities.efforts else None
+    wire_choice: WireToolChoice | None = _optional_setting(params.tool_choice, session.tool_choice)
+    tool_choice = _tool_choice(wire_choice, tools, server_functions, _param_path(params, "tool_choice"))
     respond = commands.Respond(
         id=id,
         history=history,
         instructions=_optional_setting(params.instructions, session.instructions) or None,
-        tools=_tools(tools, config, _param_path(params, "tools")),
-        tool_choice=_tool_choice(_optional_setting(params.tool_choice, session.tool_choice), tools, _param_path(params, "tool_choice")),
+        tools=(*_tools(tools, config, tools_path), *(own.function for own in server_functions)),
+        tool_choice=tool_choice,
         parallel_tool_calls=_optional_setting(params.parallel_tool_calls, session.parallel_tool_calls) is not False,
         sampling=Sampling(temperature=temperature, max_tokens=max_output_tokens if isinstance(max_output_tokens, int) else None),
         truncate=session.truncation != "disabled" and config.capabilities.truncation,
@@ -106,6 +129,8 @@ def plan_response(
         out_of_band=conversation_id is None,
     )
     metadata = value_or(params.metadata, None)
+    types = frozenset({"mcp"}) if server_functions or approved_calls else frozenset[str]()
+    server_tools = ServerTools(types, server_functions)
     return ResponsePlan(
         id=id,
         conversation_id=conversation_id,
@@ -116,6 +141,11 @@ def plan_response(
         temperature=temperature,
         metadata=metadata,
         respond=respond,
+        server_tools=server_tools,
+        # Realtime: a choice that requires a call is met by the first turn.
+        approved_calls=approved_calls,
+        loop_limits=config.loop_limits,
+        later_choice=ToolChoice("none" if tool_choice.mode == "none" else "auto"),
     )
 
 
@@ -143,17 +173,24 @@ def _tools(tools: Sequence[WireTool] | None, config: RealtimeSessionConfig, path
     return tuple(FunctionTool(tool.name, value_or(tool.description, None), value_or(tool.parameters, None)) for tool in functions)
 
 
-def _tool_choice(choice: WireToolChoice | None, tools: Sequence[WireTool] | None, path: str) -> ToolChoice:
+def _tool_choice(
+    choice: WireToolChoice | None, tools: Sequence[WireTool] | None, server_functions: Sequence[ServerFunction], path: str
+) -> ToolChoice:
     match choice:
         case FunctionChoice(name=name):
             if name not in [tool.name for tool in function_tools(tools)]:
                 # Realtime: `tool_choice` names a function of this response, so a session's choice may miss its tool.
                 raise tool_choice_not_found(path, name)
             return ToolChoice("required", (name,))
-        case McpChoice(server_label=label):
+        case McpChoice(server_label=label, name=name):
             if not any(isinstance(tool, McpTool) and tool.server_label == label for tool in tools or ()):
                 raise tool_choice_not_found(path, label)
-            raise ClientError("MCP tools are not available on this server.", code="unsupported_value", param=path)
+            function_name = mcp_function_name(label, name) if isinstance(name, str) else None
+            functions = [own.function for own in server_functions if own.function.namespace == label]
+            keys = tuple(function.key for function in functions if function_name in (None, function.name))
+            if not keys:
+                raise tool_choice_not_found(path, name if isinstance(name, str) else label)
+            return ToolChoice("required", keys)
         case "none" | "auto" | "required":
             return ToolChoice(choice)
         case _:

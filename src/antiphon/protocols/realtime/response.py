@@ -2,8 +2,8 @@
 One response of a Realtime session: its events, from `response.created` to `response.done`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET
@@ -15,13 +15,26 @@ from antiphon.protocols.dispatch import convert, on, table
 from antiphon.protocols.outbox import Outbox
 from antiphon.protocols.output_table import OutputKind
 from antiphon.protocols.realtime.conversation import ConversationEntry, ConversationItems, ItemAudio, text_token_counts
+from antiphon.protocols.realtime.mcp_items import ITEM_TYPES, mcp_item, send_progress
 from antiphon.protocols.realtime.output_buffer import OutputBuffer
 from antiphon.protocols.realtime.plan import ResponsePlan
 from antiphon.protocols.realtime.settings import codec_of, voice_name
-from antiphon.protocols.session import NewId
+from antiphon.protocols.session import CallTool, CancelTools, FromTool, NewId, PrepareTools, SendToEngine
 from antiphon.protocols.token_estimate import response_tokens
+from antiphon.protocols.tool_loop import LoopStep, ToolLoop
 from antiphon.wire.realtime import server_events as events
-from antiphon.wire.realtime.items import AudioContent, FunctionCallItem, Item, MessageItem, OutputAudio, OutputText, Part, TextContent
+from antiphon.wire.realtime.items import (
+    AudioContent,
+    FunctionCallItem,
+    Item,
+    McpApprovalRequestItem,
+    McpCallItem,
+    MessageItem,
+    OutputAudio,
+    OutputText,
+    Part,
+    TextContent,
+)
 from antiphon.wire.realtime.response import (
     CachedTokensDetails,
     InputTokenDetails,
@@ -52,6 +65,9 @@ ITEM_OVERHEAD_BYTES = 256
 
 AUDIO_ENCODERS: dict[str, Callable[[bytes], bytes]] = {"audio/pcm": bytes, "audio/pcmu": encode_ulaw, "audio/pcma": encode_alaw}
 """From s16le to the bytes on the wire."""
+
+OutputItem: TypeAlias = MessageItem | FunctionCallItem | McpCallItem | McpApprovalRequestItem
+"""An item of a response."""
 
 CancelReason = Literal["turn_detected", "client_cancelled"]
 
@@ -87,7 +103,8 @@ class RealtimeResponse:
         self._output_buffer = output_buffer
         self._is_spoken = list(plan.modalities) == ["audio"]
         self._output_machine = steps.OutputMachine(lambda _prefix: new_id("item"), is_spoken=self._is_spoken, requires_item=False)
-        self._output: list[MessageItem | FunctionCallItem] = []
+        self._loop = _tool_loop(plan, self._output_machine, new_id)
+        self._output: list[OutputItem] = []
         self._entry: ConversationEntry
         self._rate_hz = codec_of(plan.format).rate_hz
         self._encode = AUDIO_ENCODERS[getattr(plan.format, "type", "audio/pcm")]
@@ -106,7 +123,10 @@ class RealtimeResponse:
         if self._output_buffer is not None:
             self._output_buffer.begin_response(self.plan.id)
         self._outbox.send(events.ResponseCreated, response=self._response_object("in_progress", None))
-        self._outbox.send_to_engine(self.plan.respond)
+        if self._loop is not None and self._loop.must_wait:
+            self._take_all(self._loop.begin(), self.audio_started_at)
+        else:
+            self._outbox.send_to_engine(self.plan.respond)
 
     def refuse(self, failure: engine_events.ResponseFailed, at: float) -> None:
         """Send a response that failed at once; the engine gets no request."""
@@ -122,18 +142,39 @@ class RealtimeResponse:
         """
         event = self._limit_length(_EVENT_SUBSTITUTES[type(event)](event) if type(event) in _EVENT_SUBSTITUTES else event)
         if type(event) not in _IGNORED_EVENTS:
-            self._perform(self._output_machine.apply(event), at)
+            if self._loop is None:
+                self._perform(self._output_machine.apply(event), at)
+            else:
+                self._take_all(self._loop.on_engine(event), at)
         return self._output_machine.is_over
+
+    def handle_tool(self, event: FromTool) -> bool:
+        """The same for what a tool of the server says."""
+        if self._loop is not None and not self._output_machine.is_over:
+            self._take_all(self._loop.on_tool(event), event.at)
+        return self._output_machine.is_over
+
+    def _take_all(self, loop_steps: Iterable[LoopStep], at: float) -> None:
+        for step in loop_steps:
+            if isinstance(step, SendToEngine | CallTool | PrepareTools):
+                self._outbox.effects.append(step)
+            elif not isinstance(step, engine_events.HostedToolStarted) or step.item.get("type") in ITEM_TYPES:
+                self._perform(self._output_machine.apply(step), at)
 
     def cancel(self, reason: CancelReason, at: float) -> None:
         """End the response now and close everything that is open."""
-        self._outbox.send_to_engine(commands.Cancel(self.plan.id))
+        self._stop()
         self._perform(self._output_machine.cancel(), at, reason)
 
     def abandon(self) -> None:
         """End the response without telling the client, which has left."""
-        self._outbox.send_to_engine(commands.Cancel(self.plan.id))
+        self._stop()
         self._output_machine.cancel()
+
+    def _stop(self) -> None:
+        self._outbox.send_to_engine(commands.Cancel(self.plan.id))
+        if self._loop is not None:
+            self._outbox.effects.append(CancelTools(self.plan.id))
 
     def _limit_length(self, event: engine_events.EngineEvent) -> engine_events.EngineEvent:
         """The event itself, or the end of a response that has grown too long for `response.done`."""
@@ -156,7 +197,7 @@ class RealtimeResponse:
                 self._on_output_finished(step, cancelled_by)
                 if self._output_buffer is not None:
                     self._output_buffer.finish_response(self.plan.id, at)
-            elif isinstance(step, steps.ItemDone) and step.item.call is not None and step is output_steps[-1]:
+            elif isinstance(step, steps.ItemDone) and step.item.call is not None and step is output_steps[-1] and self._loop is None:
                 # Clients send a call's output and the next `response.create` as soon as the call is complete: this
                 # response must be over by then.
                 self._deferred_step = step
@@ -217,6 +258,9 @@ class RealtimeResponse:
             # Realtime: a call has no content parts, so its deltas have no `content_index`.
             delta = step.text[start : start + MAX_DELTA_CHARACTERS]
             self._outbox.send(events.ResponseFunctionCallArgumentsDelta, **self._position, call_id=step.item.call.call_id, delta=delta)
+
+    def _on_hosted_tool_progressed(self, step: steps.HostedToolProgressed, _at: float) -> None:
+        send_progress(self._outbox, step.event, self.plan.id, step.item.id, step.item.index)
 
     def _on_part_done(self, step: steps.PartDone, at: float) -> None:
         position = {**self._position, "content_index": step.part.index}
@@ -287,7 +331,9 @@ class RealtimeResponse:
             metadata=plan.metadata,
         )
 
-    def _wire_item(self, item: steps.OutputItem, status: output_table.Status) -> MessageItem | FunctionCallItem:
+    def _wire_item(self, item: steps.OutputItem, status: output_table.Status) -> OutputItem:
+        if item.hosted_item is not None:
+            return mcp_item(item.id, item.hosted_item)
         if item.call is not None:
             return FunctionCallItem(
                 id=item.id,
@@ -352,6 +398,7 @@ _STEP_HANDLERS = table(
     on(steps.TextAppended, RealtimeResponse._on_text_appended),
     on(steps.AudioAppended, RealtimeResponse._on_audio_appended),
     on(steps.ArgumentsAppended, RealtimeResponse._on_arguments_appended),
+    on(steps.HostedToolProgressed, RealtimeResponse._on_hosted_tool_progressed),
     on(steps.PartDone, RealtimeResponse._on_part_done),
     on(steps.ItemDone, RealtimeResponse._on_item_done),
 )
@@ -385,4 +432,10 @@ _IGNORED_EVENTS = frozenset(
         engine_events.HostedToolDone,
     }
 )
-"""Events that this protocol has no form for."""
+"""Events of engines that this protocol has no form for."""
+
+
+def _tool_loop(plan: ResponsePlan, output: steps.OutputMachine, new_id: NewId) -> ToolLoop | None:
+    if not plan.server_tools.types:
+        return None
+    return ToolLoop(plan.respond, plan.server_tools, output, new_id, plan.loop_limits, plan.later_choice, plan.approved_calls)

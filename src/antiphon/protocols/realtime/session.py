@@ -17,12 +17,13 @@ from msgspec import UNSET, Struct, structs
 from antiphon.engine_api import commands, events as engine_events, history as engine_history
 from antiphon.errors import ApiError, ClientError, ServerError
 from antiphon.protocols.dispatch import HandlerTable, on, table
-from antiphon.protocols.realtime.conversation import ConversationEntry, ConversationItems
+from antiphon.protocols.realtime.conversation import ConversationItems
 from antiphon.protocols.realtime.input_audio import InputAudioStream, InputTranscriptEvent
 from antiphon.protocols.realtime.items import ItemCommands, check_event_size
+from antiphon.protocols.realtime.mcp_servers import McpServers
 from antiphon.protocols.realtime.outbox import RealtimeOutbox
 from antiphon.protocols.realtime.output_buffer import OutputBuffer, UnheardPart
-from antiphon.protocols.realtime.plan import plan_response
+from antiphon.protocols.realtime.plan import effective_tools, plan_response
 from antiphon.protocols.realtime.response import CancelReason, RealtimeResponse
 from antiphon.protocols.realtime.settings import (
     AnySession,
@@ -33,12 +34,28 @@ from antiphon.protocols.realtime.settings import (
     codec_of,
     initial_session,
     voice_name,
+    without_credentials,
 )
-from antiphon.protocols.session import Close, CountTokens, Effect, Event, FromClient, FromEngine, Hangup, NewId, Shutdown, Tick, WakeAt
+from antiphon.protocols.session import (
+    Close,
+    CountTokens,
+    Effect,
+    Event,
+    FromClient,
+    FromEngine,
+    FromTool,
+    Hangup,
+    NewId,
+    Shutdown,
+    Tick,
+    WakeAt,
+)
+from antiphon.protocols.tool_loop import ApprovedCall
+from antiphon.tool_api import mcp_function_name
 from antiphon.wire.realtime import client_events as client, server_events as events
-from antiphon.wire.realtime.items import McpListToolsItem
+from antiphon.wire.realtime.items import McpApprovalResponseItem
 from antiphon.wire.realtime.response import ResponseParams
-from antiphon.wire.realtime.session import McpTool, ServerVad, Session, VoiceId
+from antiphon.wire.realtime.session import ServerVad, Session, VoiceId
 
 MAX_OUT_OF_BAND_RESPONSES = 16
 """How many responses out of band may be active at once."""
@@ -86,7 +103,9 @@ class RealtimeSession:
         self._idle_since_ms = 0
         self._playback_ends_at: float | None = None
         self._wakes_at: float | None = None
-        self._listed_servers: set[str] = set()
+        self._mcp_servers = McpServers(self._outbox, new_id, self._conversation, is_available=config.capabilities.tools)
+        self._approved_calls: list[ApprovedCall] = []
+        self._held_params: list[ResponseParams] = []
         self._next_response_id: str | None = None
 
     def handle(self, event: Event[RealtimeMessage]) -> list[Effect[events.ServerEvent]]:
@@ -114,6 +133,8 @@ class RealtimeSession:
                 self._wake(at)
             case Hangup():
                 self._end("client_left", None)
+            case FromTool():
+                self._handle_tool_event(event)
             case Shutdown(error):
                 self._fail_all(engine_events.ResponseFailed.from_error("", error))
                 self._end("halted", error)
@@ -146,12 +167,12 @@ class RealtimeSession:
             return
         self._input_audio = InputAudioStream(config, self._session, self._outbox, self._new_id, self._conversation)
         # Realtime: `session.created` comes first; pipecat sends nothing before it.
-        self._outbox.send(events.SessionCreated, session=self._session)
+        self._outbox.send(events.SessionCreated, session=without_credentials(self._session))
         if config.dialect == "beta":
             # The beta goes on with `conversation.created`; the GA server does not send it any more.
             conversation = events.Conversation(id=self._conversation_id, object="realtime.conversation")
             self._outbox.send(events.ConversationCreated, conversation=conversation)
-        self._send_mcp_tool_lists()
+        self._list_mcp_tools()
 
     def _end(self, reason: str, error: ApiError | None) -> None:
         for response in self._responses.values():
@@ -203,26 +224,22 @@ class RealtimeSession:
             self._idle_at += (idle_ms - former_idle_ms) / 1000
         # Realtime: shows the whole session, not only what has changed. pipecat waits for it before it sends anything
         # else, and openai-agents reads in it whether the server interrupts a response by itself.
-        self._outbox.send(events.SessionUpdated, session=session)
-        self._send_mcp_tool_lists()
+        self._outbox.send(events.SessionUpdated, session=without_credentials(session))
+        self._list_mcp_tools()
         self._prepare_response()
 
-    def _send_mcp_tool_lists(self) -> None:
-        """
-        Report the session's new MCP servers: this server can't reach them, so each list of tools is empty and has
-        failed.
-        """
-        tools = self._session.tools if isinstance(self._session, Session) else ()
-        for tool in tools or ():
-            if isinstance(tool, McpTool) and tool.server_label not in self._listed_servers:
-                self._listed_servers.add(tool.server_label)
-                item = McpListToolsItem(id=self._new_id("mcpl"), server_label=tool.server_label, tools=[])
-                fields = {"previous_item_id": self._conversation.add(ConversationEntry(item)), "item": item}
-                self._outbox.send(events.ConversationItemAdded, **fields)
-                # Realtime: a list is in progress before it completes or fails.
-                self._outbox.send(events.McpListToolsInProgress, item_id=item.id)
-                self._outbox.send(events.McpListToolsFailed, item_id=item.id)
-                self._outbox.send(events.ConversationItemDone, **fields)
+    def _list_mcp_tools(self) -> None:
+        if isinstance(self._session, Session):
+            self._mcp_servers.require(self._session.tools or (), "session.tools")
+
+    def _handle_tool_event(self, event: FromTool) -> None:
+        if (response := self._responses.get(event.id)) is None:
+            self._mcp_servers.on_tool(event)
+            held_params, self._held_params = self._held_params, []
+            for params in held_params:
+                self._respond_if_allowed(params)
+        elif response.handle_tool(event):
+            self._on_response_finished(response)
 
     # Audio
 
@@ -294,7 +311,19 @@ class RealtimeSession:
 
     def _create_item(self, event: client.ConversationItemCreate) -> None:
         self._item_commands.create(event, codec_of(audio_input(self._session).format))
-        self._prepare_response()
+        if isinstance(event.item, McpApprovalResponseItem):
+            self._on_approval(event.item)
+        else:
+            self._prepare_response()
+
+    def _on_approval(self, answer: McpApprovalResponseItem) -> None:
+        """Go on with the call that the user has approved, or without it; at once, unless another response is under way."""
+        request = self._conversation.approval_request(answer.approval_request_id)
+        if answer.approve:
+            name = mcp_function_name(request.server_label, request.name)
+            self._approved_calls.append(ApprovedCall(str(request.id), name, request.arguments, request.server_label))
+        if self._active_response is None:
+            self._respond_if_allowed(ResponseParams())
 
     def _retrieve_item(self, event: client.ConversationItemRetrieve) -> None:
         session = self._session
@@ -316,12 +345,15 @@ class RealtimeSession:
     def _respond_to_turn(self) -> None:
         """Create a response to a turn that has just ended, unless the session only transcribes."""
         if isinstance(self._session, Session):
-            try:
-                self._respond(ResponseParams())
             # With `interrupt_response` off, a response may still be active: then this one is refused as a client's
             # would be.
-            except ApiError as error:  # no client event asked for it, so there is no event id to name
-                self._send_error(error)
+            self._respond_if_allowed(ResponseParams())
+
+    def _respond_if_allowed(self, params: ResponseParams) -> None:
+        try:
+            self._respond(params)
+        except ApiError as error:  # no client event asks for it, so there is no event id to name
+            self._send_error(error)
 
     def _prepare_response(self) -> None:
         """
@@ -336,7 +368,8 @@ class RealtimeSession:
         open_turn = engine_history.Message("user", (engine_history.SpeechPart(b"", self._input_audio.buffer.rate_hz, turn.id),))
         history = (*self._item_commands.history(None, codec_of(audio_input(session).format)), open_turn)
         with suppress(ApiError):  # an error is reported when the response is really created
-            plan = plan_response(self._next_response_id, ResponseParams(), session, self._config, history, self._conversation_id)
+            functions = self._mcp_servers.functions(session.tools or ())
+            plan = plan_response(self._next_response_id, ResponseParams(), session, self._config, history, self._conversation_id, functions)
             self._outbox.send_to_engine(commands.Prepare(plan.respond))
 
     def _create_response(self, event: client.ResponseCreate) -> None:
@@ -350,17 +383,26 @@ class RealtimeSession:
         # active one.
         is_out_of_band = params.conversation == "none"
         self._check_active_responses(is_out_of_band=is_out_of_band)
+        tools, tools_path = effective_tools(params, session)
+        if not self._mcp_servers.require(tools, tools_path):
+            if len(self._held_params) >= MAX_OUT_OF_BAND_RESPONSES:
+                raise ClientError("Too many responses wait for the tools of MCP servers to be listed.", code="too_many_active_responses")
+            self._held_params.append(params)  # until the servers are listed, within the limit of a tool's time
+            return
         input_items = params.input if isinstance(params.input, list) else None
         history = self._item_commands.history(input_items, codec_of(audio_input(session).format))
         conversation_id = None if is_out_of_band else self._conversation_id
         response_id = (None if is_out_of_band else self._next_response_id) or self._new_id("resp")
-        plan = plan_response(response_id, params, session, self._config, history, conversation_id)
+        approved_calls = () if is_out_of_band else tuple(self._approved_calls)
+        functions = self._mcp_servers.functions(tools)
+        plan = plan_response(response_id, params, session, self._config, history, conversation_id, functions, approved_calls)
         # Realtime: the voice can't change once the model has spoken; a client that repeats it changes nothing.
         self._check_voice(plan.voice, session)
         response = RealtimeResponse(plan, self._outbox, self._new_id, None if is_out_of_band else self._conversation, self._output_buffer)
         self._responses[plan.id] = response
         if not is_out_of_band:
             self._active_response, self._next_response_id = response, None
+            self._approved_calls.clear()
             self._idle_at = None
         # Realtime: a response that the limits forbid is no `error`: it is created, and its `response.done` has failed.
         failure = self._rate_limit_failure(plan.id)

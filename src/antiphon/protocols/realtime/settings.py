@@ -14,6 +14,7 @@ from antiphon.engine_api import commands, options
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.errors import ClientError, shorten, unsupported_parameter, unsupported_value
 from antiphon.protocols.realtime.input_buffer import AUDIO_CODECS, AudioCodec
+from antiphon.protocols.tool_loop import LoopLimits
 from antiphon.wire.codec.types import Maybe, Opt, Wire
 from antiphon.wire.realtime.server_events import RateLimit
 from antiphon.wire.realtime.session import (
@@ -22,6 +23,7 @@ from antiphon.wire.realtime.session import (
     AudioOutput,
     Format,
     FunctionTool,
+    McpTool,
     Modality,
     NoiseReduction,
     PcmFormat,
@@ -78,6 +80,7 @@ class RealtimeSessionConfig(Struct, frozen=True, kw_only=True):
         has_model: whether the server has a model of that name; names of unknown models in `session.update` are ignored.
         has_output_buffer: whether the server itself plays audio, as over WebRTC; the client can then set no audio
             formats.
+        loop_limits: of the calls that the server makes in a response.
     """
 
     model: str
@@ -90,6 +93,7 @@ class RealtimeSessionConfig(Struct, frozen=True, kw_only=True):
     rate_limits: Callable[[], Sequence[RateLimit]] = tuple
     has_model: Callable[[str], bool] = lambda _name: False
     has_output_buffer: bool = False
+    loop_limits: LoopLimits = LoopLimits()
 
 
 def initial_session(config: RealtimeSessionConfig, session_id: str, expires_at: int) -> AnySession:
@@ -103,6 +107,15 @@ def initial_session(config: RealtimeSessionConfig, session_id: str, expires_at: 
     if config.session is None:
         return session
     return apply_patch(session, config.session, config, has_spoken=False)
+
+
+def without_credentials(session: AnySession) -> AnySession:
+    """The session as the client sees it: what it sent to be let in at MCP servers is not sent back, nor recorded."""
+    tools = session.tools if isinstance(session, Session) else None
+    if not tools or not any(isinstance(tool, McpTool) for tool in tools):
+        return session
+    nothing = {"authorization": UNSET, "headers": None}
+    return structs.replace(session, tools=[structs.replace(tool, **nothing) if isinstance(tool, McpTool) else tool for tool in tools])
 
 
 def apply_patch(current: AnySession, patch: AnySession, config: RealtimeSessionConfig, *, has_spoken: bool) -> AnySession:

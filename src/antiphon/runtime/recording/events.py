@@ -194,7 +194,9 @@ class MediaSinks(NamedTuple):
 
 
 def extract_media(fields: Mapping[str, object], sinks: MediaSinks) -> dict[str, object]:
-    """The fields of an event with each medium replaced by what its sink returns."""
+    """The fields of an event with each medium replaced by what its sink returns, and without credentials of MCP servers."""
+    if fields.get("type") == "mcp":  # a tool of a session: they are stored nowhere
+        fields = {name: value for name, value in fields.items() if name not in ("authorization", "headers")}
     extra = fields.get(EXTRA_NAME)
     plain = {name: _extract(value, sinks) for name, value in fields.items() if name != EXTRA_NAME}
     return plain | extra if isinstance(extra, dict) else plain

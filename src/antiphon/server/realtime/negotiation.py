@@ -9,6 +9,7 @@ from antiphon.protocols.realtime.settings import SPOKEN_INSTRUCTIONS, RealtimeSe
 from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.routing.features import RouteFeatures, estimate_tokens, route_caller
+from antiphon.runtime.server_tools import loop_limits
 from antiphon.runtime.service import Service
 from antiphon.server.http.operation import Parameter
 from antiphon.server.live.recording import RECORD_PARAMETER
@@ -60,6 +61,7 @@ def build_session_config(
         rate_limits=_rate_limits(caller),
         has_model=service.registry.has,
         has_output_buffer=has_output_buffer,
+        loop_limits=loop_limits(service.config.tools),
     )
 
 

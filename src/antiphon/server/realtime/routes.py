@@ -6,6 +6,7 @@ Everything is checked before the WebSocket is accepted and before an engine is o
 closed.
 """
 
+import contextlib
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers, QueryParams
@@ -19,6 +20,7 @@ from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.recording.recorder import RecordingTap
 from antiphon.runtime.registry import ServedModel
+from antiphon.runtime.server_tools import session_tools
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import GuardedRoute, conversation_settings, credential, request_caller, token_counter, track_response
 from antiphon.server.http.operation import MODEL_NOT_FOUND, UNAVAILABLE, UPGRADE_REQUIRED, Operation, Parameter
@@ -150,14 +152,23 @@ class RealtimeEndpoint:
         recordings: Sequence[RecordingTap],
     ) -> None:
         session, service, observe = RealtimeSession(session_config, new_id), self._service, observe_with(recordings)
-        driver = Driver(session, client, service.store, metrics=service.metrics, count_tokens=token_counter(scope), observe=observe)
         settings = conversation_settings(scope, model.name, "realtime")
+        tools = session_tools(service.toolbox, settings.tenant, model.name)
+        driver = Driver(
+            session,
+            client,
+            service.store,
+            metrics=service.metrics,
+            count_tokens=token_counter(scope),
+            observe=observe,
+            tools=tools,
+        )
         engine = service.rewriter.around(model.live_engine, (model.name,), settings.key_id)
 
         async def accept() -> None:
             await client.accept(driver, lambda listener: upgrade(scope, send, listener))
 
-        with self._service.live_sessions.track(driver, request_caller(scope).key):
+        with contextlib.closing(tools), service.live_sessions.track(driver, request_caller(scope).key):
             try:
                 await driver.run(engine, settings, session_config, accept)
             except Exception:  # where a session ends

@@ -1,6 +1,7 @@
 """A WebRTC call: its connection, its session, and their lifetimes."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 
 from starlette.types import Scope
@@ -12,6 +13,7 @@ from antiphon.runtime.core.calls import Call
 from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.recording.recorder import RecordingTap
+from antiphon.runtime.server_tools import session_tools
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import conversation_settings, request_caller, token_counter, track_response
 from antiphon.server.live.client import session_failed
@@ -77,6 +79,8 @@ async def _drive(
     on_started: Callable[[], None],
 ) -> None:
     """Run the call's session."""
+    settings = conversation_settings(scope, request.model.name, "realtime")
+    tools = session_tools(service.toolbox, settings.tenant, request.model.name)
     driver = Driver(
         RealtimeSession(request.session_config, new_id),
         call,
@@ -84,16 +88,17 @@ async def _drive(
         metrics=service.metrics,
         count_tokens=token_counter(scope),
         observe=observe_with(recordings),
+        tools=tools,
     )
     call.driver = driver
-    settings = conversation_settings(scope, request.model.name, "realtime")
     engine = service.rewriter.around(request.model.live_engine, (request.model.name,), settings.key_id)
 
     async def begin() -> None:
         client.begin(driver)
         on_started()
 
-    with service.live_sessions.track(driver, request_caller(scope).key), service.calls.track(call):
+    tracking = service.live_sessions.track(driver, request_caller(scope).key)
+    with contextlib.closing(tools), tracking, service.calls.track(call):
         try:
             await driver.run(engine, settings, request.session_config, begin)
         except Exception:  # where a session ends

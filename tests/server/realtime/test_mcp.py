@@ -1,0 +1,169 @@
+"""MCP servers in Realtime sessions: listed once, called by the model in the middle of a response, approved by the user."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+from openai.types.realtime import RealtimeServerEvent
+from pydantic import TypeAdapter
+
+from antiphon.server.processes.run import background_server
+from support.server.realtime_peer import connected, kinds
+from support.server.scripted_server import configured
+from support.tools.mcp_servers import running_servers
+
+THEIR_EVENT: TypeAdapter = TypeAdapter(RealtimeServerEvent)
+
+SCRIPT = {
+    "answers": [
+        {"to": "result", "when": "not approve", "say": "Then I won't."},
+        {"to": "result", "say": "It is {input}."},
+        {"when": "boom", "lines": [{"call": "boom", "namespace": "math", "arguments": {}}]},
+        {"when": "slow", "lines": [{"call": "slow", "namespace": "math", "arguments": {"seconds": 30}}]},
+        {"when": "", "lines": [{"call": "add", "namespace": "math", "arguments": {"a": 1, "b": 2}}]},
+    ]
+}
+
+
+@pytest.fixture(scope="module")
+def mcp():
+    with running_servers() as servers:
+        yield servers
+
+
+@pytest.fixture(scope="module")
+def server_url(mcp, tmp_path_factory):
+    settings = {"server": {"fetch_networks": ["127.0.0.0/8"]}}
+    with background_server(configured(tmp_path_factory.mktemp("home"), {"parrot": {"engine": "scripted", **SCRIPT}}, **settings)) as url:
+        yield url
+
+
+@pytest.fixture
+def math(mcp):
+    url = mcp.url_by_kind["streamable-2026"]
+    return {"type": "mcp", "server_label": "math", "server_url": url, "require_approval": "never", "authorization": "secret"}
+
+
+@asynccontextmanager
+async def session_with(server_url, *tools):
+    """A session in writing, and the events up to the end of the first list."""
+    async with connected(server_url, model="parrot") as peer:
+        await peer.hear()
+        await peer.say("session.update", session={"type": "realtime", "output_modalities": ["text"], "tools": list(tools)})
+        await peer.until("session.updated")
+        yield peer
+
+
+async def listed(peer):
+    return [*await peer.until("mcp_list_tools.completed", "mcp_list_tools.failed"), *await peer.until("conversation.item.done")]
+
+
+def check_with_sdk(events):
+    for event in events:
+        THEIR_EVENT.validate_python(event)
+        assert "secret" not in json.dumps(event)
+
+
+def outputs(events):
+    return [item["type"] for item in events[-1]["response"]["output"]]
+
+
+def test_a_server_is_listed_and_called(server_url, math):
+    async def scenario():
+        async with session_with(server_url, math) as peer:
+            listing = await listed(peer)
+            return listing, await peer.ask("Add.")
+
+    listing, events = asyncio.run(scenario())
+    check_with_sdk([*listing, *events])
+    assert kinds(listing) == [
+        "conversation.item.added",
+        "mcp_list_tools.in_progress",
+        "mcp_list_tools.completed",
+        "conversation.item.done",
+    ]
+    assert "add" in [tool["name"] for tool in listing[-1]["item"]["tools"]]
+    assert outputs(events) == ["mcp_call", "message"]
+    call = events[-1]["response"]["output"][0]
+    assert (call["name"], call["output"], call["server_label"]) == ("add", "3", "math") and "status" not in call
+    after_added = kinds(events)[kinds(events).index("response.output_item.added") :]
+    assert after_added[:8] == [
+        "response.output_item.added",
+        "conversation.item.added",
+        "response.mcp_call.in_progress",
+        "response.mcp_call_arguments.delta",
+        "response.mcp_call_arguments.done",
+        "response.mcp_call.completed",
+        "conversation.item.done",
+        "response.output_item.done",
+    ]
+    assert kinds(events).count("response.created") == kinds(events).count("response.done") == 1
+
+
+def test_a_response_waits_for_the_list(server_url, math):
+    async def scenario():
+        async with session_with(server_url, math) as peer:
+            return await peer.ask("Add.")  # the list may not have come yet
+
+    assert outputs(asyncio.run(scenario())) == ["mcp_call", "message"]
+
+
+def test_a_server_can_be_of_one_response(server_url, math):
+    async def scenario():
+        async with session_with(server_url) as peer:
+            await peer.say("response.create", response={"tools": [math], "instructions": "Add."})
+            return await peer.until("response.done")
+
+    assert outputs(asyncio.run(scenario())) == ["mcp_call", "message"]
+
+
+@pytest.mark.parametrize(("approve", "items"), [(True, ["mcp_call", "message"]), (False, ["message"])])
+def test_the_user_is_asked(server_url, math, approve, items):
+    async def scenario():
+        async with session_with(server_url, {**math, "require_approval": "always"}) as peer:
+            await listed(peer)
+            asking = await peer.ask("Add.")
+            [request] = asking[-1]["response"]["output"]
+            answer = {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": approve}
+            await peer.say("conversation.item.create", item=answer)
+            return asking, await peer.until("response.done")
+
+    asking, events = asyncio.run(scenario())
+    check_with_sdk([*asking, *events])
+    assert outputs(asking) == ["mcp_approval_request"] and outputs(events) == items
+
+
+def test_a_tool_that_fails_is_told(server_url, math):
+    async def scenario():
+        async with session_with(server_url, math) as peer:
+            return await peer.ask("Boom.")
+
+    events = asyncio.run(scenario())
+    check_with_sdk(events)
+    assert "response.mcp_call.failed" in kinds(events) and outputs(events) == ["mcp_call", "message"]
+    assert events[-1]["response"]["output"][0]["error"]["type"] == "tool_execution_error"
+
+
+def test_a_server_that_is_away_is_a_list_that_failed(server_url, math):
+    async def scenario():
+        async with session_with(server_url, {**math, "server_url": "http://127.0.0.1:9999/mcp"}) as peer:
+            return kinds(await listed(peer))
+
+    assert asyncio.run(scenario())[2] == "mcp_list_tools.failed"
+
+
+def test_a_response_that_is_cancelled_stops_its_calls(server_url, math, mcp):
+    async def scenario():
+        async with session_with(server_url, math) as peer:
+            await peer.say(
+                "conversation.item.create", item={"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Slow."}]}
+            )
+            await peer.say("response.create")
+            await peer.until("response.mcp_call_arguments.done")
+            await peer.say("response.cancel")
+            events = await peer.until("response.done")
+            return events, await peer.ask("Add.")
+
+    events, after = asyncio.run(scenario())
+    assert events[-1]["response"]["status"] == "cancelled" and "mcp_call" in outputs(after)
