@@ -29,6 +29,8 @@ PNG = b"HTTP/1.1 200 OK\r\ncontent-type: image/png\r\ncontent-length: 4\r\n\r\n\
         "169.254.169.254",
         "100.64.0.1",
         "192.0.0.1",
+        "192.0.0.192",
+        "192.88.99.1",
         "198.18.0.1",
         "224.0.0.1",
         "240.0.0.1",
@@ -50,6 +52,8 @@ PNG = b"HTTP/1.1 200 OK\r\ncontent-type: image/png\r\ncontent-length: 4\r\n\r\n\
         "fec0::1",
         "ff02::1",
         "2001:db8::1",
+        "3fff::1",
+        "5f00::1",
     ],
 )
 def test_an_address_of_the_inside_is_not_asked(text):

@@ -268,12 +268,17 @@ def _parse_address(host: str) -> Address | None:
 
 # RFC 6052 2.1: the well-known prefix, with the IPv4 address in its last 32 bits.
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-_NON_PUBLIC_NETWORKS = tuple(
+# What `ipaddress` takes for public, by its version. Source: the IANA registries of special-purpose addresses.
+_NON_PUBLIC_NETWORKS: tuple[Network, ...] = tuple(
     map(
-        ipaddress.IPv6Network,
+        ipaddress.ip_network,
         (
+            "192.0.0.0/24",  # protocol assignments, RFC 6890; a cloud has its metadata at 192.0.0.192
+            "192.88.99.0/24",  # relays of 6to4, deprecated
             "::/96",  # IPv4-compatible, deprecated
             "64:ff9b:1::/48",  # local NAT64, RFC 8215
+            "3fff::/20",  # documentation, RFC 9637
+            "5f00::/16",  # segment routing, RFC 9602
             "fec0::/10",  # site-local, deprecated
         ),
     )
@@ -288,6 +293,8 @@ def is_fetchable(address: Address, allowed_networks: Sequence[Network] = ()) -> 
     """
     if any(address.version == network.version and address in network for network in allowed_networks):
         return True
+    if any(address in network for network in _NON_PUBLIC_NETWORKS):
+        return False
     if isinstance(address, ipaddress.IPv6Address):
         # An IPv4-mapped address (RFC 4291 2.5.5.2) leads to the IPv4 address in it.
         if address.ipv4_mapped is not None:
@@ -296,9 +303,7 @@ def is_fetchable(address: Address, allowed_networks: Sequence[Network] = ()) -> 
             return is_fetchable(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF), allowed_networks)
         # 6to4 (RFC 3056) and Teredo (RFC 4380) embed the addresses of their ends.
         embedded_addresses = [inner for inner in (address.sixtofour, *(address.teredo or ())) if inner is not None]
-        if any(address in network for network in _NON_PUBLIC_NETWORKS) or not all(
-            is_fetchable(inner, allowed_networks) for inner in embedded_addresses
-        ):
+        if not all(is_fetchable(inner, allowed_networks) for inner in embedded_addresses):
             return False
     return address.is_global and not address.is_multicast and not address.is_reserved
 
@@ -328,5 +333,9 @@ def address_guard(networks: Iterable[str], resolve: Resolve = _system_resolve) -
                 return [result["host"] for result in await _CheckingResolver(limits, resolve).resolve(url.host or "", port)]
         except TimeoutError:
             raise _FetchRefused(f"its name could not be resolved within {limits.timeout_s:g} seconds") from None
+        except _FetchRefused:
+            raise
+        except OSError:  # the resolver's words may reveal something about the internal network
+            raise _FetchRefused("its name has no address") from None
 
     return guard
