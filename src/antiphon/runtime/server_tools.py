@@ -35,7 +35,10 @@ def _build_mcp(config: Config) -> McpTools:
 
     own_servers = OwnServers(settings.mcp, config.secrets, {})
     has_library = not missing_modules(["mcp"])
-    return McpTools(own_servers, make_dialer if has_library else None, DialLimits(call_s=settings.call_s), settings.output_chars)
+    limits = DialLimits(
+        list_s=settings.mcp_list_s, call_s=settings.call_s, idle_s=settings.mcp_idle_s, answer_bytes=settings.mcp_answer_kib << 10
+    )
+    return McpTools(own_servers, make_dialer if has_library else None, limits, settings.output_chars)
 
 
 def open_tools(toolbox: Toolbox, settings: ToolsSettings, resolved_request: ResolvedRequest) -> tuple[ResolvedRequest, OpenTools | None]:
