@@ -207,6 +207,8 @@ class BrokenServer:
             await reply(send, 307, b"", "text/plain", (("location", f"{self.other_origin}/mcp"),))
         elif kind == "packed":
             await reply(send, 200, b"\x1f\x8b", "application/json", (("content-encoding", "gzip"),))
+        elif kind == "crowd":
+            await self._result(request, {"content": [{"type": "text", "text": ""}] * 11_000}, send)
         elif kind == "nonsense":
             await self._result(request, {"content": 5}, send)
         elif kind == "echo":
@@ -284,7 +286,7 @@ def running_servers() -> Iterator[Servers]:
 
 STDIO_SERVER = textwrap.dedent(
     """
-    import os, sys, time
+    import os
     from mcp.server.mcpserver import MCPServer
 
     server = MCPServer("child")
@@ -297,16 +299,38 @@ STDIO_SERVER = textwrap.dedent(
     def variable(name: str) -> str:
         return os.environ.get(name, "nothing")
 
-    @server.tool()
-    def big(n: int) -> str:
-        return "x" * n
-
-    @server.tool()
-    def die() -> str:
-        os._exit(3)
-
     print("no message", flush=True)
     server.run()
     """
 )
 STDIO_COMMAND = (sys.executable, "-c", STDIO_SERVER)
+
+
+QUICK_SERVER = textwrap.dedent(
+    """
+    import json, os, sys
+
+    tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ("pid", "big", "die")]
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "q", "version": "1"}}
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "id" not in request:
+            continue
+        answer = {"jsonrpc": "2.0", "id": request["id"]}
+        match request["method"]:
+            case "initialize":
+                answer["result"] = hello
+            case "tools/list":
+                answer["result"] = {"tools": tools}
+            case "tools/call" if request["params"]["name"] == "die":
+                os._exit(3)
+            case "tools/call":
+                text = str(os.getpid()) if request["params"]["name"] == "pid" else "x" * 3_000_000
+                answer["result"] = {"content": [{"type": "text", "text": text}]}
+            case _:
+                answer["error"] = {"code": -32601, "message": "no"}
+        print(json.dumps(answer), flush=True)
+    """
+)
+QUICK_COMMAND = (sys.executable, "-S", "-c", QUICK_SERVER)
+"""A program without the library, which starts at once."""

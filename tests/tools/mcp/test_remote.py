@@ -12,7 +12,7 @@ from antiphon.tools.mcp.dialing import CommandTarget, DialLimits, HttpTarget, Ta
 from antiphon.tools.mcp.remote import RemoteServers
 from antiphon.tools.mcp.server import CallError, ListingError
 from antiphon.wire.responses.hosted_calls import HttpError, McpProtocolError, McpToolExecutionError
-from support.tools.mcp_servers import STDIO_COMMAND, Servers
+from support.tools.mcp_servers import QUICK_COMMAND, STDIO_COMMAND, Servers
 
 T = TypeVar("T")
 
@@ -172,6 +172,7 @@ def test_an_idle_session_ends_and_the_next_call_begins_another(servers: Servers)
         ("huge", None, "larger than 1024 KiB"),
         ("hugestream", None, "larger than 1024 KiB"),
         ("packed", None, "is compressed"),
+        ("crowd", None, "more than 10000 parts"),  # of what the session begins with
         ("cut", None, "broke the connection in the middle"),
     ],
 )
@@ -199,6 +200,7 @@ def test_a_slow_server_is_given_up_at_the_limit(servers: Servers, path: str):
         ("moved", HttpError(code=307, message="The server redirects to another place, which is not followed.")),
         ("huge", HttpError(code=502, message="Its answer is larger than 1024 KiB (tools.mcp_answer_kib).")),
         ("packed", HttpError(code=502, message="Its answer is compressed, although that was not requested.")),
+        ("crowd", HttpError(code=502, message="Its answer has more than 10000 parts.")),
         ("cut", HttpError(code=502, message="The server broke the connection in the middle of its answer.")),
         ("html", McpProtocolError(code=-32600, message="Unexpected content type: text/html")),
         ("nonsense", McpProtocolError(code=-32600, message="The server's answer is not as the protocol has it.")),
@@ -300,7 +302,7 @@ def test_a_program_is_a_server_with_a_process_for_each_connection_that_ends_with
 
     async def use(dialer: RemoteServers) -> int:
         server = dialer.connect(target)
-        assert {tool.name for tool in await server.list_tools()} == {"pid", "variable", "big", "die"}
+        assert {tool.name for tool in await server.list_tools()} == {"pid", "variable"}
         pid = await server.call_tool("pid", {})
         assert isinstance(pid, str) and pid == await server.call_tool("pid", {})
         assert await server.call_tool("variable", {"name": "TEAM"}) == "blue"
@@ -315,10 +317,31 @@ def test_a_program_is_a_server_with_a_process_for_each_connection_that_ends_with
 
 def test_a_program_that_dies_or_says_too_much_fails_its_call_and_is_started_again():
     async def use(dialer: RemoteServers) -> None:
-        server = dialer.connect(child())
+        server = dialer.connect(child(command=QUICK_COMMAND))
+        first = await server.call_tool("pid", {})
         assert await server.call_tool("die", {}) == HttpError(code=502, message="The server broke the connection.")
-        too_much = await server.call_tool("big", {"n": 3 << 20})
+        second = await server.call_tool("pid", {})
+        too_much = await server.call_tool("big", {})
         assert too_much == HttpError(code=502, message="Its answer is larger than the limit (tools.mcp_answer_kib).")
+        assert len({first, second, await server.call_tool("pid", {})}) == 3
+
+    run(use)
+
+
+def test_a_session_that_nobody_waits_for_any_more_is_not_opened(servers: Servers):
+    targets = (at(f"{servers.broken.url}/hang"), child(command=("sleep", "60")))
+
+    async def use(dialer: RemoteServers) -> None:
+        for target in targets:
+            server = dialer.connect(target)
+            for _ in range(2):
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(server.list_tools()) for _ in range(2)]
+                    for _ in range(20):  # so that both wait
+                        await asyncio.sleep(0)
+                    for task in tasks:
+                        task.cancel()
+            server.close()
 
     run(use)
 

@@ -23,7 +23,7 @@ from antiphon.tools.mcp.tool import McpTools
 from antiphon.tools.toolbox import OpenTools, Toolbox
 from antiphon.wire.responses import items, tools as wire_tools
 from antiphon.wire.responses.hosted_calls import McpToolExecutionError
-from support.tools.mcp_servers import STDIO_COMMAND, Servers
+from support.tools.mcp_servers import QUICK_COMMAND, Servers
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 _item_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(items.Item)
@@ -431,7 +431,7 @@ def test_a_label_alone_reaches_the_operators_server_with_the_operators_key(serve
 
 
 def test_a_program_serves_a_response_until_its_tools_are_closed():
-    own = McpServerSettings(label="weather", command=STDIO_COMMAND, allowed_tools=("pid",))
+    own = McpServerSettings(label="weather", command=QUICK_COMMAND, allowed_tools=("pid",))
 
     async def main() -> None:
         stage = Stage(own=[own])

@@ -20,7 +20,7 @@ class ToolsSettings(BaseModel, frozen=True, extra="forbid"):
     mcp_list_s: float = Field(default=30, gt=0, description="Seconds within which an MCP server must list its tools.")
     mcp_idle_s: float = Field(default=60, gt=0, description="Seconds after which a session with an MCP server that nobody uses is closed.")
     mcp_answer_kib: int = Field(
-        default=4096, ge=16, le=65536, description="The most KiB of an MCP server's answer to a call, or of the list of its tools."
+        default=1024, ge=16, le=65536, description="The most KiB of an MCP server's answer to a call, or of the list of its tools."
     )
 
     @field_validator("mcp")

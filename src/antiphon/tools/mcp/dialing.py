@@ -72,7 +72,7 @@ class DialLimits(Struct, frozen=True, kw_only=True):
     list_s: float = 30.0
     call_s: float = 120.0
     idle_s: float = 60.0
-    answer_bytes: int = 4 << 20
+    answer_bytes: int = 1 << 20
     tools: int = 1000
 
 

@@ -25,7 +25,7 @@ from antiphon.tools.mcp.content import text_of
 from antiphon.tools.mcp.dialing import AddressGuard, CommandTarget, DialLimits, Target, ToolConnection
 from antiphon.tools.mcp.server import CallError, ListingError, ToolDescription
 from antiphon.tools.mcp.session import CLOSE_S, McpSession, SessionFailure
-from antiphon.tools.mcp.transport import Exchange, Pools, current_exchange
+from antiphon.tools.mcp.transport import MAX_LIST_PARTS, Exchange, Pools, current_exchange
 from antiphon.wire.responses.hosted_calls import HttpError, McpProtocolError, McpToolExecutionError
 
 # The libraries log addresses with their queries, and messages with their arguments: both may have secrets in them.
@@ -100,7 +100,7 @@ class _RemoteServer:
         self._session: McpSession | None = None
 
     async def list_tools(self) -> Sequence[ToolDescription]:
-        exchange = Exchange()
+        exchange = Exchange(MAX_LIST_PARTS)
         token = current_exchange.set(exchange)
         session = self._open_session()
         try:

@@ -97,9 +97,10 @@ class McpSession:
 
     def end(self) -> None:
         """Let it end, in the background; idempotent."""
-        self._end.set()
-        if not self._client.done():
+        # Once: a second cancellation would end the clean-up after the first.
+        if not self._client.done() and not self._end.is_set():
             self.task.cancel()
+        self._end.set()
 
     async def _run(self) -> None:
         try:
