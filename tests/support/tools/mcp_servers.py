@@ -150,6 +150,7 @@ class BrokenServer:
         self.seen: list[tuple[str, str]] = []
         self.other_origin = ""
         self.last_headers: dict[str, str] = {}
+        self.raw_bodies: list[bytes] = []
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -181,6 +182,9 @@ class BrokenServer:
     async def _break(self, kind: str, request: dict[str, Any], receive: Any, send: Any) -> None:
         if kind.isdigit():
             await reply(send, int(kind), b"", "text/plain")
+        elif kind in ("raw", "rawstream"):
+            body = self.raw_bodies.pop(0).replace(b'"id": "?"', f'"id": {request["id"]}'.encode())
+            await reply(send, 200, body, "application/json" if kind == "raw" else "text/event-stream")
         elif kind == "hang":
             await receive()
         elif kind == "loris":

@@ -1,12 +1,14 @@
 """Servers of every transport and age are listed and called; those that are broken end nothing but their call."""
 
 import asyncio
+import json
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from antiphon.tools.mcp.dialing import CommandTarget, DialLimits, HttpTarget, Target
 from antiphon.tools.mcp.remote import RemoteServers
@@ -287,6 +289,47 @@ def test_nothing_of_a_request_is_logged(servers: Servers, caplog: pytest.LogCapt
     own_names = ("antiphon", "mcp", "httpx2", "httpcore2", "asyncio")  # the test's servers log too, but others
     assert not [record for record in caplog.records if record.name.startswith(own_names) and SECRET in record.getMessage()]
     assert SECRET not in "".join(capfd.readouterr())
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["content", "type", "text", "isError", "structuredContent", "resultType", "result", "error"]), inner
+        )
+    ),
+    max_leaves=8,
+)
+results = values | st.fixed_dictionaries(
+    {"content": st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": values}) | values, max_size=3)}
+)
+answers = st.one_of(
+    results.map(lambda result: {"jsonrpc": "2.0", "id": "?", "result": result}),
+    values.map(lambda error: {"jsonrpc": "2.0", "id": "?", "error": error}),
+    values,
+)
+bodies = answers.map(lambda answer: json.dumps(answer).encode()) | st.binary(max_size=30)
+
+
+@pytest.mark.parametrize("path", ["raw", "rawstream"])
+@given(raw_bodies=st.lists(bodies, min_size=8, max_size=8))
+@settings(
+    max_examples=settings.default.max_examples // 5,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_whatever_a_server_answers_a_call_ends_with_a_text_or_an_error(servers: Servers, path: str, raw_bodies: list[bytes]):
+    framed = [b"event: message\ndata: " + body + b"\n\n" if path == "rawstream" else body for body in raw_bodies]
+
+    async def use(dialer: RemoteServers) -> None:
+        server = dialer.connect(at(f"{servers.broken.url}/late/{path}"))
+        await server.list_tools()
+        servers.broken.raw_bodies = framed
+        for _ in raw_bodies:
+            outcome = await server.call_tool("add", {})
+            assert isinstance(outcome, str | HttpError | McpProtocolError | McpToolExecutionError)
+
+    run(use, DialLimits(call_s=0.5))
 
 
 # Programs

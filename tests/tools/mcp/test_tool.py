@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, strategies as st
 
 from antiphon.config.tools.mcp import McpServerSettings
 from antiphon.engine_api.events import HostedToolDone, HostedToolProgress, HostedToolStarted
@@ -210,6 +211,20 @@ def test_arguments_that_are_no_object_are_told_to_the_model_and_not_asked_about(
         assert text_of(await stage.run(open_tools, "forecast", arguments)) == "The call failed. The arguments are no JSON object."
         assert stage.shown()[-1]["error"] == {"type": "mcp_protocol_error", "code": -32602, "message": "The arguments are no JSON object."}
         assert stage.shown()[-1]["status"] == "failed" and weather.calls == []
+
+    asyncio.run(main())
+
+
+@given(st.text() | st.text('{}[]":,1a\\\ud800', max_size=30))
+def test_any_text_for_arguments_is_run_or_refused(arguments: str):
+    async def main() -> None:
+        weather = Weather()
+        stage = Stage({"weather": weather})
+        open_tools = stage.open({"require_approval": "never"})
+        await stage.prepare(open_tools)
+        assert text_of(await stage.run(open_tools, "forecast", arguments)) == (
+            "Sunny" if weather.calls else "The call failed. The arguments are no JSON object."
+        )
 
     asyncio.run(main())
 
