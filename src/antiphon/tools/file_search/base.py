@@ -1,0 +1,97 @@
+"""What the tool `file_search`, the vector stores and the library between them say to each other."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from antiphon.wire.responses.tools import Filter
+
+Attributes = Mapping[str, str | int | float | bool]
+"""What the client has written about a file, by key."""
+
+Floats32 = NDArray[np.float32]
+
+
+class UnreadableFileError(Exception):
+    """
+    A file has no text that can be searched; the message is for the client, who sent the file.
+
+    Attributes:
+        code: `unsupported_file` for a type that is not read, `invalid_file` for one that is damaged or too large,
+            `server_error` where this server could not read it now.
+    """
+
+    def __init__(self, code: Literal["unsupported_file", "invalid_file", "server_error"], message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class QueryEmbedder(Protocol):
+    """Makes vectors of texts, as `embeddings.embedder.Embedder` does."""
+
+    async def dimensions(self) -> int:
+        """How many numbers a vector has."""
+
+    async def embed(self, texts: Sequence[str]) -> Floats32:
+        """The vectors of texts, of unit length: (texts, dimensions). What is longer than the model reads is cut off."""
+
+
+class Ranking(Struct, frozen=True, kw_only=True):
+    """
+    How what was found is ranked.
+
+    Attributes:
+        ranker: `none` ranks by the vectors' similarity alone, which then is the score; all others by reciprocal rank
+            fusion of what was found by vectors and by words.
+        embedding_weight: of the vectors in the fusion; none is below 0, and one is above.
+        text_weight: of the words.
+        score_threshold: results with a lower score are left out; 0 to 1.
+    """
+
+    ranker: Literal["auto", "default-2024-11-15", "none"] = "auto"
+    embedding_weight: float = 1.0
+    text_weight: float = 1.0
+    score_threshold: float = 0.0
+
+
+class SearchResult(Struct, frozen=True, kw_only=True):
+    """A chunk of a file that was found; `score` is 0 to 1, the best is first."""
+
+    file_id: str
+    filename: str
+    score: float
+    text: str
+    attributes: Attributes = {}
+
+
+class VectorStores(Protocol):
+    """The vector stores of all tenants, as the tool asks them."""
+
+    async def check(self, tenant: str, store_ids: Sequence[str]) -> None:
+        """
+        Make sure that the stores can be searched.
+
+        Raises:
+            ApiError: a store isn't there, isn't the tenant's, or has expired.
+        """
+
+    async def search(
+        self,
+        tenant: str,
+        store_ids: Sequence[str],
+        queries: Sequence[str],
+        *,
+        filters: Filter | None,
+        max_results: int,
+        ranking: Ranking,
+    ) -> Sequence[SearchResult]:
+        """
+        What fits any of the queries best in these stores together.
+
+        Raises:
+            ApiError: as `check`; or the search is not possible now.
+        """
