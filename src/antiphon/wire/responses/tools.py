@@ -99,7 +99,9 @@ class ComputerUsePreviewTool(Tagged, kw_only=True, tag="computer_use_preview"):
 
 
 class _Comparison(Tagged, kw_only=True):
-    key: str
+    # One of both names the attribute: the reference has `key`, the guide to filters `property`.
+    key: Maybe[str] = UNSET
+    property: Maybe[str] = UNSET
     value: str | int | float | bool | list[str | int | float]
 
 
