@@ -2,10 +2,16 @@
 The index of a vector store: the chunks of its files, found by the vectors of their text and by its words.
 
 It is made of what the stores keep (`IndexEntry`), so it can be lost: a vector store reads its entries again, and adds
-them to a new one.
+them to a new one. Texts, words and vectors are in an SQLite database of the index's own, the vectors in memory as well:
+about 820 bytes for each window.
 """
 
-from collections.abc import Mapping, Sequence, Set
+import asyncio
+import contextlib
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +19,39 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from antiphon.tools.file_search.base import Floats32, QueryEmbedder, Ranking
-from antiphon.tools.file_search.chunking import Chunking
+from antiphon.tools.file_search.chunking import Chunk, Chunking, chunk, cut_windows
+from antiphon.tools.file_search.ranking import QueryMatches, merge, rank
+from antiphon.tools.file_search.vectors import Rows, VectorTable
+from antiphon.tools.file_search.words import TOKENIZER, indexable, match_expression
+
+FORMAT = 1
+"""Of the database; another one is begun anew."""
+
+DEPTH = 100
+"""How many matches of each kind are ranked, at least."""
+
+_FETCH = 4
+"""How many times as many chunks are fetched as are returned: some have the same text, as of a file that is in two stores."""
+
+EMBED_TEXTS = 32
+"""How many windows are embedded at once: some seconds, after which it can be cancelled, and others have their turn."""
+
+MAX_SEARCH_S = 5.0
+"""That the words of a query may take; what is found by vectors is returned all the same."""
+
+_BATCH_CHUNKS = 64
+"""How many chunks are written at once, while no search can look: some 20 ms."""
+
+_CHECK_STEPS = 10_000
+"""Of SQLite's virtual machine, between looks at the clock: about a millisecond."""
+
+_SCHEMA = f"""
+CREATE TABLE file (id TEXT PRIMARY KEY, version TEXT NOT NULL, parents BLOB NOT NULL, vectors BLOB NOT NULL);
+CREATE TABLE chunk (id INTEGER PRIMARY KEY, file_id TEXT NOT NULL, position INTEGER NOT NULL, text TEXT NOT NULL);
+CREATE INDEX chunk_file ON chunk (file_id, position);
+CREATE VIRTUAL TABLE words USING fts5 (text, content='', tokenize='{TOKENIZER}');
+PRAGMA user_version = {FORMAT};
+"""
 
 
 class IndexEntry(Struct, frozen=True, kw_only=True, eq=False):
@@ -41,8 +79,13 @@ async def make_entry(file_id: str, text: str, chunking: Chunking, embedder: Quer
 
     Raises:
         ApiError: the embedder failed.
+        UnreadableFileError: the text has too many tokens.
     """
-    raise NotImplementedError
+    chunks, texts, parents = await asyncio.to_thread(_cut, text, chunking)
+    batches = [np.empty((0, await embedder.dimensions()), np.float16)]
+    for begin in range(0, len(texts), EMBED_TEXTS):
+        batches.append((await embedder.embed(texts[begin : begin + EMBED_TEXTS])).astype(np.float16))
+    return IndexEntry(file_id=file_id, chunks=[each.text for each in chunks], vectors=np.concatenate(batches), parents=parents)
 
 
 class Query(Struct, frozen=True, eq=False):
@@ -84,31 +127,200 @@ class Index:
     """
 
     def __init__(self, dimensions: int, path: Path | None = None) -> None:
-        raise NotImplementedError
+        self._lock = threading.Lock()  # for one step: searches come between those of a large file
+        self._write_lock = threading.RLock()
+        self._dimensions = dimensions
+        self._vectors = VectorTable(dimensions)
+        self._versions: dict[str, str] = {}
+        self._next_id = 1  # never that of a chunk that is gone: a search may still have it
+        self._database = _open(path)
+        try:
+            self._load()
+        except (sqlite3.DatabaseError, ValueError):
+            self._database.close()
+            self._database = _open(path, is_new=True)
+            self._load()
 
     @property
     def versions(self) -> Mapping[str, str]:
         """The version of each file by its id."""
-        raise NotImplementedError
+        with self._lock:
+            return dict(self._versions)
 
     def add(self, entry: IndexEntry) -> None:
-        """Add a file, or replace it."""
-        raise NotImplementedError
+        """Add a file, or replace it; until it is added whole, nothing of it is found."""
+        parents, vectors = np.ascontiguousarray(entry.parents, "<u4"), np.ascontiguousarray(entry.vectors, "<f2")
+        if vectors.shape != (len(parents), self._dimensions) or (len(parents) and int(parents.max()) >= len(entry.chunks)):
+            raise ValueError("the vectors don't fit the chunks or the index")
+        with self._write_lock:
+            self.remove(entry.file_id)
+            ids: list[int] = []
+            for begin in range(0, len(entry.chunks), _BATCH_CHUNKS):
+                ids += self._insert(entry.file_id, begin, entry.chunks[begin : begin + _BATCH_CHUNKS])
+            with self._lock, self._database as database:
+                row = (entry.file_id, entry.version, parents.tobytes(), vectors.tobytes())
+                database.execute("INSERT INTO file VALUES (?, ?, ?, ?)", row)
+                self._vectors.add(np.array(ids, np.int64)[parents], vectors)
+                self._versions[entry.file_id] = entry.version
 
     def remove(self, file_id: str) -> bool:
         """Forget a file; whether it was there."""
-        raise NotImplementedError
+        with self._write_lock:
+            with self._lock, self._database as database:
+                database.execute("DELETE FROM file WHERE id = ?", (file_id,))
+                was_there = self._versions.pop(file_id, None) is not None
+                ids = database.execute("SELECT id FROM chunk WHERE file_id = ?", (file_id,)).fetchall()
+                self._vectors.remove(np.array(ids, np.int64).reshape(-1))
+            while self._delete(file_id):
+                pass
+            return was_there
+
+    def find(self, query: Query, depth: int, allowed_files: Set[str] | None) -> QueryMatches[int]:
+        """
+        The chunks that fit a query, by their ids in this index.
+
+        Args:
+            depth: how many of each kind.
+            allowed_files: those that may be found; None for all.
+        """
+        with self._lock:
+            allowed = None if allowed_files is None or self._versions.keys() <= allowed_files else self._chunk_ids(allowed_files)
+            # A chunk has about three windows, and is found once.
+            owners, similarities = self._vectors.nearest(query.vector, 4 * depth, allowed)
+            by_vector = list(zip(owners[:depth].tolist(), similarities[:depth].tolist(), strict=True))
+            return QueryMatches(by_vector, self._find_words(query.text, depth, allowed))
+
+    def chunks(self, ids: Sequence[int]) -> dict[int, tuple[str, int, str]]:
+        """The chunks with these ids in this index: each with its file, its position there and its text; some may be gone."""
+        query = f"SELECT id, file_id, position, text FROM chunk WHERE id IN ({', '.join('?' * len(ids))})"
+        with self._lock:
+            rows = self._database.execute(query, ids).fetchall()
+            return {id: (file_id, position, text) for id, file_id, position, text in rows if file_id in self._versions}
 
     def close(self) -> None:
         """Give back memory and files; idempotent."""
-        raise NotImplementedError
+        with self._lock:
+            self._database.close()
+            self._vectors = VectorTable(self._dimensions)
+            self._versions.clear()
+
+    def _insert(self, file_id: str, begin: int, texts: Sequence[str]) -> list[int]:
+        """Add chunks, from the position `begin` on; their ids."""
+        with self._lock, self._database as database:
+            ids = list(range(self._next_id, self._next_id + len(texts)))
+            self._next_id += len(texts)
+            chunks = ((id, file_id, begin + place, text) for place, (id, text) in enumerate(zip(ids, texts, strict=True)))
+            database.executemany("INSERT INTO chunk VALUES (?, ?, ?, ?)", chunks)
+            words = ((id, indexable(text)) for id, text in zip(ids, texts, strict=True))
+            database.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", words)
+        return ids
+
+    def _delete(self, file_id: str) -> bool:
+        """Delete some chunks of a file; whether there may be more."""
+        with self._lock, self._database as database:
+            rows = database.execute("SELECT id, text FROM chunk WHERE file_id = ? LIMIT ?", (file_id, _BATCH_CHUNKS)).fetchall()
+            # FTS5: an index that doesn't keep its texts is told again what the deleted one was.
+            words = ((id, indexable(text)) for id, text in rows)
+            database.executemany("INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", words)
+            database.executemany("DELETE FROM chunk WHERE id = ?", ((id,) for id, _ in rows))
+        return len(rows) == _BATCH_CHUNKS
+
+    def _load(self) -> None:
+        # What was being added or removed when the server ended.
+        for (file_id,) in self._database.execute(
+            "SELECT DISTINCT file_id FROM chunk WHERE file_id NOT IN (SELECT id FROM file)"
+        ).fetchall():
+            while self._delete(file_id):
+                pass
+        for file_id, version, parents, vectors in self._database.execute("SELECT id, version, parents, vectors FROM file"):
+            ids = self._database.execute("SELECT id FROM chunk WHERE file_id = ? ORDER BY position", (file_id,)).fetchall()
+            owners = np.array([id for (id,) in ids], np.int64)[np.frombuffer(parents, "<u4")]
+            self._vectors.add(owners, np.frombuffer(vectors, "<f2").reshape(len(owners), self._dimensions))
+            self._versions[file_id] = version
+        self._next_id = int(self._database.execute("SELECT coalesce(max(id), 0) + 1 FROM chunk").fetchone()[0])
+
+    def _chunk_ids(self, file_ids: Set[str]) -> Rows:
+        """The chunks of these files, sorted."""
+        wanted = [(id,) for id in self._versions.keys() & file_ids]
+        ids = [id for file_id in wanted for (id,) in self._database.execute("SELECT id FROM chunk WHERE file_id = ?", file_id)]
+        return np.sort(np.array(ids, np.int64))
+
+    def _find_words(self, text: str, depth: int, allowed: Rows | None) -> list[tuple[int, float]]:
+        if (expression := match_expression(text)) is None:
+            return []
+        is_allowed = frozenset(allowed.tolist()).__contains__ if allowed is not None else None
+        found: list[tuple[int, float]] = []
+        with self._deadline(), contextlib.suppress(sqlite3.OperationalError):  # as the time is over
+            limit = "" if is_allowed else f" LIMIT {depth}"
+            rows = self._database.execute(f"SELECT rowid, rank FROM words WHERE words MATCH ? ORDER BY rank{limit}", (expression,))
+            for id, score in rows:
+                if is_allowed is None or is_allowed(id):
+                    found.append((id, -score))  # FTS5: bm25 is negative, the lower the better
+                    if len(found) == depth:
+                        break
+        return found
+
+    @contextlib.contextmanager
+    def _deadline(self) -> Iterator[None]:
+        end = time.monotonic() + MAX_SEARCH_S
+        self._database.set_progress_handler(lambda: time.monotonic() > end, _CHECK_STEPS)
+        try:
+            yield
+        finally:
+            self._database.set_progress_handler(None, 0)
 
 
 def search(sources: Sequence[tuple[Index, Set[str] | None]], queries: Sequence[Query], ranking: Ranking, limit: int) -> list[Match]:
     """
-    What fits any of the queries best, in all of these indexes together; the best is first.
+    What fits any of the queries best, in all of these indexes together; the best is first. A text is found once.
 
     Args:
-        sources: each with the ids of the files that may be found; None for all. See `filters.allows` for a request's filter.
+        sources: each with the ids of the files that may be found; None for all. See `filters.allowed_files`.
     """
-    raise NotImplementedError
+    depth = max(DEPTH, 2 * limit)
+    found = [
+        merge([_label(number, index.find(query, depth, allowed)) for number, (index, allowed) in enumerate(sources)]) for query in queries
+    ]
+    ranks = rank(found, ranking, _FETCH * limit)
+    chunks = [source.chunks([id for (own, id), _ in ranks if own == number]) for number, (source, _) in enumerate(sources)]
+    matches: dict[tuple[str, str], Match] = {}
+    for (source, id), score in ranks:
+        if (content := chunks[source].get(id)) is not None:  # else it was removed just now
+            file_id, position, text = content
+            match = Match(source=source, file_id=file_id, position=position, text=text, score=score)
+            matches.setdefault((file_id, text), match)
+    return list(matches.values())[:limit]
+
+
+def _label(source: int, found: QueryMatches[int]) -> QueryMatches[tuple[int, int]]:
+    by_vector, by_words = ([((source, id), score) for id, score in ranks] for ranks in (found.by_vector, found.by_words))
+    return QueryMatches(by_vector, by_words)
+
+
+def _cut(text: str, chunking: Chunking) -> tuple[list[Chunk], list[str], NDArray[np.uint32]]:
+    chunks = chunk(text, chunking)
+    windows = cut_windows(text, chunks)
+    return chunks, [window.text for window in windows], np.array([window.parent for window in windows], np.uint32)
+
+
+def _open(path: Path | None, is_new: bool = False) -> sqlite3.Connection:
+    """The database of an index, empty if it has none of this format; without a path, one that SQLite keeps until it is closed."""
+    if path is not None and is_new:
+        for suffix in ("", "-journal", "-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+    database = sqlite3.connect(path if path is not None else "", check_same_thread=False)
+    try:
+        # It can be made again, so nothing waits for the disk.
+        database.execute("PRAGMA synchronous = OFF")
+        version = database.execute("PRAGMA user_version").fetchone()[0]
+        if version == FORMAT:
+            return database
+        if version == 0 and not database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            database.executescript(_SCHEMA)
+            return database
+    except sqlite3.DatabaseError:
+        pass
+    database.close()
+    if is_new or path is None:
+        raise OSError(f"no database can be made at {path}")
+    return _open(path, is_new=True)
