@@ -262,17 +262,19 @@ def test_whatever_is_set_is_loaded_or_told(flags: dict[str, Any]) -> None:
 # The schema, and the reference
 
 
-def settings_of(described: Mapping[str, Any]) -> list[str]:
+def settings_of(described: Mapping[str, Any], definitions: Mapping[str, Any] | None = None) -> list[str]:
     """The dotted key of every setting in the schema."""
     found = []
+    definitions = definitions or described["$defs"]
     for key, member in described["properties"].items():
-        nested = described["$defs"].get(member["$ref"].rpartition("/")[2]) if "$ref" in member else None
-        found += [f"{key}.{inner}" for inner in nested["properties"]] if nested else [key]
+        nested = definitions.get(member["$ref"].rpartition("/")[2]) if "$ref" in member else None
+        found += [f"{key}.{inner}" for inner in settings_of(nested, definitions)] if nested else [key]
     return found
 
 
 def flat(dumped: Mapping[str, Any]) -> list[str]:
-    return [f"{key}.{inner}" if inner else key for key, value in dumped.items() for inner in (value if isinstance(value, dict) else [""])]
+    nested = {key: flat(value) if isinstance(value, dict) else [""] for key, value in dumped.items()}
+    return [f"{key}.{inner}" if inner else key for key, inners in nested.items() for inner in inners]
 
 
 def test_the_schema_accepts_what_load_accepts() -> None:

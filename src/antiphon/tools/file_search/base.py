@@ -7,7 +7,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from antiphon.tools.file_search.failure import UnreadableFileError as UnreadableFileError
+from antiphon.tools.file_search.formats import UnreadableFileError as UnreadableFileError
 from antiphon.wire.responses.tools import Filter
 
 Attributes = Mapping[str, str | int | float | bool]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
-from antiphon.tools.file_search.failure import UnreadableFileError
+from antiphon.tools.file_search.formats import UnreadableFileError
 
 MAX_TOKENS = 5_000_000
 """Of a file, as in the original."""
@@ -83,7 +83,7 @@ class Chunk(Struct, frozen=True):
     end: int
 
 
-class Window(Struct, frozen=True):
+class TextWindow(Struct, frozen=True):
     """A piece of a text that is embedded; `parent` is the position of its chunk."""
 
     text: str
@@ -107,14 +107,14 @@ def chunk(text: str, chunking: Chunking) -> list[Chunk]:
     return [each for each in chunks if each.text]
 
 
-def cut_windows(text: str, chunks: list[Chunk]) -> list[Window]:
+def cut_windows(text: str, chunks: list[Chunk]) -> list[TextWindow]:
     """What to embed of a text: windows in its order, which cover it once."""
-    windows: list[Window] = []
+    windows: list[TextWindow] = []
     begin = 0
     for position, own in enumerate(chunks):
         following = chunks[position + 1] if position + 1 < len(chunks) else None
         end = own.end if following is None else _seam(text, following.begin, own.end)
-        windows += [Window(window, position) for window in _cut(text[max(begin, own.begin) : end]) if window]
+        windows += [TextWindow(window, position) for window in _cut(text[max(begin, own.begin) : end]) if window]
         begin = end
     return windows
 

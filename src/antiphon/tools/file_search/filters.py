@@ -94,8 +94,8 @@ def _check(filter: Filter, path: str, depth: int) -> int:
 
 def _check_value(filter: Comparison, path: str) -> None:
     if isinstance(filter.value, list) != isinstance(filter, In | NotIn):
-        expected = "a list of strings or numbers" if isinstance(filter, In | NotIn) else "a string, a number or a boolean"
-        raise _wrong(f"Invalid value: '{filter.type}' compares with {expected}.", path)
+        kinds = "a list of strings or numbers" if isinstance(filter, In | NotIn) else "a string, a number or a boolean"
+        raise _wrong(f"Invalid value: '{filter.type}' compares with {kinds}.", path)
     if type(filter) in _ORDERS and isinstance(filter.value, bool):
         raise _wrong(f"Invalid value: '{filter.type}' compares with a string or a number.", path)
 
@@ -114,12 +114,12 @@ def _test(filter: Filter) -> Callable[[Attributes], bool]:
     return lambda attributes: (key in attributes and any(_is_equal(attributes[key], value) for value in values)) is is_wanted
 
 
-def _is_equal(found: object, value: object) -> bool:
+def _is_equal(own: object, value: object) -> bool:
     # In Python, 1 == True.
-    return isinstance(found, bool) == isinstance(value, bool) and found == value
+    return isinstance(own, bool) == isinstance(value, bool) and own == value
 
 
-def _is_comparable(found: object, value: object) -> bool:
-    if found is None or isinstance(found, bool):
+def _is_comparable(own: object, value: object) -> bool:
+    if own is None or isinstance(own, bool):
         return False
-    return isinstance(found, str) == isinstance(value, str)
+    return isinstance(own, str) == isinstance(value, str)

@@ -1,10 +1,10 @@
-"""What a file is, by the ending of its name and by its first bytes."""
+"""What a file is, by the ending of its name and by its first bytes; and files that are text, as that."""
 
+import codecs
+import re
 from typing import Literal
 
 from antiphon.errors import shorten
-from antiphon.tools.file_search.failure import UnreadableFileError
-from antiphon.tools.file_search.plain_text import decode_text
 
 Format = Literal["text", "html", "pdf", "docx", "pptx"]
 
@@ -23,6 +23,35 @@ _ZIP_MARK = b"PK\x03\x04"
 _HTML_MARKS = (b"<!doctype html", b"<html")
 _MARK_BYTES = 1024
 """PDF readers accept a file whose mark is in its first 1024 bytes."""
+
+MAX_TEXT_CHARS = 24_000_000
+"""Of a file: 5,000,000 tokens of English, which is the limit of chunks."""
+
+_BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+_UTF32_MARKS = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
+
+_SAMPLE_BYTES = 4096
+_MAX_CONTROL_SHARE = 0.02
+"""More control characters than this mean that it is no text."""
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f\ufffe\uffff\ud800-\udfff]")
+_LINE_ENDS = re.compile(r"\r\n?|[\v\f\u0085\u2028\u2029]")
+_EMPTY_LINES = re.compile(r"\n(?:[^\S\n]*\n){2,}")
+
+
+class UnreadableFileError(Exception):
+    """
+    A file has no text that can be searched; the message is for the client, who sent the file.
+
+    Attributes:
+        code: `unsupported_file` for a type that is not read, `invalid_file` for one that is damaged or too large,
+            `server_error` where this server could not read it now.
+    """
+
+    def __init__(self, code: Literal["unsupported_file", "invalid_file", "server_error"], message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
 
 
 def file_format(content: bytes, filename: str) -> Format:
@@ -68,3 +97,48 @@ def _guess(content: bytes, ending: str) -> Format:
         return "html" if begin.lstrip().lower().startswith(_HTML_MARKS) else "text"
     kind = f"Files of the type '.{shorten(ending, 20)}'" if ending else "Files of this type"
     raise UnreadableFileError("unsupported_file", f"{kind} are not read. What is read is text, HTML, PDF, docx and pptx.")
+
+
+def decode_text(content: bytes) -> str | None:
+    """The text that the bytes are in UTF-8 (of which ASCII is a part) or UTF-16; None if they are none."""
+    if content.startswith(_UTF32_MARKS):
+        return None
+    encoding = next((name for mark, name in _BYTE_ORDER_MARKS if content.startswith(mark)), None) or _guess_encoding(content)
+    try:
+        text = content.decode(encoding)
+    except UnicodeDecodeError:
+        return None
+    controls = len(_CONTROLS.findall(text))
+    return text if controls <= _MAX_CONTROL_SHARE * len(text) else None
+
+
+def tidy(text: str) -> str:
+    """
+    The text with one kind of line end, one empty line at most between two others, and without control characters.
+
+    Raises:
+        UnreadableFileError: nothing is left, or too much.
+    """
+    if len(text) > MAX_TEXT_CHARS:
+        raise too_much_text()
+    text = _CONTROLS.sub("", _LINE_ENDS.sub("\n", text))
+    text = _EMPTY_LINES.sub("\n\n", text).strip()
+    if not text:
+        raise UnreadableFileError("invalid_file", "There is no text in the file.")
+    return text
+
+
+def too_much_text() -> UnreadableFileError:
+    """The file has more text than is read."""
+    return UnreadableFileError("invalid_file", f"The file has more than {MAX_TEXT_CHARS} characters of text, the limit.")
+
+
+def _guess_encoding(content: bytes) -> str:
+    """UTF-16 without a byte order mark has a zero in every second byte of Latin text; text in UTF-8 has none."""
+    sample = content[:_SAMPLE_BYTES]
+    if len(content) % 2 == 0 and len(sample) >= 2:
+        if sample[1::2].count(0) > 0.4 * len(sample[1::2]) and not sample[0::2].count(0):
+            return "utf-16-le"
+        if sample[0::2].count(0) > 0.4 * len(sample[0::2]) and not sample[1::2].count(0):
+            return "utf-16-be"
+    return "utf-8"

@@ -137,9 +137,8 @@ class Index:
         try:
             self._load()
         except (sqlite3.DatabaseError, ValueError):
-            self._database.close()
+            self.close()
             self._database = _open(path, is_new=True)
-            self._load()
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -184,11 +183,11 @@ class Index:
             allowed_files: those that may be found; None for all.
         """
         with self._lock:
-            allowed = None if allowed_files is None or self._versions.keys() <= allowed_files else self._chunk_ids(allowed_files)
+            allowed_rows = None if allowed_files is None or self._versions.keys() <= allowed_files else self._chunk_ids(allowed_files)
             # A chunk has about three windows, and is found once.
-            owners, similarities = self._vectors.nearest(query.vector, 4 * depth, allowed)
+            owners, similarities = self._vectors.nearest(query.vector, 4 * depth, allowed_rows)
             by_vector = list(zip(owners[:depth].tolist(), similarities[:depth].tolist(), strict=True))
-            return QueryMatches(by_vector, self._find_words(query.text, depth, allowed))
+            return QueryMatches(by_vector, self._find_words(query.text, depth, allowed_rows))
 
     def chunks(self, ids: Sequence[int]) -> dict[int, tuple[str, int, str]]:
         """The chunks with these ids in this index: each with its file, its position there and its text; some may be gone."""
@@ -241,24 +240,24 @@ class Index:
 
     def _chunk_ids(self, file_ids: Set[str]) -> Rows:
         """The chunks of these files, sorted."""
-        wanted = [(id,) for id in self._versions.keys() & file_ids]
-        ids = [id for file_id in wanted for (id,) in self._database.execute("SELECT id FROM chunk WHERE file_id = ?", file_id)]
+        keys = [(id,) for id in self._versions.keys() & file_ids]
+        ids = [id for file_id in keys for (id,) in self._database.execute("SELECT id FROM chunk WHERE file_id = ?", file_id)]
         return np.sort(np.array(ids, np.int64))
 
-    def _find_words(self, text: str, depth: int, allowed: Rows | None) -> list[tuple[int, float]]:
+    def _find_words(self, text: str, depth: int, allowed_rows: Rows | None) -> list[tuple[int, float]]:
         if (expression := match_expression(text)) is None:
             return []
-        is_allowed = frozenset(allowed.tolist()).__contains__ if allowed is not None else None
-        found: list[tuple[int, float]] = []
+        is_allowed = frozenset(allowed_rows.tolist()).__contains__ if allowed_rows is not None else None
+        matches: list[tuple[int, float]] = []
         with self._deadline(), contextlib.suppress(sqlite3.OperationalError):  # as the time is over
             limit = "" if is_allowed else f" LIMIT {depth}"
             rows = self._database.execute(f"SELECT rowid, rank FROM words WHERE words MATCH ? ORDER BY rank{limit}", (expression,))
             for id, score in rows:
                 if is_allowed is None or is_allowed(id):
-                    found.append((id, -score))  # FTS5: bm25 is negative, the lower the better
-                    if len(found) == depth:
+                    matches.append((id, -score))  # FTS5: bm25 is negative, the lower the better
+                    if len(matches) == depth:
                         break
-        return found
+        return matches
 
     @contextlib.contextmanager
     def _deadline(self) -> Iterator[None]:
@@ -278,10 +277,10 @@ def search(sources: Sequence[tuple[Index, Set[str] | None]], queries: Sequence[Q
         sources: each with the ids of the files that may be found; None for all. See `filters.allowed_files`.
     """
     depth = max(DEPTH, 2 * limit)
-    found = [
-        merge([_label(number, index.find(query, depth, allowed)) for number, (index, allowed) in enumerate(sources)]) for query in queries
+    matches_by_query = [
+        merge([_label(number, source[0].find(query, depth, source[1])) for number, source in enumerate(sources)]) for query in queries
     ]
-    ranks = rank(found, ranking, _FETCH * limit)
+    ranks = rank(matches_by_query, ranking, _FETCH * limit)
     chunks = [source.chunks([id for (own, id), _ in ranks if own == number]) for number, (source, _) in enumerate(sources)]
     matches: dict[tuple[str, str], Match] = {}
     for (source, id), score in ranks:
@@ -292,8 +291,8 @@ def search(sources: Sequence[tuple[Index, Set[str] | None]], queries: Sequence[Q
     return list(matches.values())[:limit]
 
 
-def _label(source: int, found: QueryMatches[int]) -> QueryMatches[tuple[int, int]]:
-    by_vector, by_words = ([((source, id), score) for id, score in ranks] for ranks in (found.by_vector, found.by_words))
+def _label(source: int, own: QueryMatches[int]) -> QueryMatches[tuple[int, int]]:
+    by_vector, by_words = ([((source, id), score) for id, score in ranks] for ranks in (own.by_vector, own.by_words))
     return QueryMatches(by_vector, by_words)
 
 

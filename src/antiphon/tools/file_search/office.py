@@ -14,8 +14,7 @@ import zlib
 from collections.abc import Iterator
 from xml.etree import ElementTree
 
-from antiphon.tools.file_search.failure import UnreadableFileError
-from antiphon.tools.file_search.plain_text import MAX_TEXT_CHARS, too_much_text
+from antiphon.tools.file_search.formats import MAX_TEXT_CHARS, UnreadableFileError, too_much_text
 
 MAX_MEMBERS = 10_000
 MAX_XML_BYTES = 200_000_000
@@ -190,9 +189,9 @@ def _relationships(archive: _Archive, name: str) -> dict[str, str]:
     path = f"{folder}/_rels/{file}.rels"
     if path not in archive.names:
         return {}
-    found = {
+    targets = {
         element.get("Id", ""): posixpath.normpath(posixpath.join("/", folder, element.get("Target", ""))).lstrip("/")
         for event, element in _events(archive.read(path))
         if event == "start" and _local(element) == "Relationship"
     }
-    return {id: target for id, target in found.items() if target in archive.names}
+    return {id: target for id, target in targets.items() if target in archive.names}

@@ -19,9 +19,7 @@ from typing import Literal
 import msgspec
 
 from antiphon.subprocesses import end_with_parent, take_parent_socket
-from antiphon.tools.file_search.failure import UnreadableFileError
-from antiphon.tools.file_search.formats import Format, text_of
-from antiphon.tools.file_search.plain_text import tidy
+from antiphon.tools.file_search.formats import Format, UnreadableFileError, text_of, tidy
 
 _MODULES: dict[Format, tuple[str, str]] = {
     "pdf": ("antiphon.tools.file_search.pdf", "read_pdf"),

@@ -12,10 +12,8 @@ from msgspec import Struct
 from antiphon.installation import install_hint, missing_modules
 from antiphon.offload import offload
 from antiphon.subprocesses import exit_reason, reap, spawn
-from antiphon.tools.file_search.failure import UnreadableFileError
-from antiphon.tools.file_search.formats import Format, file_format, text_of
+from antiphon.tools.file_search.formats import MAX_TEXT_CHARS, Format, UnreadableFileError, file_format, text_of, tidy
 from antiphon.tools.file_search.parse_process import ParseAnswer, ParseTask
-from antiphon.tools.file_search.plain_text import MAX_TEXT_CHARS, tidy
 
 PROCESS_MODULE = ("-m", "antiphon.tools.file_search.parse_process")
 

@@ -5,8 +5,7 @@ import re
 
 import pypdfium2
 
-from antiphon.tools.file_search.failure import UnreadableFileError
-from antiphon.tools.file_search.plain_text import MAX_TEXT_CHARS, too_much_text
+from antiphon.tools.file_search.formats import MAX_TEXT_CHARS, UnreadableFileError, too_much_text
 
 codecs.lookup("utf-16-le")  # PDFium's: Python loads it from a file, and where files are read none can be opened
 

@@ -37,7 +37,7 @@ def merge(parts: Sequence[QueryMatches[Key]]) -> QueryMatches[Key]:
     return QueryMatches(by_vector, by_words)
 
 
-def rank(found: Sequence[QueryMatches[Key]], ranking: Ranking, limit: int) -> list[tuple[Key, float]]:
+def rank(queries: Sequence[QueryMatches[Key]], ranking: Ranking, limit: int) -> list[tuple[Key, float]]:
     """
     The best of what was found for all queries, with their scores.
 
@@ -46,7 +46,7 @@ def rank(found: Sequence[QueryMatches[Key]], ranking: Ranking, limit: int) -> li
     """
     best: dict[Key, float] = {}
     sums: dict[Key, float] = {}
-    for matches in found:
+    for matches in queries:
         for key, score in _scores(matches, ranking).items():
             best[key] = max(best.get(key, 0.0), score)
             sums[key] = sums.get(key, 0.0) + score

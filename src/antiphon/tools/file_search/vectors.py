@@ -77,10 +77,10 @@ class VectorTable:
             rows = np.sort(rows[np.argpartition(differences, count - 1)[:count]])
         similarities: Floats32 = self._vectors[rows].astype(np.float32) @ query
         order = np.argsort(-similarities, kind="stable")[:limit]
-        found, similarities = owners[rows[order]], similarities[order]
-        _, first = np.unique(found, return_index=True)
+        best, similarities = owners[rows[order]], similarities[order]
+        _, first = np.unique(best, return_index=True)
         first.sort()
-        return found[first], similarities[first]
+        return best[first], similarities[first]
 
     def _signs(self, vectors: NDArray[np.float16] | Floats32) -> NDArray[np.uint64]:
         bits = np.zeros((len(vectors), self._code_words * 64), np.bool_)

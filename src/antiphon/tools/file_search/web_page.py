@@ -4,7 +4,7 @@ import re
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
-from antiphon.tools.file_search.plain_text import MAX_TEXT_CHARS, too_much_text
+from antiphon.tools.file_search.formats import MAX_TEXT_CHARS, too_much_text
 
 _UNSEEN = frozenset(
     {
@@ -117,9 +117,9 @@ class _Writer:
             return
         present = 0
         for part in reversed(self._parts[-2:]):
-            stripped = part.rstrip("\n")
-            present += len(part) - len(stripped)
-            if stripped:
+            line = part.rstrip("\n")
+            present += len(part) - len(line)
+            if line:
                 break
         if present < lines:
             self._write("\n" * (lines - present))

@@ -153,10 +153,12 @@ Filter = Equal | NotEqual | Greater | GreaterOrEqual | Less | LessOrEqual | In |
 
 
 class HybridSearch(Wire, kw_only=True):
-    """The weights of embeddings and of text when results are ranked by both."""
+    """The weights of embeddings and of text when results are ranked by both; the guide has them with `rrf_`."""
 
-    embedding_weight: float
-    text_weight: float
+    embedding_weight: Maybe[float] = UNSET
+    text_weight: Maybe[float] = UNSET
+    rrf_embedding_weight: Maybe[float] = UNSET
+    rrf_text_weight: Maybe[float] = UNSET
 
 
 class RankingOptions(Wire, kw_only=True):
