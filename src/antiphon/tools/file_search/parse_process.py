@@ -104,7 +104,8 @@ def limit_process(task: ParseTask) -> None:
     }
     for kind, limit in limits.items():
         with contextlib.suppress(ValueError, OSError):  # a limit that is lower already
-            resource.setrlimit(kind, (limit, limit))
+            # With equal limits of time the process would be killed, as it is when the machine has no memory left.
+            resource.setrlimit(kind, (limit, limit + 1 if kind == resource.RLIMIT_CPU else limit))
 
 
 if __name__ == "__main__":

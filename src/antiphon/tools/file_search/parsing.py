@@ -138,8 +138,10 @@ class _ParseProcess(asyncio.Protocol):
         assert self._process is not None
         await self._process.wait()
         _log.warning("A process that read a file died.", reason=exit_reason(self._process))
-        if self._process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        if self._process.returncode == -signal.SIGXCPU:
             return UnreadableFileError("invalid_file", "The file takes too much time to be read.")
+        if self._process.returncode == -signal.SIGKILL:  # Linux, where memory is short
+            return UnreadableFileError("server_error", "The server has not enough memory to read the file now.")
         return UnreadableFileError("invalid_file", "The file can't be read: it is damaged, or too large.")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
