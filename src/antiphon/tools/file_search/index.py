@@ -22,7 +22,7 @@ from antiphon.tools.file_search.base import Floats32, QueryEmbedder, Ranking
 from antiphon.tools.file_search.chunking import Chunk, Chunking, chunk, cut_windows
 from antiphon.tools.file_search.ranking import QueryMatches, merge, rank
 from antiphon.tools.file_search.vectors import Rows, VectorTable
-from antiphon.tools.file_search.words import TOKENIZER, indexable, match_expression
+from antiphon.tools.file_search.words import TOKENIZER, indexable, query_terms, weight
 
 FORMAT = 1
 """Of the database; another one is begun anew."""
@@ -41,6 +41,10 @@ MAX_SEARCH_S = 5.0
 
 _BATCH_CHUNKS = 64
 """How many chunks are written at once, while no search can look: some 20 ms."""
+
+_LEAST_WEIGHT = 1e-5
+_MAX_TERMS = 10_000
+"""Whose weights are remembered."""
 
 _CHECK_STEPS = 10_000
 """Of SQLite's virtual machine, between looks at the clock: about a millisecond."""
@@ -132,6 +136,8 @@ class Index:
         self._dimensions = dimensions
         self._vectors = VectorTable(dimensions)
         self._versions: dict[str, str] = {}
+        self._texts: int | None = None
+        self._term_weights: dict[str, float] = {}
         self._next_id = 1  # never that of a chunk that is gone: a search may still have it
         self._database = _open(path)
         try:
@@ -206,6 +212,7 @@ class Index:
     def _insert(self, file_id: str, begin: int, texts: Sequence[str]) -> list[int]:
         """Add chunks, from the position `begin` on; their ids."""
         with self._lock, self._database as database:
+            self._forget_weights()
             ids = list(range(self._next_id, self._next_id + len(texts)))
             self._next_id += len(texts)
             chunks = ((id, file_id, begin + place, text) for place, (id, text) in enumerate(zip(ids, texts, strict=True)))
@@ -217,6 +224,7 @@ class Index:
     def _delete(self, file_id: str) -> bool:
         """Delete some chunks of a file; whether there may be more."""
         with self._lock, self._database as database:
+            self._forget_weights()
             rows = database.execute("SELECT id, text FROM chunk WHERE file_id = ? LIMIT ?", (file_id, _BATCH_CHUNKS)).fetchall()
             # FTS5: an index that doesn't keep its texts is told again what the deleted one was.
             words = ((id, indexable(text)) for id, text in rows)
@@ -245,19 +253,38 @@ class Index:
         return np.sort(np.array(ids, np.int64))
 
     def _find_words(self, text: str, depth: int, allowed_rows: Rows | None) -> list[tuple[int, float]]:
-        if (expression := match_expression(text)) is None:
-            return []
+        """Chunks that have words of the query, with how much of it they cover, 0 to 1."""
         is_allowed = frozenset(allowed_rows.tolist()).__contains__ if allowed_rows is not None else None
         matches: list[tuple[int, float]] = []
         with self._deadline(), contextlib.suppress(sqlite3.OperationalError):  # as the time is over
+            weights = {term: self._weight(term) for term in query_terms(text)}
+            if not weights:
+                return []
+            # Words that half of the chunks have say nothing, and take the most time.
+            terms = [term for term, own in weights.items() if own > _LEAST_WEIGHT] or list(weights)
             limit = "" if is_allowed else f" LIMIT {depth}"
-            rows = self._database.execute(f"SELECT rowid, rank FROM words WHERE words MATCH ? ORDER BY rank{limit}", (expression,))
-            for id, score in rows:
+            query = f"SELECT rowid, rank FROM words WHERE words MATCH ? ORDER BY rank{limit}"
+            for id, score in self._database.execute(query, (" OR ".join(terms),)):
                 if is_allowed is None or is_allowed(id):
-                    matches.append((id, -score))  # FTS5: bm25 is negative, the lower the better
+                    # FTS5: bm25 is negative, the lower the better; a word that stands once in a text of average length has its weight.
+                    matches.append((id, min(1.0, -score / sum(weights.values()))))
                     if len(matches) == depth:
                         break
         return matches
+
+    def _weight(self, term: str) -> float:
+        if term not in self._term_weights:
+            if len(self._term_weights) >= _MAX_TERMS:
+                self._term_weights.clear()
+            if self._texts is None:
+                self._texts = int(self._database.execute("SELECT count(*) FROM chunk").fetchone()[0])
+            matches = self._database.execute("SELECT count(*) FROM words WHERE words MATCH ?", (term,)).fetchone()[0]
+            self._term_weights[term] = weight(self._texts, matches)
+        return self._term_weights[term]
+
+    def _forget_weights(self) -> None:
+        self._texts = None
+        self._term_weights.clear()
 
     @contextlib.contextmanager
     def _deadline(self) -> Iterator[None]:

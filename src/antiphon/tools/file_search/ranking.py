@@ -3,6 +3,10 @@ Ranks what was found by vectors and by words: by reciprocal rank fusion, which n
 
 Source: Cormack, Clarke and Buettcher, Reciprocal rank fusion outperforms Condorcet and individual rank learning methods,
 2009; K is theirs. A score is divided by the best that there could be, so it is 0 to 1.
+
+A place in the list of the words counts as much as the square of the part of the query that the text has. Some text is
+always the first that has any word of a question that is asked in other words; with its full weight, recall at 5 fell
+from 94 % to 81 % in `bench/file_search.py`, and with this one it stays.
 """
 
 from collections.abc import Hashable, Sequence
@@ -23,7 +27,7 @@ class QueryMatches(Struct, Generic[Key], frozen=True):
 
     Attributes:
         by_vector: with the cosines.
-        by_words: with the index's scores, the higher the better.
+        by_words: with the part of the query that the text has, 0 to 1.
     """
 
     by_vector: Sequence[tuple[Key, float]]
@@ -59,8 +63,14 @@ def _scores(matches: QueryMatches[Key], ranking: Ranking) -> dict[Key, float]:
         return {key: min(max(similarity, 0.0), 1.0) for key, similarity in matches.by_vector}
     total = ranking.embedding_weight + ranking.text_weight
     scores: dict[Key, float] = {}
-    for weight, ranks in ((ranking.embedding_weight, matches.by_vector), (ranking.text_weight, matches.by_words)):
-        if weight > 0:
-            for place, (key, _) in enumerate(ranks):
-                scores[key] = scores.get(key, 0.0) + weight / total * (K + 1) / (K + 1 + place)
+    if ranking.embedding_weight > 0:
+        for place, (key, _) in enumerate(matches.by_vector):
+            scores[key] = ranking.embedding_weight / total * _place_score(place)
+    if ranking.text_weight > 0:
+        for place, (key, part) in enumerate(matches.by_words):
+            scores[key] = scores.get(key, 0.0) + ranking.text_weight / total * _place_score(place) * part**2
     return {key: min(score, 1.0) for key, score in scores.items()}
+
+
+def _place_score(place: int) -> float:
+    return (K + 1) / (K + 1 + place)

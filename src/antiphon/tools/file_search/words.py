@@ -7,6 +7,7 @@ words of two letters too, of which Chinese mostly consists (a trigram index find
 each of its words stands in quotes.
 """
 
+import math
 import re
 
 from antiphon.tools.file_search.chunking import UNSPACED
@@ -34,12 +35,16 @@ def indexable(text: str) -> str:
     return _RUN.sub(lambda run: f" {' '.join(_pairs(run[0]))} ", text)
 
 
-def match_expression(query: str) -> str | None:
-    """The query as an expression of the index's language: texts with any of its words; None if it has no word."""
+def query_terms(query: str) -> list[str]:
+    """The words of a query, each as an expression of the index's language; texts with any of them match `" OR ".join`."""
     words = list(dict.fromkeys(word.lower() for word in _WORD.findall(query)))
     words = [word for word in words if word not in COMMON_WORDS] or words
-    terms = [term for word in words for term in _terms(word)]
-    return " OR ".join(terms[:MAX_QUERY_WORDS]) or None
+    return list(dict.fromkeys(term for word in words for term in _terms(word)))[:MAX_QUERY_WORDS]
+
+
+def weight(texts: int, matches: int) -> float:
+    """What a word counts that `matches` of `texts` have: as in FTS5's bm25, where it may not be below this."""
+    return max(1e-6, math.log((texts - matches + 0.5) / (matches + 0.5)))
 
 
 def _terms(word: str) -> list[str]:
