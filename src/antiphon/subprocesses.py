@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from antiphon.errors import ApiError
@@ -75,9 +75,17 @@ class RestartPolicy:
 
 
 async def spawn(
-    command: Sequence[str], protocol: Callable[[], asyncio.BaseProtocol], pass_fds: Sequence[int] = ()
+    command: Sequence[str],
+    protocol: Callable[[], asyncio.BaseProtocol],
+    pass_fds: Sequence[int] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> asyncio.subprocess.Process:
-    """Start a process, with `protocol` at our end of its socket; its standard output goes nowhere, as libraries print to it."""
+    """
+    Start a process, with `protocol` at our end of its socket; its standard output goes nowhere, as libraries print to it.
+
+    Args:
+        environment: its variables; None for those of this process, which may have secrets among them.
+    """
     ours, theirs = socket.socketpair()
     process = None
     try:
@@ -87,6 +95,7 @@ async def spawn(
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 pass_fds=pass_fds,
+                env=environment,
                 start_new_session=True,  # Ctrl-C is for this process alone, which may have responses to finish
             )
         await asyncio.get_running_loop().create_connection(protocol, sock=ours)

@@ -2,8 +2,11 @@
 
 import asyncio
 import codecs
+import contextlib
+import os
 import random
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
@@ -171,6 +174,30 @@ def test_a_reader_can_open_no_file_and_no_socket(tmp_path):
         return await process.wait()
 
     assert asyncio.run(run()) == 0
+
+
+def reader_environments():
+    """Of the processes that read files for this one."""
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    with contextlib.suppress(OSError):
+        return [
+            Path(f"/proc/{pid}/environ").read_bytes() for pid in children if b"parse_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+    return []
+
+
+def test_a_reader_has_none_of_the_servers_secrets(monkeypatch):
+    monkeypatch.setenv("ANTIPHON_SECRET", "s3cr3t")
+
+    async def scenario():
+        parsing = asyncio.create_task(Parsers().parse(b"<div>" * 100_000, "a.html"))  # noqa: TID251 - cancelled below
+        while not any(environments := reader_environments()):
+            await asyncio.sleep(0.005)
+        parsing.cancel()
+        await asyncio.wait([parsing])
+        return environments
+
+    assert b"s3cr3t" not in b"".join(asyncio.run(asyncio.wait_for(scenario(), 60)))
 
 
 def test_several_files_are_read_at_once_and_a_cancelled_one_stops():

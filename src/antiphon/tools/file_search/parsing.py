@@ -1,6 +1,7 @@
 """Reads files as text: each file that isn't text itself in a process of its own, with limits of memory, time and size."""
 
 import asyncio
+import os
 import signal
 import sys
 from typing import cast
@@ -19,6 +20,9 @@ PROCESS_MODULE = ("-m", "antiphon.tools.file_search.parse_process")
 
 MAX_ANSWER_BYTES = 4 * MAX_TEXT_CHARS + 4096
 """A character is four bytes at most."""
+
+_ENVIRONMENT = ("HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "TZ")
+"""The variables that a process gets: the server's others may be secrets, and what takes a parser over could read them."""
 
 _WRITE_BYTES = 256 << 10
 _LIBRARIES: dict[Format, str] = {"pdf": "pypdfium2", "html": "selectolax"}
@@ -101,7 +105,8 @@ class _ParseProcess(asyncio.Protocol):
 
     async def read(self, task: ParseTask, content: bytes) -> str:
         try:
-            self._process = await spawn((sys.executable, "-P", *PROCESS_MODULE), lambda: self)
+            environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+            self._process = await spawn((sys.executable, "-P", *PROCESS_MODULE), lambda: self, environment=environment)
         except OSError:
             _log.exception("No process could be started to read a file.")
             raise UnreadableFileError("server_error", "The server can't read files now.") from None
