@@ -191,7 +191,7 @@ def test_a_reader_has_none_of_the_servers_secrets(monkeypatch):
 
     async def scenario():
         parsing = asyncio.create_task(Parsers().parse(b"<div>" * 100_000, "a.html"))  # noqa: TID251 - cancelled below
-        while not any(environments := reader_environments()):
+        while not any(environments := reader_environments()):  # noqa: ASYNC110 - the process tells nobody that it is there
             await asyncio.sleep(0.005)
         parsing.cancel()
         await asyncio.wait([parsing])
