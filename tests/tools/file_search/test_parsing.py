@@ -5,7 +5,9 @@ import codecs
 import contextlib
 import os
 import random
+import re
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,12 @@ def test_all_kinds_of_text_are_read_as_they_are(name):
     assert parse(b"a,b\r\n1,2\r\n", name) == "a,b\n1,2"
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_a_large_text_is_read_too(encoding):
+    text = "Zwölf Boxkämpfer jagen Eva.\n" * 20_000
+    assert parse(text.encode(encoding), "a") == text.strip()
+
+
 def test_text_that_cannot_be_decoded_is_invalid():
     assert refusal(b"caf\xe9", "a.txt") == ("invalid_file", "The file is no text in UTF-8, UTF-16 or ASCII.")
 
@@ -116,6 +124,13 @@ def test_a_word_document_is_read_with_headings_tables_and_notes():
 def test_slides_are_read_in_the_order_in_which_they_are_shown():
     content = pptx(["One", "Two", "Three"], notes={2: "Say this."}, order=[3, 1, 2])
     assert read("pptx", content) == "Slide 1\nThree\n\nSlide 2\nOne\n\nSlide 3\nTwo\nSay this."
+
+
+def test_a_pdf_whose_page_unpacks_to_too_much_harms_nobody():
+    packed = zlib.compress(b"(a) Tj " * 60_000_000, 9)
+    stream = b"<< /Filter /FlateDecode /Length %d >>\nstream\n%s\nendstream" % (len(packed), packed)
+    content = re.sub(rb"<< /Length \d+ >>\nstream.*?endstream", lambda _: stream, pdf(["x"]), flags=re.DOTALL)
+    assert refusal(content, "a.pdf", ParseLimits(memory_bytes=256 << 20))[0] == "invalid_file"
 
 
 @pytest.mark.parametrize("name", ["a.pdf", "a.docx", "a.pptx"])

@@ -28,9 +28,12 @@ MAX_TEXT_CHARS = 24_000_000
 """Of a file: 5,000,000 tokens of English, which is the limit of chunks."""
 
 _BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+for _name in ("utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"):
+    codecs.lookup(_name)  # Python loads it from a file, and where files are read none can be opened
 _UTF32_MARKS = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
 
 _SAMPLE_BYTES = 4096
+_DIRECTORY_BYTES = 1 << 20
 _MAX_CONTROL_SHARE = 0.02
 """More control characters than this mean that it is no text."""
 
@@ -88,24 +91,29 @@ def _guess(content: bytes, ending: str) -> Format:
     if _PDF_MARK in begin:
         return "pdf"
     if begin.startswith(_ZIP_MARK):
-        # The names of a zip archive's parts stand in it as they are.
-        if b"word/document.xml" in content:
+        names = content[-_DIRECTORY_BYTES:]  # of the archive's parts, as they are
+        if b"word/document.xml" in names:
             return "docx"
-        if b"ppt/presentation.xml" in content:
+        if b"ppt/presentation.xml" in names:
             return "pptx"
-    elif decode_text(content) is not None:
+    elif decode_text(content[:_SAMPLE_BYTES], is_whole=False) is not None:
         return "html" if begin.lstrip().lower().startswith(_HTML_MARKS) else "text"
     kind = f"Files of the type '.{shorten(ending, 20)}'" if ending else "Files of this type"
     raise UnreadableFileError("unsupported_file", f"{kind} are not read. What is read is text, HTML, PDF, docx and pptx.")
 
 
-def decode_text(content: bytes) -> str | None:
-    """The text that the bytes are in UTF-8 (of which ASCII is a part) or UTF-16; None if they are none."""
+def decode_text(content: bytes, *, is_whole: bool = True) -> str | None:
+    """
+    The text that the bytes are in UTF-8 (of which ASCII is a part) or UTF-16; None if they are none.
+
+    Args:
+        is_whole: whether they are all of it: else the last character may be incomplete, and is left out.
+    """
     if content.startswith(_UTF32_MARKS):
         return None
     encoding = next((name for mark, name in _BYTE_ORDER_MARKS if content.startswith(mark)), None) or _guess_encoding(content)
     try:
-        text = content.decode(encoding)
+        text = codecs.getincrementaldecoder(encoding)().decode(content, is_whole)
     except UnicodeDecodeError:
         return None
     controls = len(_CONTROLS.findall(text))

@@ -1,4 +1,9 @@
-"""Reads files as text: each file that isn't text itself in a process of its own, with limits of memory, time and size."""
+"""
+Reads files as text, each in a process of its own with limits of memory, time and size; small files that are text already
+are read here.
+
+Large ones are not: a regular expression that goes through megabytes holds the interpreter all the while, and so the loop.
+"""
 
 import asyncio
 import os
@@ -11,7 +16,7 @@ import structlog
 from msgspec import Struct
 
 from antiphon.installation import install_hint, missing_modules
-from antiphon.offload import offload
+from antiphon.offload import LARGE_BYTES
 from antiphon.subprocesses import exit_reason, reap, spawn
 from antiphon.tools.file_search.formats import MAX_TEXT_CHARS, Format, UnreadableFileError, file_format, text_of, tidy
 from antiphon.tools.file_search.parse_process import ParseAnswer, ParseTask
@@ -69,9 +74,9 @@ class Parsers:
         if len(content) > self._limits.file_bytes:
             message = f"The file has {len(content)} bytes, and the limit is {self._limits.file_bytes}."
             raise UnreadableFileError("invalid_file", message)
-        format = await offload(len(content), file_format, content, filename)
-        if format == "text":
-            return await offload(len(content), lambda: tidy(text_of(content)))
+        format = file_format(content, filename)
+        if format == "text" and len(content) < LARGE_BYTES:
+            return tidy(text_of(content))
         if (library := _LIBRARIES.get(format)) and missing_modules((library,)):
             _log.warning("A file can't be read.", format=format, hint=install_hint("tools"))
             raise UnreadableFileError("server_error", f"This server has no reader for the format '{format}'.")

@@ -1,13 +1,10 @@
 """The text of PDF files, by PDFium."""
 
-import codecs
 import re
 
 import pypdfium2
 
 from antiphon.tools.file_search.formats import MAX_TEXT_CHARS, UnreadableFileError, too_much_text
-
-codecs.lookup("utf-16-le")  # PDFium's: Python loads it from a file, and where files are read none can be opened
 
 _PASSWORD_ERROR = 4
 """`FPDF_ERR_PASSWORD`; source: fpdfview.h of PDFium."""
