@@ -126,6 +126,12 @@ def test_slides_are_read_in_the_order_in_which_they_are_shown():
     assert read("pptx", content) == "Slide 1\nThree\n\nSlide 2\nOne\n\nSlide 3\nTwo\nSay this."
 
 
+def test_a_pdf_with_a_password_says_so():
+    lock = b"<< /Filter /Standard /V 1 /R 2 /P -4 /O (%s) /U (%s) >>" % (b"o" * 32, b"u" * 32)
+    content = pdf(["secret"]).replace(b"/Root 1 0 R", b"/Root 1 0 R /ID [(a) (a)] /Encrypt " + lock)
+    assert refusal(content, "a.pdf") == ("invalid_file", "The PDF file can't be read without its password.")
+
+
 def test_a_pdf_whose_page_unpacks_to_too_much_harms_nobody():
     packed = zlib.compress(b"(a) Tj " * 60_000_000, 9)
     stream = b"<< /Filter /FlateDecode /Length %d >>\nstream\n%s\nendstream" % (len(packed), packed)
