@@ -2,10 +2,9 @@
 
 from pydantic import BaseModel, Field, field_validator
 
+from antiphon.config.tools.file_search import FileSearchSettings
 from antiphon.config.tools.mcp import MAX_SERVERS, McpServerSettings
 from antiphon.errors import quote_list
-
-from antiphon.config.tools.file_search import FileSearchSettings
 
 
 class ToolsSettings(BaseModel, frozen=True, extra="forbid"):
@@ -24,6 +23,7 @@ class ToolsSettings(BaseModel, frozen=True, extra="forbid"):
     mcp_answer_kib: int = Field(
         default=1024, ge=16, le=65536, description="The most KiB of an MCP server's answer to a call, or of the list of its tools."
     )
+    file_search: FileSearchSettings = FileSearchSettings()
 
     @field_validator("mcp")
     @classmethod
@@ -32,4 +32,3 @@ class ToolsSettings(BaseModel, frozen=True, extra="forbid"):
         if duplicates := sorted({label for label in labels if labels.count(label) > 1}):
             raise ValueError(f"more than one MCP server has the label {quote_list(duplicates)}")
         return servers
-    file_search: FileSearchSettings = FileSearchSettings()
