@@ -340,3 +340,157 @@ class FileRecord(Struct, frozen=True, kw_only=True):
     purpose: str = ""
     bytes: int = 0
     status: FileStatus = "uploading"
+
+
+class FileCounts(Struct, frozen=True):
+    """How many files of a vector store, or of a batch, have each status."""
+
+    in_progress: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.in_progress + self.completed + self.failed + self.cancelled
+
+
+VectorStoreState = Literal["active", "expired", "deleted"]
+
+
+class VectorStoreRecord(Struct, frozen=True, kw_only=True):
+    """
+    One vector store, without its files.
+
+    Attributes:
+        id: unique; begins with `vs_`.
+        tenant: its owner; every look-up names it.
+        created_at: Unix seconds, as all times here.
+        last_active_at: when it was last changed or searched, about to the minute.
+        expires_after_days: days after its last activity when it expires; None for never.
+        metadata: its key-value pairs, as a JSON object.
+        state: `expired` for good once it has; `deleted` until its files are gone, which clients don't see.
+        version: rises with each change of what a search finds.
+        counts: of its files; only read.
+        usage_bytes: of its files together; only read.
+    """
+
+    id: str
+    tenant: str
+    created_at: int
+    last_active_at: int
+    name: str = ""
+    description: str | None = None
+    expires_after_days: int | None = None
+    metadata: bytes = b"{}"
+    state: VectorStoreState = "active"
+    version: int = 0
+    counts: FileCounts = FileCounts()
+    usage_bytes: int = 0
+
+    @property
+    def expires_at(self) -> int | None:
+        """When it expires, if nobody uses it; None for never."""
+        return None if self.expires_after_days is None else self.last_active_at + 86_400 * self.expires_after_days
+
+    def is_expired(self, now: int) -> bool:
+        """Whether it has expired by then."""
+        return self.state == "expired" or (self.expires_at is not None and self.expires_at <= now)
+
+
+IndexingStatus = Literal["in_progress", "completed", "failed", "cancelled"]
+IndexingErrorCode = Literal["server_error", "unsupported_file", "invalid_file"]
+
+
+class IndexingError(Struct, frozen=True):
+    """Why a file could not be indexed; `message` is for the client."""
+
+    code: IndexingErrorCode
+    message: str
+
+
+class IndexedFileRecord(Struct, frozen=True, kw_only=True):
+    """
+    One file in a vector store.
+
+    Attributes:
+        number: no other file of any vector store has it, nor will; 0 before it is stored.
+        store_id: of the vector store.
+        file_id: of the uploaded file.
+        filename: of the uploaded file.
+        created_at: when it was added, in Unix seconds.
+        status: `in_progress` until it is indexed.
+        error: why it failed; None if it has not.
+        usage_bytes: what its chunks and their vectors take.
+        attributes: its key-value pairs, as a JSON object.
+        max_chunk_tokens: the size of its chunks.
+        overlap_tokens: what each chunk has of the one before it.
+        batch_id: of the batch that it was added with, if any.
+        embedding: the name of the model that its vectors are of; empty before there are any.
+        chunk_count: its chunks that are stored.
+    """
+
+    store_id: str
+    file_id: str
+    filename: str
+    created_at: int
+    max_chunk_tokens: int
+    overlap_tokens: int
+    number: int = 0
+    status: IndexingStatus = "in_progress"
+    error: IndexingError | None = None
+    usage_bytes: int = 0
+    attributes: bytes = b"{}"
+    batch_id: str | None = None
+    embedding: str = ""
+    chunk_count: int = 0
+
+
+class FileBatchRecord(Struct, frozen=True, kw_only=True):
+    """
+    Files that were added to a vector store together.
+
+    Attributes:
+        id: unique; begins with `vsfb_`.
+        created_at: Unix seconds.
+        is_cancelled: whether those that were not indexed yet were cancelled.
+        counts: of its files; only read.
+    """
+
+    id: str
+    store_id: str
+    created_at: int
+    is_cancelled: bool = False
+    counts: FileCounts = FileCounts()
+
+
+class IndexPart(Struct, frozen=True):
+    """
+    Consecutive chunks of an indexed file.
+
+    Attributes:
+        position: of the part in its file, from 0.
+        chunk_count: how many chunks it has.
+        chunks: their texts, in the form that the indexer chooses.
+        vectors: their vectors, likewise.
+    """
+
+    position: int
+    chunk_count: int
+    chunks: bytes
+    vectors: bytes
+
+
+class IndexingJob(Struct, frozen=True):
+    """A file to be indexed, and whose it is."""
+
+    tenant: str
+    file: IndexedFileRecord
+
+
+class VectorStoreUsage(Struct, frozen=True):
+    """How many vector stores a tenant has, and the bytes of their files together."""
+
+    count: int
+    bytes: int

@@ -22,6 +22,7 @@ from antiphon.records import (
 )
 from antiphon.stores.availability import Availability
 from antiphon.stores.files import FileStore
+from antiphon.stores.vector_stores import IndexRecords, VectorStoreRecords
 from antiphon.stores.webhooks import WebhookStore
 
 SortOrder = Literal["asc", "desc"]
@@ -420,6 +421,14 @@ class Store(Protocol):
     @property
     def files(self) -> FileStore:
         """The records of uploaded files, in the same place."""
+
+    @property
+    def vector_stores(self) -> VectorStoreRecords:
+        """The vector stores, in the same place."""
+
+    @property
+    def indexes(self) -> IndexRecords:
+        """What their files are found by, in the same place."""
 
     @property
     def conversations(self) -> ConversationStore:

@@ -38,6 +38,7 @@ from antiphon.stores.base import (
     check_conversation_size,
 )
 from antiphon.stores.memory_files import MemoryFileStore
+from antiphon.stores.vectors.memory import MemoryIndexRecords, MemoryVectorStoreRecords
 from antiphon.stores.webhooks import MemoryWebhookStore
 
 
@@ -51,6 +52,8 @@ class MemoryStore:
         self.client_secrets = MemoryClientSecretStore()
         self.sessions = MemorySessionStore()
         self.files = MemoryFileStore()
+        self.vector_stores = MemoryVectorStoreRecords()
+        self.indexes = MemoryIndexRecords(self.vector_stores)
         self.conversations = MemoryConversationStore()
         self._records: dict[str, ResponseRecord] = {}  # in the order they were put
         self._ids_since_open: set[str] = set()  # put since it was opened
@@ -60,6 +63,7 @@ class MemoryStore:
     async def open(self) -> None:
         self.conversations.unlock_all()
         self.webhooks.release_all()
+        self.indexes.release_all()
         self._ids_since_open.clear()  # what an earlier opening left unfinished has no owner any more
 
     async def close(self) -> None:

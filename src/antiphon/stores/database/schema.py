@@ -30,7 +30,7 @@ from sqlalchemy import (
 
 from antiphon.stores.database import lazy
 
-REVISION = "0012"
+REVISION = "0013"
 """The revision of the tables below, which is the latest of `migrations`."""
 
 OLDEST_SERVER = "0005"
@@ -253,6 +253,82 @@ files = Table(
     Column("owner", BigInteger),  # the number of the server that it is uploaded to, until all of it is stored
     Index("ix_files_tenant", "tenant", "number"),
     Index("ix_files_hidden", "number", sqlite_where=text("status != 'processed'"), postgresql_where=text("status != 'processed'")),
+)
+
+vector_stores = Table(
+    "vector_stores",
+    metadata,
+    Column("number", _Number, primary_key=True),  # in the order in which they were created
+    Column("id", Text, nullable=False, unique=True),
+    Column("tenant", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("last_active_at", BigInteger, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("description", Text),
+    Column("expires_after_days", Integer),
+    Column("expires_at", BigInteger, index=True),
+    Column("metadata", LargeBinary, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Index("ix_vector_stores_tenant", "tenant", "number"),
+    Index("ix_vector_stores_gone", "number", sqlite_where=text("state != 'active'"), postgresql_where=text("state != 'active'")),
+)
+
+vector_store_batches = Table(
+    "vector_store_batches",
+    metadata,
+    Column("number", _Number, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("store_number", _Number, ForeignKey("vector_stores.number", ondelete="CASCADE"), nullable=False, index=True),
+    Column("created_at", BigInteger, nullable=False),
+    Column("is_cancelled", Boolean, nullable=False),
+)
+
+# Whoever indexes a file, or has it in memory, knows it by its number, so no other file may get that after it is gone:
+# hence AUTOINCREMENT. Source: https://www.sqlite.org/autoinc.html
+vector_store_files = Table(
+    "vector_store_files",
+    metadata,
+    Column("number", _Number, primary_key=True),  # in the order in which they were added
+    Column("store_number", _Number, ForeignKey("vector_stores.number", ondelete="CASCADE"), nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("file_id", Text, nullable=False),
+    Column("filename", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("error_code", Text),
+    Column("error_message", Text),
+    Column("usage_bytes", BigInteger, nullable=False),
+    Column("attributes", LargeBinary, nullable=False),
+    Column("max_chunk_tokens", Integer, nullable=False),
+    Column("overlap_tokens", Integer, nullable=False),
+    Column("batch_id", Text),
+    Column("embedding", Text, nullable=False),
+    Column("chunk_count", Integer, nullable=False),
+    Column("owner", BigInteger),  # the number of the server that indexes it
+    UniqueConstraint("store_number", "file_id"),
+    Index("ix_vector_store_files_status", "store_number", "status", "usage_bytes"),
+    Index("ix_vector_store_files_batch", "batch_id", "status"),
+    Index("ix_vector_store_files_tenant", "tenant", "usage_bytes"),
+    Index("ix_vector_store_files_file", "file_id"),
+    Index(
+        "ix_vector_store_files_waiting",
+        "tenant",
+        "number",
+        sqlite_where=text("status = 'in_progress'"),
+        postgresql_where=text("status = 'in_progress'"),
+    ),
+    sqlite_autoincrement=True,
+)
+
+vector_store_parts = Table(
+    "vector_store_parts",
+    metadata,
+    Column("file_number", _Number, ForeignKey("vector_store_files.number", ondelete="CASCADE"), primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("chunk_count", Integer, nullable=False),
+    Column("chunks", LargeBinary, nullable=False),
+    Column("vectors", LargeBinary, nullable=False),
 )
 
 schema_compatibility = Table(

@@ -33,6 +33,8 @@ from antiphon.stores.sql.prompts import SqlPromptStore
 from antiphon.stores.sql.recordings import SqlSessionStore
 from antiphon.stores.sql.webhooks import SqlWebhookStore
 from antiphon.stores.sql.writes import WRITE_OFF, AppendEvents, DeleteRecord, FinishRecord, PutRecord, StoreWrite, write_batch
+from antiphon.stores.vectors.indexes import SqlIndexRecords
+from antiphon.stores.vectors.stores import SqlVectorStoreRecords
 
 MAX_ABANDONED = 10_000
 """The most responses that this server remembers because it could not store their end, in an outage."""
@@ -62,6 +64,8 @@ class SqlStore:
         self.client_secrets = SqlClientSecretStore(self._database)
         self.sessions = SqlSessionStore(self._database)
         self.files = SqlFileStore(self._database)
+        self.vector_stores = SqlVectorStoreRecords(self._database)
+        self.indexes = SqlIndexRecords(self._database)
         is_orphaned = self._database.backend.is_dead(responses.c.owner) | responses.c.id.in_(bindparam("abandoned", expanding=True))
         self._orphans_query = select(responses).where(is_unfinished, is_orphaned).order_by(responses.c.number)
         self._write_off = WRITE_OFF.where(is_orphaned)

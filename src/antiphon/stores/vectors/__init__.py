@@ -1,0 +1,1 @@
+"""Vector stores in memory and in SQL databases."""

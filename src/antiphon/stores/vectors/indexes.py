@@ -1,0 +1,134 @@
+"""The chunks and vectors of files in vector stores, in a SQL database, and who makes them."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import ColumnElement, and_, bindparam, delete, func, insert, null, select, update
+
+from antiphon.records import IndexedFileRecord, IndexingError, IndexingJob, IndexingStatus, IndexPart
+from antiphon.stores.database.database import Database
+from antiphon.stores.database.schema import vector_store_files, vector_store_parts, vector_stores
+from antiphon.stores.vector_stores import VectorStoreContents
+from antiphon.stores.vectors.rows import SELECT_FILES, to_file
+from antiphon.stores.vectors.stores import bump_version
+
+_READ_ROWS = 1000
+"""Rows that become records between two turns of the event loop."""
+
+_stores, _files, _parts = vector_stores.c, vector_store_files.c, vector_store_parts.c
+
+
+class SqlIndexRecords:
+    """The chunks and vectors of a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        is_waiting = and_(_files.status == "in_progress", database.backend.is_dead(_files.owner))
+        self._next_tenant = select(func.min(_files.tenant)).where(is_waiting, _files.tenant > bindparam("after_tenant"))
+        oldest = (
+            select(_files.number)
+            .where(is_waiting, _files.tenant == bindparam("of_tenant"))
+            .order_by(_files.number)
+            .limit(1)
+            .with_for_update(skip_locked=True)  # PostgreSQL's way for several to take from one queue; SQLite has one writer
+        )
+        self._claim = (
+            update(vector_store_files).where(_files.number.in_(oldest)).values(owner=bindparam("new_owner")).returning(_files.number)
+        )
+
+    def _is_ours(self, number: int) -> ColumnElement[bool]:
+        return and_(_files.number == number, _files.status == "in_progress", _files.owner == self._database.server_number)
+
+    async def claim(self, after_tenant: str = "") -> IndexingJob | None:
+        living = {"living": self._database.backend.live_servers}
+        async with self._database.read_connection() as connection:
+            tenant = await connection.scalar(self._next_tenant, living | {"after_tenant": after_tenant})
+            if tenant is None and after_tenant:
+                tenant = await connection.scalar(self._next_tenant, living | {"after_tenant": ""})
+        if tenant is None:
+            return None
+        values = living | {"of_tenant": tenant, "new_owner": self._database.server_number}
+        async with self._database.write() as connection:
+            number = await connection.scalar(self._claim, values)
+            if number is None:  # another server was faster
+                return None
+            row = (await connection.execute(SELECT_FILES.where(_files.number == number))).one()
+        return IndexingJob(tenant, to_file(row))
+
+    async def begin_indexing(self, number: int, embedding: str) -> int | None:
+        async with self._database.write() as connection:
+            query = select(_files.embedding).where(self._is_ours(number)).with_for_update()
+            former = await connection.scalar(query)
+            if former is None:
+                return None
+            if former != embedding:
+                await connection.execute(delete(vector_store_parts).where(_parts.file_number == number))
+                change = update(vector_store_files).where(_files.number == number)
+                await connection.execute(change.values(embedding=embedding, chunk_count=0))
+            return int(await connection.scalar(select(func.count()).where(_parts.file_number == number)))
+
+    async def add_part(self, number: int, part: IndexPart) -> bool:
+        count = update(vector_store_files).where(self._is_ours(number)).values(chunk_count=_files.chunk_count + part.chunk_count)
+        row = {
+            "file_number": number,
+            "position": part.position,
+            "chunk_count": part.chunk_count,
+            "chunks": part.chunks,
+            "vectors": part.vectors,
+        }
+        async with self._database.write() as connection:
+            if (await connection.execute(count)).rowcount == 0:
+                return False
+            await connection.execute(insert(vector_store_parts), row)
+        return True
+
+    async def finish(self, number: int, status: IndexingStatus, usage_bytes: int = 0, error: IndexingError | None = None) -> bool:
+        values: dict[str, object] = {"status": status, "usage_bytes": usage_bytes, "owner": None}
+        values |= {"error_code": error and error.code, "error_message": error and error.message}
+        if status != "completed":
+            values["chunk_count"] = 0
+        store_number = select(_files.store_number).where(_files.number == number).scalar_subquery()
+        async with self._database.write() as connection:
+            await connection.execute(bump_version(_stores.number == store_number))
+            change = update(vector_store_files).where(self._is_ours(number)).values(values)
+            if (await connection.execute(change)).rowcount == 0:
+                return False
+            if status != "completed":
+                await connection.execute(delete(vector_store_parts).where(_parts.file_number == number))
+        return True
+
+    async def find_lost(self, numbers: Collection[int]) -> Collection[int]:
+        is_ours = and_(_files.status == "in_progress", _files.owner == self._database.server_number)
+        async with self._database.read_connection() as connection:
+            rows = await connection.execute(select(_files.number).where(_files.number.in_([*numbers]), is_ours))
+            return {*numbers} - {row.number for row in rows}
+
+    async def reindex(self, store_id: str, embedding: str) -> int:
+        async with self._database.write() as connection:
+            number = await connection.scalar(bump_version(_stores.id == store_id, _stores.state == "active").returning(_stores.number))
+            is_outdated = and_(_files.store_number == number, _files.status == "completed", _files.embedding != embedding)
+            change = update(vector_store_files).where(is_outdated).values(status="in_progress", owner=null())
+            return 0 if number is None else (await connection.execute(change)).rowcount
+
+    async def contents(self, store_id: str) -> VectorStoreContents:
+        query = SELECT_FILES.where(_stores.id == store_id, _files.status == "completed").order_by(_files.number)
+        async with self._database.read_connection() as connection:
+            version = await connection.scalar(select(_stores.version).where(_stores.id == store_id, _stores.state == "active"))
+            files: list[IndexedFileRecord] = []
+            rows = None if version is None else await connection.execute(query)
+            while rows is not None and (chunk := rows.fetchmany(_READ_ROWS)):
+                files.extend(map(to_file, chunk))
+                await asyncio.sleep(0)
+        return VectorStoreContents(version or 0, tuple(files))
+
+    async def parts(self, number: int, first: int, limit: int) -> Sequence[IndexPart]:
+        query = select(vector_store_parts).where(_parts.file_number == number, _parts.position >= first)
+        async with self._database.read_connection() as connection:
+            rows = (await connection.execute(query.order_by(_parts.position).limit(limit))).all()
+        return [IndexPart(row.position, row.chunk_count, row.chunks, row.vectors) for row in rows]
+
+    async def chunks(self, number: int, position: int) -> bytes | None:
+        query = select(_parts.chunks).where(_parts.file_number == number, _parts.position == position)
+        async with self._database.read_connection() as connection:
+            chunks: bytes | None = await connection.scalar(query)
+        return chunks
