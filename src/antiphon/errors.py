@@ -458,6 +458,18 @@ def file_too_large(param: str, limit_bytes: int, setting: str | None = None) -> 
     return ClientError(message, status=413 if setting else 400, code="file_too_large", param=param)
 
 
+def vector_store_not_found(store_id: str, param: str = "vector_store_id") -> ClientError:
+    """There is no such vector store, or it is another tenant's; `param` names it."""
+    return ClientError(f"Vector store with id '{shorten(store_id)}' not found.", status=404, param=param)
+
+
+def vector_store_expired(store_id: str, param: str = "vector_store_id") -> ClientError:
+    """The vector store has expired, so it has no files any more; `param` names it."""
+    return ClientError(
+        f"Vector store with id '{shorten(store_id)}' has expired. Create a new one.", code="vector_store_expired", param=param
+    )
+
+
 def wrong_id_prefix(param: str, value: str, prefix: str) -> ClientError:
     """An id is not of the kind that the field takes."""
     return ClientError(

@@ -22,7 +22,8 @@ from antiphon.stores.vector_stores import ERASE_FILES, PageCursor
 pytestmark = pytest.mark.anyio
 
 DAY_S = 86_400
-PARTS = [IndexPart(0, 2, b"ab", b"\x00\x01"), IndexPart(1, 1, b"c", b"\x02")]
+PARTS = [IndexPart(0, 2, b"ab", b"\x00\x01"), IndexPart(1, 1, b"c", b"\x02\x03")]
+PARTS_BYTES = 7
 
 
 @pytest.fixture
@@ -56,13 +57,13 @@ async def claim(store: Store, after_tenant: str = "") -> IndexingJob:
     return job
 
 
-async def index(store: Store, *, usage_bytes: int = 7) -> int:
+async def index(store: Store) -> int:
     """Index the next file; returns its number."""
     number = (await claim(store)).file.number
     assert await store.indexes.begin_indexing(number, "minilm") == 0
     for part in PARTS:
         assert await store.indexes.add_part(number, part)
-    assert await store.indexes.finish(number, "completed", usage_bytes)
+    assert await store.indexes.finish(number, "completed")
     return number
 
 
@@ -155,7 +156,7 @@ async def test_a_deleted_store_is_gone_at_once_and_its_files_little_by_little(st
     assert (await store.indexes.contents("vs_1")).files == ()
     assert await store.indexes.claim() is None
     assert await store.indexes.find_lost([running]) == {running}
-    assert await store.vector_stores.usage("ada") == VectorStoreUsage(0, 7)
+    assert await store.vector_stores.usage("ada") == VectorStoreUsage(0, PARTS_BYTES)
     assert await store.vector_stores.erase(100)
     assert not await store.vector_stores.erase(100)
     assert await store.vector_stores.usage("ada") == VectorStoreUsage(0, 0)
@@ -194,10 +195,10 @@ async def test_counts_and_bytes_are_those_of_the_files(store: Store) -> None:
     assert await store.indexes.finish(number, "failed", error=IndexingError("invalid_file", "It is damaged."))
     record = await store.vector_stores.get("ada", "vs_1")
     assert record is not None and record.counts == FileCounts(in_progress=1, completed=1, failed=1) and record.counts.total == 3
-    assert record.usage_bytes == 7
+    assert record.usage_bytes == PARTS_BYTES
     page = await store.vector_stores.page("ada", PageCursor(limit=5, order="asc"))
     assert page.stores[0] == record and page.stores[1].counts == FileCounts(in_progress=1)
-    assert await store.vector_stores.usage("ada") == VectorStoreUsage(2, 7)
+    assert await store.vector_stores.usage("ada") == VectorStoreUsage(2, PARTS_BYTES)
 
 
 # Files
@@ -300,12 +301,14 @@ async def test_cancelling_a_batch_stops_what_is_not_indexed_yet(store: Store) ->
     await index(store)
     number = (await claim(store)).file.number
     assert await store.indexes.begin_indexing(number, "minilm") == 0
+    assert await store.indexes.add_part(number, PARTS[0])
     assert await store.vector_stores.cancel_batch("ada", "vs_1", "vsfb_1")
     assert not await store.vector_stores.cancel_batch("ada", "vs_1", "vsfb_2")
     assert await store.indexes.begin_indexing(number, "minilm") is None
     assert not await store.indexes.add_part(number, PARTS[0])
     assert not await store.indexes.finish(number, "completed")
-    assert await store.indexes.claim() is None
+    assert await store.indexes.claim() is None and await store.indexes.parts(number, 0, 5) == []
+    assert await store.vector_stores.usage("ada") == VectorStoreUsage(1, PARTS_BYTES)
     done = await store.vector_stores.batch("ada", "vs_1", "vsfb_1")
     assert done == replace(batch, is_cancelled=True, counts=FileCounts(completed=1, cancelled=2))
 
@@ -406,7 +409,7 @@ async def test_a_restart_goes_on_where_the_last_server_stopped(lasting_url: str)
     assert (await claim(second)).file.number == number
     assert await second.indexes.begin_indexing(number, "minilm") == 1
     assert await second.indexes.add_part(number, PARTS[1])
-    assert await second.indexes.finish(number, "completed", 7)
+    assert await second.indexes.finish(number, "completed")
     assert list(await second.indexes.parts(number, 0, 5)) == PARTS
     await second.close()
 

@@ -139,7 +139,7 @@ class VectorStoreRecords(Protocol):
         """The batch with that id, or None."""
 
     async def cancel_batch(self, tenant: str, store_id: str, batch_id: str) -> bool:
-        """Cancel the files of a batch that are in progress; returns whether there is such a batch."""
+        """Cancel the files of a batch that are in progress, which lose their parts; returns whether there is such a batch."""
 
 
 class IndexRecords(Protocol):
@@ -164,9 +164,12 @@ class IndexRecords(Protocol):
         """
 
     async def add_part(self, number: int, part: IndexPart) -> bool:
-        """Store a part; returns False, and changes nothing, where the file is not this server's any more."""
+        """
+        Store a part, whose bytes count from then on; returns False, and changes nothing, where the file is not this server's
+        any more.
+        """
 
-    async def finish(self, number: int, status: IndexingStatus, usage_bytes: int = 0, error: IndexingError | None = None) -> bool:
+    async def finish(self, number: int, status: IndexingStatus, error: IndexingError | None = None) -> bool:
         """
         End the indexing of a file. Unless it is completed, it loses its parts.
 

@@ -5,6 +5,7 @@ from pydantic import BaseModel, Field, field_validator
 from antiphon.config.tools.file_search import FileSearchSettings
 from antiphon.config.tools.mcp import MAX_SERVERS, McpServerSettings
 from antiphon.errors import quote_list
+from antiphon.config.tools.vector_stores import VectorStoreSettings
 
 
 class ToolsSettings(BaseModel, frozen=True, extra="forbid"):
@@ -32,3 +33,4 @@ class ToolsSettings(BaseModel, frozen=True, extra="forbid"):
         if duplicates := sorted({label for label in labels if labels.count(label) > 1}):
             raise ValueError(f"more than one MCP server has the label {quote_list(duplicates)}")
         return servers
+    vector_stores: VectorStoreSettings = VectorStoreSettings()

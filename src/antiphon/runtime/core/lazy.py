@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from antiphon.embeddings.embedder import Embedder as Embedder
     from antiphon.engines.cascade.engine import Cascade as Cascade, CountSpeculation as CountSpeculation
     from antiphon.engines.cascade.parts import SpeechStack as SpeechStack
     from antiphon.engines.duplex.engine import DuplexAdapter as DuplexAdapter
@@ -36,6 +37,7 @@ _MODULES = {
     "ContentCipher": "antiphon.runtime.core.encrypted_content",
     "CountSpeculation": "antiphon.engines.cascade.engine",
     "DuplexAdapter": "antiphon.engines.duplex.engine",
+    "Embedder": "antiphon.embeddings.embedder",
     "FetchLimits": "antiphon.runtime.core.url_fetch",
     "MoonshineTranscriber": "antiphon.speech.stt.moonshine",
     "OpenAISynthesizer": "antiphon.speech.tts.openai",

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import Literal
 
 from msgspec.structs import replace
@@ -48,9 +48,13 @@ class FileLibrary:
     Args:
         settings: the limits.
         clock: Unix seconds.
+
+    Attributes:
+        before_erasure: called with the tenant and the id of a file before it is deleted; the file stays where that fails.
     """
 
     def __init__(self, files: FileStore, blobs: BlobStore, settings: FilesSettings, clock: Callable[[], float] = time.time) -> None:
+        self.before_erasure: Callable[[str, str], Awaitable[None]] | None = None
         self._files = files
         self._blobs = blobs
         self._settings = settings
@@ -133,6 +137,8 @@ class FileLibrary:
         Raises:
             ServerError: that is not possible now.
         """
+        if self.before_erasure is not None and record.filename:  # nobody can refer to an upload without a name
+            await self.before_erasure(record.tenant, record.id)
         await self._blobs.delete_folder(record.id)
         await self._files.remove(record.id)
 

@@ -64,11 +64,12 @@ class SqlIndexRecords:
             if former != embedding:
                 await connection.execute(delete(vector_store_parts).where(_parts.file_number == number))
                 change = update(vector_store_files).where(_files.number == number)
-                await connection.execute(change.values(embedding=embedding, chunk_count=0))
+                await connection.execute(change.values(embedding=embedding, chunk_count=0, usage_bytes=0))
             return int(await connection.scalar(select(func.count()).where(_parts.file_number == number)))
 
     async def add_part(self, number: int, part: IndexPart) -> bool:
-        count = update(vector_store_files).where(self._is_ours(number)).values(chunk_count=_files.chunk_count + part.chunk_count)
+        usage_bytes = _files.usage_bytes + len(part.chunks) + len(part.vectors)
+        sums = {"chunk_count": _files.chunk_count + part.chunk_count, "usage_bytes": usage_bytes}
         row = {
             "file_number": number,
             "position": part.position,
@@ -77,16 +78,16 @@ class SqlIndexRecords:
             "vectors": part.vectors,
         }
         async with self._database.write() as connection:
-            if (await connection.execute(count)).rowcount == 0:
+            if (await connection.execute(update(vector_store_files).where(self._is_ours(number)).values(sums))).rowcount == 0:
                 return False
             await connection.execute(insert(vector_store_parts), row)
         return True
 
-    async def finish(self, number: int, status: IndexingStatus, usage_bytes: int = 0, error: IndexingError | None = None) -> bool:
-        values: dict[str, object] = {"status": status, "usage_bytes": usage_bytes, "owner": None}
+    async def finish(self, number: int, status: IndexingStatus, error: IndexingError | None = None) -> bool:
+        values: dict[str, object] = {"status": status, "owner": None}
         values |= {"error_code": error and error.code, "error_message": error and error.message}
         if status != "completed":
-            values["chunk_count"] = 0
+            values |= {"chunk_count": 0, "usage_bytes": 0}
         store_number = select(_files.store_number).where(_files.number == number).scalar_subquery()
         async with self._database.write() as connection:
             await connection.execute(bump_version(_stores.number == store_number))

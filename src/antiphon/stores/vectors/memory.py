@@ -30,6 +30,7 @@ class MemoryVectorStoreRecords:
         self.stores: dict[str, VectorStoreRecord] = {}
         self.files: dict[int, IndexedFileRecord] = {}  # the oldest first
         self._batches: dict[str, FileBatchRecord] = {}
+        self.parts: dict[int, list[IndexPart]] = {}
         self._numbers = itertools.count(1)
 
     async def create(self, store: VectorStoreRecord, files: Sequence[IndexedFileRecord]) -> None:
@@ -165,7 +166,8 @@ class MemoryVectorStoreRecords:
 
     def _stop_indexing(self, files: Iterable[IndexedFileRecord]) -> None:
         for file in [file for file in files if file.status == "in_progress"]:
-            self.files[file.number] = replace(file, status="cancelled")
+            self.files[file.number] = replace(file, status="cancelled", chunk_count=0, usage_bytes=0)
+            self.parts.pop(file.number, None)
 
 
 class MemoryIndexRecords:
@@ -173,7 +175,6 @@ class MemoryIndexRecords:
 
     def __init__(self, records: MemoryVectorStoreRecords) -> None:
         self._records = records
-        self._parts: dict[int, list[IndexPart]] = {}
         self._claimed_numbers: set[int] = set()
 
     def release_all(self) -> None:
@@ -185,8 +186,8 @@ class MemoryIndexRecords:
         return file if file is not None and file.status == "in_progress" and number in self._claimed_numbers else None
 
     async def claim(self, after_tenant: str = "") -> IndexingJob | None:
-        for number in [number for number in self._parts if number not in self._records.files]:
-            del self._parts[number]
+        for number in [number for number in self._records.parts if number not in self._records.files]:
+            del self._records.parts[number]
         waiting_files = [
             (self._records.stores[file.store_id].tenant, number)
             for number, file in self._records.files.items()
@@ -203,25 +204,27 @@ class MemoryIndexRecords:
         if file is None:
             return None
         if file.embedding != embedding:
-            self._parts.pop(number, None)
-            self._records.files[number] = replace(file, embedding=embedding, chunk_count=0)
-        return len(self._parts.get(number, ()))
+            self._records.parts.pop(number, None)
+            self._records.files[number] = replace(file, embedding=embedding, chunk_count=0, usage_bytes=0)
+        return len(self._records.parts.get(number, ()))
 
     async def add_part(self, number: int, part: IndexPart) -> bool:
         file = self._own_file(number)
         if file is not None:
-            self._parts.setdefault(number, []).append(part)
-            self._records.files[number] = replace(file, chunk_count=file.chunk_count + part.chunk_count)
+            self._records.parts.setdefault(number, []).append(part)
+            usage_bytes = file.usage_bytes + len(part.chunks) + len(part.vectors)
+            self._records.files[number] = replace(file, chunk_count=file.chunk_count + part.chunk_count, usage_bytes=usage_bytes)
         return file is not None
 
-    async def finish(self, number: int, status: IndexingStatus, usage_bytes: int = 0, error: IndexingError | None = None) -> bool:
+    async def finish(self, number: int, status: IndexingStatus, error: IndexingError | None = None) -> bool:
         file = self._own_file(number)
         if file is None:
             return False
+        file = replace(file, status=status, error=error)
         if status != "completed":
-            self._parts.pop(number, None)
-        chunk_count = file.chunk_count if status == "completed" else 0
-        self._records.files[number] = replace(file, status=status, usage_bytes=usage_bytes, error=error, chunk_count=chunk_count)
+            self._records.parts.pop(number, None)
+            file = replace(file, chunk_count=0, usage_bytes=0)
+        self._records.files[number] = file
         self._claimed_numbers.discard(number)
         store = self._records.stores[file.store_id]
         self._records.stores[store.id] = replace(store, version=store.version + 1)
@@ -248,7 +251,7 @@ class MemoryIndexRecords:
         return VectorStoreContents(store.version, tuple(files))
 
     async def parts(self, number: int, first: int, limit: int) -> Sequence[IndexPart]:
-        parts = self._parts.get(number, ()) if number in self._records.files else ()
+        parts = self._records.parts.get(number, ()) if number in self._records.files else ()
         return [part for part in parts if part.position >= first][:limit]
 
     async def chunks(self, number: int, position: int) -> bytes | None:

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, RowMapping, Update, and_, case, delete, ex
 from antiphon.records import FileBatchRecord, IndexedFileRecord, IndexingStatus, VectorStoreRecord, VectorStoreUsage
 from antiphon.stores.database.connection import TimedConnection
 from antiphon.stores.database.database import Database
-from antiphon.stores.database.schema import is_impossible_id, vector_store_batches, vector_store_files, vector_stores
+from antiphon.stores.database.schema import is_impossible_id, vector_store_batches, vector_store_files, vector_store_parts, vector_stores
 from antiphon.stores.vector_stores import ERASE_FILES, IndexedFilePage, PageCursor, VectorStorePage
 from antiphon.stores.vectors.rows import (
     SELECT_FILES,
@@ -32,7 +32,12 @@ _stores, _files, _batches = vector_stores.c, vector_store_files.c, vector_store_
 _ROWS = 500
 """The most rows in one statement."""
 
-_STOP_INDEXING = update(vector_store_files).values(status="cancelled", owner=null())
+_STOP_INDEXING = (
+    update(vector_store_files)
+    .where(_files.status == "in_progress")
+    .values(status="cancelled", owner=null(), chunk_count=0, usage_bytes=0)
+    .returning(_files.number)
+)
 
 
 def bump_version(*conditions: ColumnElement[bool]) -> Update:
@@ -90,7 +95,7 @@ class SqlVectorStoreRecords:
         async with self._database.write() as connection:
             number = await connection.scalar(statement)
             if number is not None:
-                await connection.execute(_STOP_INDEXING.where(_files.store_number == number, _files.status == "in_progress"))
+                await connection.execute(_STOP_INDEXING.where(_files.store_number == number))
         return number is not None
 
     async def usage(self, tenant: str) -> VectorStoreUsage:
@@ -196,7 +201,8 @@ class SqlVectorStoreRecords:
             if await _find_batch(connection, tenant, store_id, batch_id) is None:
                 return False
             await connection.execute(update(vector_store_batches).where(_batches.id == batch_id).values(is_cancelled=True))
-            await connection.execute(_STOP_INDEXING.where(_files.batch_id == batch_id, _files.status == "in_progress"))
+            numbers = [row.number for row in await connection.execute(_STOP_INDEXING.where(_files.batch_id == batch_id))]
+            await connection.execute(delete(vector_store_parts).where(vector_store_parts.c.file_number.in_(numbers)))
         return True
 
 

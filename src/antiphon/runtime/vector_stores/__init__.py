@@ -1,0 +1,1 @@
+"""Vector stores: what clients do with them, files indexed in the background, and searches."""

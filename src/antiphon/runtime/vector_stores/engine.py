@@ -1,0 +1,89 @@
+"""What indexes files and searches them, with the model that both need; loaded when it is first needed."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from antiphon.config.tools.vector_stores import VectorStoreSettings
+from antiphon.runtime.files.library import FileLibrary
+from antiphon.runtime.vector_stores.index_cache import IndexCache
+from antiphon.runtime.vector_stores.indexer import FileIndexer
+from antiphon.runtime.vector_stores.library import VectorStoreLibrary
+from antiphon.runtime.vector_stores.searcher import Searcher
+from antiphon.stores.base import Store
+from antiphon.tools.file_search.base import QueryEmbedder, Ranking, SearchResult
+from antiphon.tools.file_search.filters import check_filter
+from antiphon.tools.file_search.parsing import Parsers
+from antiphon.wire.codec.fields import value_or
+from antiphon.wire.http.vector_stores import DEFAULT_RESULTS, SearchRanking, SearchVectorStoreRequest
+from antiphon.wire.responses.tools import Filter
+
+
+class EmbeddingModel(QueryEmbedder, Protocol):
+    """Makes vectors of texts, as `embeddings.embedder.Embedder` does."""
+
+    async def stop(self) -> None:
+        """Give back what it holds; idempotent."""
+
+
+class VectorEngine:
+    """
+    Args:
+        model: is stopped with the engine.
+        embedding: its name.
+
+    Attributes:
+        indexer: indexes files.
+        searcher: searches vector stores.
+        on_outdated: called when files are to be indexed again.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        files: FileLibrary,
+        library: VectorStoreLibrary,
+        settings: VectorStoreSettings,
+        model: EmbeddingModel,
+        embedding: str,
+    ) -> None:
+        self.on_outdated: Callable[[], None] = lambda: None
+        self._model = model
+        self._cache = IndexCache(store.indexes, model.dimensions, embedding, settings, lambda: self.on_outdated())
+        self.indexer = FileIndexer(store, files, Parsers(), model, embedding, settings)
+        self.searcher = Searcher(library, model, self._cache, settings)
+
+    async def answer(self, tenant: str, store_id: str, request: SearchVectorStoreRequest) -> Sequence[SearchResult]:
+        """
+        What a client's search finds in one store.
+
+        Raises:
+            ClientError: the store can't be searched, or the filters are wrong.
+            ServerError: not now.
+        """
+        filters: Filter | None = request.filters or None
+        if filters is not None:
+            check_filter(filters, "filters")
+        queries = [request.query] if isinstance(request.query, str) else request.query
+        ranking = to_ranking(value_or(request.ranking_options, SearchRanking()))
+        max_results = value_or(request.max_num_results, DEFAULT_RESULTS)
+        return await self.searcher.search(tenant, [store_id], queries, filters=filters, max_results=max_results, ranking=ranking)
+
+    async def drop_idle(self) -> None:
+        """Give back the memory of indexes that nobody uses."""
+        await self._cache.drop_idle()
+
+    async def close(self) -> None:
+        """Give back everything; idempotent."""
+        await self._cache.close()
+        await self._model.stop()
+
+
+def to_ranking(options: SearchRanking) -> Ranking:
+    """How a client wants results to be ranked."""
+    weights = value_or(options.hybrid_search, None)
+    ranking = Ranking(ranker=value_or(options.ranker, "auto"), score_threshold=value_or(options.score_threshold, 0.0))
+    if weights is None:
+        return ranking
+    return replace(ranking, embedding_weight=weights.embedding_weight, text_weight=weights.text_weight)

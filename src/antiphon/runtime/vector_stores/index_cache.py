@@ -1,0 +1,194 @@
+"""
+The indexes of vector stores in memory: made of what is stored when one is first used, and brought up to date by its
+version, which also tells what other servers have changed.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.config.tools.vector_stores import VectorStoreSettings
+from antiphon.errors import ClientError, overloaded_error
+from antiphon.records import IndexedFileRecord, IndexPart, VectorStoreRecord
+from antiphon.runtime.vector_stores.part_vectors import join_parts
+from antiphon.stores.vector_stores import IndexRecords
+from antiphon.tools.file_search.base import Attributes
+from antiphon.tools.file_search.index import Index
+
+OPEN_S = 60.0
+"""How long a search waits for its index; what was read by then is not read again."""
+
+READ_PARTS = 8
+"""The parts of a file that are read at once: some 2 MB."""
+
+MEMORY_FACTOR = 2
+"""How much more memory an index takes than what is stored of it: its words are indexed, too."""
+
+_attributes_decoder: msgspec.json.Decoder[dict[str, str | int | float | bool]] = msgspec.json.Decoder(dict[str, str | int | float | bool])
+
+
+class SearchableFile(Struct, frozen=True):
+    """A file in an index."""
+
+    number: int
+    filename: str
+    attributes: Attributes
+    usage_bytes: int
+
+
+class OpenIndex:
+    """
+    The index of one vector store.
+
+    Attributes:
+        index: finds its chunks.
+        files: by id, those that a search may find.
+        users: how many searches use it now.
+        used_at: when it was last used, in seconds of the cache's clock.
+    """
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+        self.files: Mapping[str, SearchableFile] = {}
+        self.users = 0
+        self.used_at = 0.0
+        self.version = -1
+        self.lock = asyncio.Lock()
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory that it takes, about."""
+        return MEMORY_FACTOR * sum(file.usage_bytes for file in self.files.values())
+
+
+class IndexCache:
+    """
+    The indexes of this process, at most so large together as the settings allow.
+
+    Args:
+        dimensions: says how many numbers a vector has.
+        embedding: the name of the model that they are of.
+        on_outdated: called when files are to be indexed again, as their vectors are of another model.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        indexes: IndexRecords,
+        dimensions: Callable[[], Awaitable[int]],
+        embedding: str,
+        settings: VectorStoreSettings,
+        on_outdated: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._indexes = indexes
+        self._dimensions = dimensions
+        self._embedding = embedding
+        self._limit_bytes = settings.index_mib << 20
+        self._limit_name = f"{settings.index_mib} MiB (`tools.vector_stores.index_mib`)"
+        self._idle_s = 60 * settings.idle_minutes
+        self._clock = clock
+        self._on_outdated = on_outdated
+        self._open: dict[str, OpenIndex] = {}
+
+    @property
+    def store_ids(self) -> list[str]:
+        """The stores whose indexes are in memory."""
+        return [*self._open]
+
+    @contextlib.asynccontextmanager
+    async def use(self, store: VectorStoreRecord) -> AsyncIterator[OpenIndex]:
+        """
+        The index of a store, as it is at the record's version or later.
+
+        Raises:
+            ApiError: there is no room for it, or it takes too long to be read.
+        """
+        if store.id not in self._open:
+            index = await asyncio.to_thread(Index, await self._dimensions())
+            self._open.setdefault(store.id, OpenIndex(index))
+        entry = self._open[store.id]
+        entry.users += 1
+        try:
+            async with asyncio.timeout(OPEN_S), entry.lock:
+                if entry.version < store.version:
+                    await self._refresh(store, entry)
+            yield entry
+        except TimeoutError:
+            raise overloaded_error(
+                "The vector store is large, and its index is still being read. Please try again.", retry_after_s=5
+            ) from None
+        finally:
+            entry.users -= 1
+            entry.used_at = self._clock()
+
+    async def drop_idle(self) -> None:
+        """Give back the memory of indexes that nobody uses."""
+        await self._drop(id for id, entry in self._open.items() if self._clock() - entry.used_at >= self._idle_s)
+
+    async def forget(self, store_id: str) -> None:
+        """Give back the memory of a store's index, once nobody uses it."""
+        await self._drop([store_id] if store_id in self._open else [])
+
+    async def close(self) -> None:
+        """Give back all memory; idempotent."""
+        entries, self._open = self._open, {}
+        for entry in entries.values():
+            await asyncio.to_thread(entry.index.close)
+
+    async def _drop(self, store_ids: Iterable[str]) -> None:
+        for entry in [self._open.pop(id) for id in [*store_ids] if not self._open[id].users]:
+            await asyncio.to_thread(entry.index.close)
+
+    async def _refresh(self, store: VectorStoreRecord, entry: OpenIndex) -> None:
+        contents = await self._indexes.contents(store.id)
+        records = [file for file in contents.files if file.embedding == self._embedding]
+        if len(records) < len(contents.files) and await self._indexes.reindex(store.id, self._embedding):
+            self._on_outdated()
+        await self._make_room(store.id, entry, records)
+        former_files, numbers = entry.files, {file.file_id: file.number for file in records}
+        # Until they are indexed again, files that have changed are not found: better than what they were.
+        entry.files = {id: file for id, file in former_files.items() if numbers.get(id) == file.number}
+        for file_id in former_files.keys() - entry.files.keys():
+            await asyncio.to_thread(entry.index.remove, file_id)
+        indexed_versions = entry.index.versions
+        for record in records:
+            if indexed_versions.get(record.file_id) != str(record.number):
+                await self._add(entry, record)
+        entry.files = {record.file_id: _searchable(record) for record in records}
+        entry.version = contents.version
+
+    async def _add(self, entry: OpenIndex, record: IndexedFileRecord) -> None:
+        parts: list[IndexPart] = []
+        while page := await self._indexes.parts(record.number, len(parts), READ_PARTS):
+            parts += page
+        if parts:  # else it is gone since
+            await asyncio.to_thread(lambda: entry.index.add(join_parts(record, parts)))
+
+    async def _make_room(self, store_id: str, entry: OpenIndex, records: Iterable[IndexedFileRecord]) -> None:
+        """Drop what was used least recently until an index fits."""
+        needed_bytes = MEMORY_FACTOR * sum(record.usage_bytes for record in records)
+        if needed_bytes > self._limit_bytes:
+            raise ClientError(
+                f"The vector store is too large to be searched: its index takes {needed_bytes >> 20} MiB, and the limit is "
+                f"{self._limit_name}. Use several smaller ones.",
+                code="vector_store_too_large",
+            )
+        others = {id: each for id, each in self._open.items() if each is not entry}
+        total_bytes = needed_bytes + sum(each.size_bytes for each in others.values())
+        for id in sorted(others, key=lambda id: others[id].used_at):
+            if total_bytes <= self._limit_bytes:
+                return
+            if not others[id].users:
+                total_bytes -= others[id].size_bytes
+                await self._drop([id])
+        if total_bytes > self._limit_bytes:
+            raise overloaded_error(f"Too many vector stores are searched at the moment: the limit is {self._limit_name}.")
+
+
+def _searchable(record: IndexedFileRecord) -> SearchableFile:
+    return SearchableFile(record.number, record.filename, _attributes_decoder.decode(record.attributes), record.usage_bytes)

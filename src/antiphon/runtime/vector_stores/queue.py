@@ -1,0 +1,92 @@
+"""
+The files that wait to be indexed: claimed from the store, a few at once, tenant by tenant.
+
+What waits is in the store, so that a restart, or another server with the same store, goes on with it.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from antiphon.errors import ApiError
+from antiphon.records import IndexingJob
+from antiphon.stores.vector_stores import IndexRecords
+
+POLL_S = 3.0
+"""How often the store is searched for files that other servers have left; those that this one adds begin at once."""
+
+WATCH_S = 1.0
+"""How often the store is asked, while files are indexed, whether some were taken out or cancelled elsewhere."""
+
+_log = structlog.get_logger(__name__)
+
+
+class IndexingQueue:
+    """
+    Has files be indexed by this process.
+
+    Args:
+        work: indexes a file, and ends it in the store; is cancelled where the file is not this server's any more.
+        limit: of files at once.
+    """
+
+    def __init__(self, indexes: IndexRecords, work: Callable[[IndexingJob], Awaitable[None]], limit: int) -> None:
+        self._indexes = indexes
+        self._work = work
+        self._limit = limit
+        self._wake = asyncio.Event()
+        self._loop_task: asyncio.Task[None] | None = None
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._last_tenant = ""
+
+    def start(self) -> None:
+        """Begin."""
+        # It lives from `start` to `close`, longer than any request.
+        self._loop_task = asyncio.create_task(self._run(), name="indexing")  # noqa: TID251
+
+    def wake(self) -> None:
+        """Look at once for files that were added, or taken away."""
+        self._wake.set()
+
+    async def close(self) -> None:
+        """Stop; idempotent. What is not done stays in the store."""
+        tasks = [*([] if self._loop_task is None else [self._loop_task]), *self._tasks.values()]
+        self._loop_task = None
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _run(self) -> None:
+        while True:
+            with contextlib.suppress(ApiError):  # an outage is logged once
+                await self._stop_lost()
+                await self._start_next()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(WATCH_S if self._tasks else POLL_S):
+                    await self._wake.wait()
+            self._wake.clear()
+
+    async def _stop_lost(self) -> None:
+        if self._tasks:
+            for number in await self._indexes.find_lost([*self._tasks]):
+                if (task := self._tasks.get(number)) is not None:
+                    task.cancel()
+
+    async def _start_next(self) -> None:
+        while len(self._tasks) < self._limit and (job := await self._indexes.claim(self._last_tenant)) is not None:
+            self._last_tenant = job.tenant
+            # It lives as long as the file takes, at most until `close`.
+            task = asyncio.create_task(self._index(job), name=f"indexing {job.file.file_id}")  # noqa: TID251
+            self._tasks[job.file.number] = task
+
+    async def _index(self, job: IndexingJob) -> None:
+        try:
+            await self._work(job)
+        except Exception:  # a defect met by one file must not keep others from being indexed
+            _log.exception("Indexing a file failed.", file_id=job.file.file_id)
+        finally:
+            del self._tasks[job.file.number]
+            self._wake.set()
