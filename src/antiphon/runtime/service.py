@@ -15,7 +15,7 @@ from msgspec import structs
 
 from antiphon.config.changes import compare
 from antiphon.config.load import Config
-from antiphon.config.routing import is_configured, routing_problems
+from antiphon.config.routing import EMBEDDING_MODEL, is_configured, routing_problems
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import Fetch
 from antiphon.engine_api.options import ConversationKind
@@ -46,6 +46,7 @@ from antiphon.runtime.scheduling.engine import QueuedEngine
 from antiphon.runtime.scheduling.local import LocalCoordinator
 from antiphon.runtime.server_tools import build_toolbox
 from antiphon.runtime.speech.service import SpeechService
+from antiphon.runtime.vector_stores.service import VectorStoreService
 from antiphon.runtime.webhooks.dispatcher import WebhookDispatcher
 from antiphon.runtime.webhooks.endpoint import build_endpoints
 from antiphon.stores.availability import Availability
@@ -99,6 +100,7 @@ class Service:
         rewriter: rewrites answers.
         router: chooses the model of requests that name a route.
         speech: speech recognition and voices for models that only handle text.
+        vector_stores: indexes files and searches them.
         toolbox: the tools that the server runs.
         webhooks: sends events of background responses.
 
@@ -144,6 +146,9 @@ class Service:
         self._files_folder = None if location is not None else Path(tempfile.gettempdir()) / new_id("antiphon_files")
         file_blobs = BlobStore(location or str(self._files_folder), notice, error_code="files_unavailable")
         self.files = FileLibrary(self.store.files, file_blobs, config.files)
+        self.vector_stores = VectorStoreService(
+            self.store, self.files, config.tools.vector_stores, lambda: lazy.Embedder(config.models_dir / EMBEDDING_MODEL), EMBEDDING_MODEL
+        )
         self.toolbox = build_toolbox(config)
         self._content_cipher: lazy.ContentCipher | None = None
         self.recordings = RecordingLibrary(self.store.sessions, blobs, config.recording)
@@ -235,6 +240,7 @@ class Service:
         await self.coordinator.start()
         await self.router.start()
         self.background.start()
+        self.vector_stores.start()
         # They live from `open` to `close`, longer than any one request's task group.
         for name, work in (
             ("heartbeat", self._watch_store()),
@@ -259,6 +265,7 @@ class Service:
         if tasks:
             await asyncio.wait(tasks)
         await self.background.close()
+        await self.vector_stores.close()
         await self.webhooks.close()
         await self.calls.close()
         await self.toolbox.close()

@@ -22,6 +22,7 @@ from antiphon.server.minicpmo import presets
 from antiphon.server.openapi import document
 from antiphon.server.realtime import client_secrets
 from antiphon.server.responses import conversations, routes as responses
+from antiphon.server.vector_stores import routes as vector_stores
 from antiphon.server.webrtc import routes as realtime_calls
 from antiphon.server.websocket_mode import routes as websocket_mode
 from antiphon.server.workers import join
@@ -37,6 +38,7 @@ def routes(service: Service) -> list[GuardedRoute]:
         messages,
         conversations,
         files,
+        vector_stores,
         websocket_mode,
         shared_address,
         client_secrets,

@@ -15,6 +15,7 @@ Tag = Literal[
     "Embeddings",
     "Conversations",
     "Files",
+    "Vector stores",
     "Audio",
     "Sessions",
     "MiniCPM-o",

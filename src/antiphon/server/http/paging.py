@@ -7,6 +7,7 @@ from starlette.datastructures import QueryParams
 from antiphon.errors import ClientError, invalid_value, shorten
 from antiphon.server.http.operation import Parameter
 from antiphon.stores.base import SortOrder
+from antiphon.stores.vector_stores import PageCursor
 
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100
 
@@ -20,6 +21,22 @@ def page_parameters(noun: str, default_limit: int = DEFAULT_LIMIT, max_limit: in
         Parameter("order", "`asc` for the oldest first.", {"type": "string", "enum": ["asc", "desc"], "default": "desc"}),
         Parameter("after", f"The id of the {noun} before the first one to return.", {"type": "string"}),
     ]
+
+
+def before_parameter(noun: str) -> Parameter:
+    """The parameter of a list of `noun`s that has pages both ways."""
+    description = f"The id of the {noun} after the last one to return. Without `after`, the page ends right before it."
+    return Parameter("before", description, {"type": "string"})
+
+
+def page_cursor(query: QueryParams) -> PageCursor:
+    """
+    The parameters of a list that has pages both ways: `limit`, `order`, `after` and `before`.
+
+    Raises:
+        ClientError: one is wrong.
+    """
+    return PageCursor(limit=page_limit(query), order=page_order(query), after=query.get("after"), before=query.get("before"))
 
 
 def page_limit(query: QueryParams, default_limit: int = DEFAULT_LIMIT, max_limit: int = MAX_LIMIT) -> int:

@@ -16,6 +16,7 @@ TAGS: Mapping[Tag, str] = {
     "Messages": "Messages of models, as Anthropic's API has them.",
     "Conversations": "Conversations, which responses read and add to.",
     "Files": "Uploaded files, which requests can refer to.",
+    "Vector stores": "Collections of files that can be searched by meaning and by words.",
     "Audio": "Transcription of audio files, and speech synthesis.",
     "Sessions": "Recordings of your sessions.",
     "MiniCPM-o": "Presets and voices, which MiniCPM-o's pages and clients load before they open a session.",
