@@ -372,6 +372,14 @@ async def test_a_file_that_is_not_claimed_can_not_be_indexed(store: Store) -> No
     assert await store.indexes.claim() is None
 
 
+async def test_what_is_given_back_can_be_claimed_and_is_nobodys(store: Store) -> None:
+    await create(store, "file-1")
+    number = (await claim(store)).file.number
+    await store.indexes.release()
+    assert await store.indexes.begin_indexing(number, "minilm") is None
+    assert (await claim(store)).file.number == number
+
+
 async def test_files_of_another_models_vectors_are_indexed_again(store: Store) -> None:
     await create(store, "file-1", "file-2")
     number = await index(store)

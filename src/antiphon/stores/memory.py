@@ -63,7 +63,7 @@ class MemoryStore:
     async def open(self) -> None:
         self.conversations.unlock_all()
         self.webhooks.release_all()
-        self.indexes.release_all()
+        await self.indexes.release()
         self._ids_since_open.clear()  # what an earlier opening left unfinished has no owner any more
 
     async def close(self) -> None:

@@ -155,6 +155,9 @@ class IndexRecords(Protocol):
         next by name, and after the last one of the first. None where there is none.
         """
 
+    async def release(self) -> None:
+        """Give back all files that this server has claimed, or that a process before it had with the same number."""
+
     async def begin_indexing(self, number: int, embedding: str) -> int | None:
         """
         Set the model of a file's vectors. What is stored of another model's is deleted.

@@ -20,6 +20,9 @@ POLL_S = 3.0
 WATCH_S = 1.0
 """How often the store is asked, while files are indexed, whether some were taken out or cancelled elsewhere."""
 
+RELEASE_S = 2.0
+"""How long giving back files may take when the server stops."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -51,17 +54,25 @@ class IndexingQueue:
         self._wake.set()
 
     async def close(self) -> None:
-        """Stop; idempotent. What is not done stays in the store."""
-        tasks = [*([] if self._loop_task is None else [self._loop_task]), *self._tasks.values()]
+        """Stop; idempotent. What is not done stays in the store, for other servers to take."""
+        if self._loop_task is None:
+            return
+        tasks = [self._loop_task, *self._tasks.values()]
         self._loop_task = None
         for task in tasks:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await asyncio.wait(tasks)
+        with contextlib.suppress(ApiError, TimeoutError):  # else it is free when this server counts as dead
+            async with asyncio.timeout(RELEASE_S):
+                await self._indexes.release()
 
     async def _run(self) -> None:
+        is_free = False
         while True:
             with contextlib.suppress(ApiError):  # an outage is logged once
+                if not is_free:  # a process of this number may have died
+                    await self._indexes.release()
+                    is_free = True
                 await self._stop_lost()
                 await self._start_next()
             with contextlib.suppress(TimeoutError):
@@ -78,6 +89,8 @@ class IndexingQueue:
     async def _start_next(self) -> None:
         while len(self._tasks) < self._limit and (job := await self._indexes.claim(self._last_tenant)) is not None:
             self._last_tenant = job.tenant
+            if job.file.number in self._tasks:  # this server was taken for dead, and goes on
+                return
             # It lives as long as the file takes, at most until `close`.
             task = asyncio.create_task(self._index(job), name=f"indexing {job.file.file_id}")  # noqa: TID251
             self._tasks[job.file.number] = task
@@ -88,5 +101,5 @@ class IndexingQueue:
         except Exception:  # a defect met by one file must not keep others from being indexed
             _log.exception("Indexing a file failed.", file_id=job.file.file_id)
         finally:
-            del self._tasks[job.file.number]
+            self._tasks.pop(job.file.number, None)
             self._wake.set()

@@ -55,6 +55,11 @@ class SqlIndexRecords:
             row = (await connection.execute(SELECT_FILES.where(_files.number == number))).one()
         return IndexingJob(tenant, to_file(row))
 
+    async def release(self) -> None:
+        is_ours = and_(_files.status == "in_progress", _files.owner == self._database.server_number)
+        async with self._database.write() as connection:
+            await connection.execute(update(vector_store_files).where(is_ours).values(owner=null()))
+
     async def begin_indexing(self, number: int, embedding: str) -> int | None:
         async with self._database.write() as connection:
             query = select(_files.embedding).where(self._is_ours(number)).with_for_update()

@@ -177,8 +177,7 @@ class MemoryIndexRecords:
         self._records = records
         self._claimed_numbers: set[int] = set()
 
-    def release_all(self) -> None:
-        """Let all be claimed: those who had some died with an earlier opening."""
+    async def release(self) -> None:
         self._claimed_numbers.clear()
 
     def _own_file(self, number: int) -> IndexedFileRecord | None:
