@@ -1,6 +1,8 @@
 """What indexes files and searches them, with the model that both need; loaded when it is first needed."""
 
+import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -50,9 +52,11 @@ class VectorEngine:
     ) -> None:
         self.on_outdated: Callable[[], None] = lambda: None
         self._model = model
-        self._cache = IndexCache(store.indexes, model.dimensions, embedding, settings, lambda: self.on_outdated())
+        # Its own threads: reading large indexes must not keep others from those of the event loop.
+        self._threads = ThreadPoolExecutor(settings.searches, thread_name_prefix="antiphon-vector-stores")
+        self._cache = IndexCache(store.indexes, model.dimensions, embedding, settings, self._threads, lambda: self.on_outdated())
         self.indexer = FileIndexer(store, files, Parsers(), model, embedding, settings)
-        self.searcher = Searcher(library, model, self._cache, settings)
+        self.searcher = Searcher(library, model, self._cache, settings, self._threads)
 
     async def answer(self, tenant: str, store_id: str, request: SearchVectorStoreRequest) -> Sequence[SearchResult]:
         """
@@ -74,9 +78,14 @@ class VectorEngine:
         """Give back the memory of indexes that nobody uses."""
         await self._cache.drop_idle()
 
+    async def forget(self, store_id: str) -> None:
+        """Give back the memory of a store's index."""
+        await self._cache.forget(store_id)
+
     async def close(self) -> None:
         """Give back everything; idempotent."""
         await self._cache.close()
+        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
         await self._model.stop()
 
 

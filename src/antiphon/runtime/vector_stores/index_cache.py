@@ -6,7 +6,9 @@ version, which also tells what other servers have changed.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -18,6 +20,9 @@ from antiphon.runtime.vector_stores.part_vectors import join_parts
 from antiphon.stores.vector_stores import IndexRecords
 from antiphon.tools.file_search.base import Attributes
 from antiphon.tools.file_search.index import Index
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 OPEN_S = 60.0
 """How long a search waits for its index; what was read by then is not read again."""
@@ -72,6 +77,7 @@ class IndexCache:
     Args:
         dimensions: says how many numbers a vector has.
         embedding: the name of the model that they are of.
+        threads: do what blocks.
         on_outdated: called when files are to be indexed again, as their vectors are of another model.
         clock: monotonic seconds.
     """
@@ -82,6 +88,7 @@ class IndexCache:
         dimensions: Callable[[], Awaitable[int]],
         embedding: str,
         settings: VectorStoreSettings,
+        threads: ThreadPoolExecutor,
         on_outdated: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -92,13 +99,9 @@ class IndexCache:
         self._limit_name = f"{settings.index_mib} MiB (`tools.vector_stores.index_mib`)"
         self._idle_s = 60 * settings.idle_minutes
         self._clock = clock
+        self._threads = threads
         self._on_outdated = on_outdated
         self._open: dict[str, OpenIndex] = {}
-
-    @property
-    def store_ids(self) -> list[str]:
-        """The stores whose indexes are in memory."""
-        return [*self._open]
 
     @contextlib.asynccontextmanager
     async def use(self, store: VectorStoreRecord) -> AsyncIterator[OpenIndex]:
@@ -108,23 +111,31 @@ class IndexCache:
         Raises:
             ApiError: there is no room for it, or it takes too long to be read.
         """
-        if store.id not in self._open:
-            index = await asyncio.to_thread(Index, await self._dimensions())
-            self._open.setdefault(store.id, OpenIndex(index))
-        entry = self._open[store.id]
+        entry = await self._entry(store.id)
         entry.users += 1
+        try:
+            await self._update(store, entry)
+            yield entry
+        finally:
+            entry.users -= 1
+            entry.used_at = self._clock()
+
+    async def _entry(self, store_id: str) -> OpenIndex:
+        if (entry := self._open.get(store_id)) is None:
+            index = await self._run(Index, await self._dimensions())
+            entry = self._open.setdefault(store_id, OpenIndex(index))
+            if entry.index is not index:  # another search was faster
+                await self._run(index.close)
+        return entry
+
+    async def _update(self, store: VectorStoreRecord, entry: OpenIndex) -> None:
         try:
             async with asyncio.timeout(OPEN_S), entry.lock:
                 if entry.version < store.version:
                     await self._refresh(store, entry)
-            yield entry
         except TimeoutError:
-            raise overloaded_error(
-                "The vector store is large, and its index is still being read. Please try again.", retry_after_s=5
-            ) from None
-        finally:
-            entry.users -= 1
-            entry.used_at = self._clock()
+            message = "The vector store is large, and its index is still being read. Please try again."
+            raise overloaded_error(message, retry_after_s=5) from None
 
     async def drop_idle(self) -> None:
         """Give back the memory of indexes that nobody uses."""
@@ -138,11 +149,14 @@ class IndexCache:
         """Give back all memory; idempotent."""
         entries, self._open = self._open, {}
         for entry in entries.values():
-            await asyncio.to_thread(entry.index.close)
+            await self._run(entry.index.close)
+
+    async def _run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*args, **kwargs))
 
     async def _drop(self, store_ids: Iterable[str]) -> None:
         for entry in [self._open.pop(id) for id in [*store_ids] if not self._open[id].users]:
-            await asyncio.to_thread(entry.index.close)
+            await self._run(entry.index.close)
 
     async def _refresh(self, store: VectorStoreRecord, entry: OpenIndex) -> None:
         contents = await self._indexes.contents(store.id)
@@ -154,7 +168,7 @@ class IndexCache:
         # Until they are indexed again, files that have changed are not found: better than what they were.
         entry.files = {id: file for id, file in former_files.items() if numbers.get(id) == file.number}
         for file_id in former_files.keys() - entry.files.keys():
-            await asyncio.to_thread(entry.index.remove, file_id)
+            await self._run(entry.index.remove, file_id)
         indexed_versions = entry.index.versions
         for record in records:
             if indexed_versions.get(record.file_id) != str(record.number):
@@ -167,7 +181,7 @@ class IndexCache:
         while page := await self._indexes.parts(record.number, len(parts), READ_PARTS):
             parts += page
         if parts:  # else it is gone since
-            await asyncio.to_thread(lambda: entry.index.add(join_parts(record, parts)))
+            await self._run(_add_file, entry.index, record, parts)
 
     async def _make_room(self, store_id: str, entry: OpenIndex, records: Iterable[IndexedFileRecord]) -> None:
         """Drop what was used least recently until an index fits."""
@@ -188,6 +202,10 @@ class IndexCache:
                 await self._drop([id])
         if total_bytes > self._limit_bytes:
             raise overloaded_error(f"Too many vector stores are searched at the moment: the limit is {self._limit_name}.")
+
+
+def _add_file(index: Index, record: IndexedFileRecord, parts: Sequence[IndexPart]) -> None:
+    index.add(join_parts(record, parts))
 
 
 def _searchable(record: IndexedFileRecord) -> SearchableFile:

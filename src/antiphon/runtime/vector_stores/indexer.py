@@ -53,6 +53,7 @@ class FileIndexer:
     Args:
         files: the uploaded files.
         embedding: the name of the model that `embedder` has.
+        retries: how long to wait before what may pass is tried again.
     """
 
     def __init__(
@@ -63,7 +64,9 @@ class FileIndexer:
         embedder: QueryEmbedder,
         embedding: str,
         settings: VectorStoreSettings,
+        retries: Backoff = RETRIES,
     ) -> None:
+        self._retries = retries
         self._store = store
         self._files = files
         self._parser = parser
@@ -83,7 +86,7 @@ class FileIndexer:
                 return
             except ApiError as failure:  # of the store, or one that may pass
                 _log.warning("indexing_delayed", file_id=job.file.file_id, message=failure.operator_message)
-                await asyncio.sleep(RETRIES.delay_s(tries))
+                await asyncio.sleep(self._retries.delay_s(tries))
                 tries += 1
             else:
                 return

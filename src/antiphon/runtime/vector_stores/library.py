@@ -128,6 +128,7 @@ class VectorStoreLibrary:
         """
         if not await self._records.update(store):
             raise vector_store_not_found(store.id)
+        await self.touch(store)
         return await self.find(store.tenant, store.id)
 
     async def touch(self, store: VectorStoreRecord) -> None:

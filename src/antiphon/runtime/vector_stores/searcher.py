@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from antiphon.config.tools.vector_stores import VectorStoreSettings
 from antiphon.errors import ApiError, ServerError, overloaded_error
@@ -25,12 +27,21 @@ class Searcher:
     Args:
         embedder: makes the vectors of what is asked, with the model that indexed the files.
         cache: has the indexes.
+        threads: do what blocks.
     """
 
-    def __init__(self, library: VectorStoreLibrary, embedder: QueryEmbedder, cache: IndexCache, settings: VectorStoreSettings) -> None:
+    def __init__(
+        self,
+        library: VectorStoreLibrary,
+        embedder: QueryEmbedder,
+        cache: IndexCache,
+        settings: VectorStoreSettings,
+        threads: ThreadPoolExecutor,
+    ) -> None:
         self._library = library
         self._embedder = embedder
         self._cache = cache
+        self._threads = threads
         self._limit_name = f"`tools.vector_stores.searches`, {settings.searches}"
         self._places = asyncio.Semaphore(settings.searches)
         self._waiting = 0
@@ -54,7 +65,8 @@ class Searcher:
             await stack.enter_async_context(self._place())
             open_indexes = [await stack.enter_async_context(self._cache.use(store)) for store in stores]
             texts = [Query(text, vector) for text, vector in zip(queries, vectors, strict=True)]
-            matches = await asyncio.to_thread(_search, open_indexes, texts, filters, max_results, ranking)
+            work = functools.partial(_search, open_indexes, texts, filters, max_results, ranking)
+            matches = await asyncio.get_running_loop().run_in_executor(self._threads, work)
             results = [_result(open_indexes[match.source], match) for match in matches]
         for store in stores:
             await self._library.touch(store)

@@ -8,6 +8,7 @@ the server, and many servers have no vector stores.
 import asyncio
 import contextlib
 import importlib
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ class VectorStoreService:
         files: the uploaded files.
         new_model: what makes vectors of texts; called when it is first needed.
         embedding: its name: files that were indexed with another one are indexed again.
+        clock: Unix seconds.
 
     Attributes:
         library: what clients do with vector stores.
@@ -50,6 +52,7 @@ class VectorStoreService:
         settings: VectorStoreSettings,
         new_model: "Callable[[], EmbeddingModel]",
         embedding: str,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._files = files
@@ -60,7 +63,7 @@ class VectorStoreService:
         self._engine_lock = asyncio.Lock()
         self._sweep_task: asyncio.Task[None] | None = None
         self._queue = IndexingQueue(store.indexes, self._index, settings.indexers)
-        self.library = VectorStoreLibrary(store.vector_stores, files, settings)
+        self.library = VectorStoreLibrary(store.vector_stores, files, settings, clock)
         self.library.on_new_files = self.library.on_lost_files = self._queue.wake
         files.before_erasure = self.library.forget_file
 
@@ -110,6 +113,17 @@ class VectorStoreService:
         """
         await self.library.find_active(tenant, store_id)
         return await (await self._loaded_engine()).answer(tenant, store_id, request)
+
+    async def delete(self, tenant: str, store_id: str) -> None:
+        """
+        Delete a vector store; its files stay in `/v1/files`.
+
+        Raises:
+            ClientError: 404; there is none.
+        """
+        await self.library.delete(tenant, store_id)
+        if self._engine is not None:
+            await self._engine.forget(store_id)
 
     async def text_pieces(self, file: IndexedFileRecord) -> AsyncIterator[str]:
         """

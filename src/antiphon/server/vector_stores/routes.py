@@ -187,7 +187,7 @@ def _update(service: Service) -> EndpointFunction:
 def _delete(service: Service) -> EndpointFunction:
     async def delete(request: Request) -> Response:
         tenant, store_id = _owner_and_id(request)
-        await service.vector_stores.library.delete(tenant, store_id)
+        await service.vector_stores.delete(tenant, store_id)
         return json_response(encode(VectorStoreDeleted(id=store_id)))
 
     return delete
