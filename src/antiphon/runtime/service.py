@@ -147,7 +147,12 @@ class Service:
         file_blobs = BlobStore(location or str(self._files_folder), notice, error_code="files_unavailable")
         self.files = FileLibrary(self.store.files, file_blobs, config.files)
         self.vector_stores = VectorStoreService(
-            self.store, self.files, config.tools.vector_stores, lambda: lazy.Embedder(config.models_dir / EMBEDDING_MODEL), EMBEDDING_MODEL
+            self.store,
+            self.files,
+            config.tools.vector_stores,
+            config.tools.file_search,
+            lambda: lazy.Embedder(config.models_dir / EMBEDDING_MODEL),
+            EMBEDDING_MODEL,
         )
         self.toolbox = build_toolbox(config)
         self._content_cipher: lazy.ContentCipher | None = None

@@ -8,6 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from antiphon.config.settings import FilesSettings
+from antiphon.config.tools.file_search import FileSearchSettings
 from antiphon.config.tools.vector_stores import VectorStoreSettings
 from antiphon.records import FileRecord, IndexedFileRecord, VectorStoreRecord
 from antiphon.runtime.files.library import FileLibrary
@@ -73,7 +74,7 @@ class VectorStage:
         self._blobs = BlobStore(str(folder))
         self.files = FileLibrary(store.files, self._blobs, FilesSettings(), lambda: self.now)
         self.service = VectorStoreService(
-            store, self.files, VectorStoreSettings(**settings), lambda: self.embedder, embedding, lambda: self.now
+            store, self.files, VectorStoreSettings(**settings), FileSearchSettings(), lambda: self.embedder, embedding, lambda: self.now
         )
         self.library = self.service.library
 

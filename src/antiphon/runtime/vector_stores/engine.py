@@ -7,6 +7,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from antiphon.config.tools.file_search import FileSearchSettings
 from antiphon.config.tools.vector_stores import VectorStoreSettings
 from antiphon.runtime.files.library import FileLibrary
 from antiphon.runtime.vector_stores.index_cache import IndexCache
@@ -16,7 +17,7 @@ from antiphon.runtime.vector_stores.searcher import Searcher
 from antiphon.stores.base import Store
 from antiphon.tools.file_search.base import QueryEmbedder, Ranking, SearchResult
 from antiphon.tools.file_search.filters import check_filter
-from antiphon.tools.file_search.parsing import Parsers
+from antiphon.tools.file_search.parsing import ParseLimits, Parsers
 from antiphon.wire.codec.fields import value_or
 from antiphon.wire.http.vector_stores import DEFAULT_RESULTS, SearchRanking, SearchVectorStoreRequest
 from antiphon.wire.responses.tools import Filter
@@ -47,6 +48,7 @@ class VectorEngine:
         files: FileLibrary,
         library: VectorStoreLibrary,
         settings: VectorStoreSettings,
+        parse_settings: FileSearchSettings,
         model: EmbeddingModel,
         embedding: str,
     ) -> None:
@@ -55,7 +57,14 @@ class VectorEngine:
         # Its own threads: reading large indexes must not keep others from those of the event loop.
         self._threads = ThreadPoolExecutor(settings.searches, thread_name_prefix="antiphon-vector-stores")
         self._cache = IndexCache(store.indexes, model.dimensions, embedding, settings, self._threads, lambda: self.on_outdated())
-        self.indexer = FileIndexer(store, files, Parsers(), model, embedding, settings)
+        limits = ParseLimits(
+            file_bytes=settings.file_mib << 20,
+            memory_bytes=parse_settings.parse_mib << 20,
+            cpu_s=parse_settings.parse_cpu_s,
+            wall_s=parse_settings.parse_s,
+            processes=parse_settings.parsers,
+        )
+        self.indexer = FileIndexer(store, files, Parsers(limits), model, embedding, settings)
         self.searcher = Searcher(library, model, self._cache, settings, self._threads)
 
     async def answer(self, tenant: str, store_id: str, request: SearchVectorStoreRequest) -> Sequence[SearchResult]:

@@ -11,7 +11,7 @@ from antiphon.errors import ApiError, ServerError, overloaded_error
 from antiphon.runtime.vector_stores.index_cache import IndexCache, OpenIndex
 from antiphon.runtime.vector_stores.library import VectorStoreLibrary
 from antiphon.tools.file_search.base import Floats32, QueryEmbedder, Ranking, SearchResult
-from antiphon.tools.file_search.filters import allows
+from antiphon.tools.file_search.filters import allowed_files
 from antiphon.tools.file_search.index import Match, Query, search
 from antiphon.wire.responses.tools import Filter
 
@@ -105,8 +105,8 @@ def _search(
     """Search in a thread: with many files or chunks it takes longer than the event loop may be held."""
     sources = []
     for entry in open_indexes:
-        ids = {id for id, file in entry.files.items() if allows(filters, id, file.filename, file.attributes)}
-        sources.append((entry.index, ids))
+        files = ((id, file.filename, file.attributes) for id, file in entry.files.items())
+        sources.append((entry.index, allowed_files(filters, files)))
     return search(sources, queries, ranking, limit)
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING
 
+from antiphon.config.tools.file_search import FileSearchSettings
 from antiphon.config.tools.vector_stores import VectorStoreSettings
 from antiphon.errors import ApiError, ClientError
 from antiphon.records import IndexedFileRecord, IndexingJob
@@ -50,6 +51,7 @@ class VectorStoreService:
         store: Store,
         files: FileLibrary,
         settings: VectorStoreSettings,
+        parse_settings: FileSearchSettings,
         new_model: "Callable[[], EmbeddingModel]",
         embedding: str,
         clock: Callable[[], float] = time.time,
@@ -57,6 +59,7 @@ class VectorStoreService:
         self._store = store
         self._files = files
         self._settings = settings
+        self._parse_settings = parse_settings
         self._new_model = new_model
         self._embedding = embedding
         self._engine: VectorEngine | None = None
@@ -151,7 +154,9 @@ class VectorStoreService:
                 # In a thread: loading the libraries takes longer than the event loop may be held.
                 module = await asyncio.to_thread(importlib.import_module, "antiphon.runtime.vector_stores.engine")
                 model = await asyncio.to_thread(self._new_model)
-                self._engine = module.VectorEngine(self._store, self._files, self.library, self._settings, model, self._embedding)
+                self._engine = module.VectorEngine(
+                    self._store, self._files, self.library, self._settings, self._parse_settings, model, self._embedding
+                )
                 self._engine.on_outdated = self._queue.wake
             return self._engine
 
