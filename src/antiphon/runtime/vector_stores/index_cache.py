@@ -42,7 +42,6 @@ class SearchableFile(Struct, frozen=True):
     number: int
     filename: str
     attributes: Attributes
-    usage_bytes: int
 
 
 class OpenIndex:
@@ -54,6 +53,9 @@ class OpenIndex:
         files: by id, those that a search may find.
         users: how many searches use it now.
         used_at: when it was last used, in seconds of the cache's clock.
+        version: of the store, whose files it has.
+        size_bytes: what it takes, or will once it is up to date; about.
+        refresh_task: brings it up to date.
     """
 
     def __init__(self, index: Index) -> None:
@@ -62,12 +64,8 @@ class OpenIndex:
         self.users = 0
         self.used_at = 0.0
         self.version = -1
-        self.lock = asyncio.Lock()
-
-    @property
-    def size_bytes(self) -> int:
-        """The memory that it takes, about."""
-        return MEMORY_FACTOR * sum(file.usage_bytes for file in self.files.values())
+        self.size_bytes = 0
+        self.refresh_task: asyncio.Task[None] | None = None
 
 
 class IndexCache:
@@ -129,10 +127,16 @@ class IndexCache:
         return entry
 
     async def _update(self, store: VectorStoreRecord, entry: OpenIndex) -> None:
+        """Bring an index up to date, or wait until another search has; it goes on if nobody waits any more."""
         try:
-            async with asyncio.timeout(OPEN_S), entry.lock:
-                if entry.version < store.version:
-                    await self._refresh(store, entry)
+            async with asyncio.timeout(OPEN_S):
+                for _ in range(2):  # the first one may have begun before the change; after both, the store is gone
+                    if entry.version >= store.version:
+                        return
+                    if entry.refresh_task is None:
+                        # It may last longer than the search that needs it, and at most as long as the cache.
+                        entry.refresh_task = asyncio.create_task(self._refresh(store.id, entry))  # noqa: TID251
+                    await asyncio.shield(entry.refresh_task)
         except TimeoutError:
             message = "The vector store is large, and its index is still being read. Please try again."
             raise overloaded_error(message, retry_after_s=5) from None
@@ -148,6 +152,11 @@ class IndexCache:
     async def close(self) -> None:
         """Give back all memory; idempotent."""
         entries, self._open = self._open, {}
+        tasks = [entry.refresh_task for entry in entries.values() if entry.refresh_task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
         for entry in entries.values():
             await self._run(entry.index.close)
 
@@ -158,12 +167,20 @@ class IndexCache:
         for entry in [self._open.pop(id) for id in [*store_ids] if not self._open[id].users]:
             await self._run(entry.index.close)
 
-    async def _refresh(self, store: VectorStoreRecord, entry: OpenIndex) -> None:
-        contents = await self._indexes.contents(store.id)
+    async def _refresh(self, store_id: str, entry: OpenIndex) -> None:
+        entry.users += 1
+        try:
+            await self._read_changes(store_id, entry)
+        finally:
+            entry.users -= 1
+            entry.refresh_task = None
+
+    async def _read_changes(self, store_id: str, entry: OpenIndex) -> None:
+        contents = await self._indexes.contents(store_id)
         records = [file for file in contents.files if file.embedding == self._embedding]
-        if len(records) < len(contents.files) and await self._indexes.reindex(store.id, self._embedding):
+        if len(records) < len(contents.files) and await self._indexes.reindex(store_id, self._embedding):
             self._on_outdated()
-        await self._make_room(store.id, entry, records)
+        await self._make_room(entry, records)
         former_files, numbers = entry.files, {file.file_id: file.number for file in records}
         # Until they are indexed again, files that have changed are not found: better than what they were.
         entry.files = {id: file for id, file in former_files.items() if numbers.get(id) == file.number}
@@ -183,7 +200,7 @@ class IndexCache:
         if parts:  # else it is gone since
             await self._run(_add_file, entry.index, record, parts)
 
-    async def _make_room(self, store_id: str, entry: OpenIndex, records: Iterable[IndexedFileRecord]) -> None:
+    async def _make_room(self, entry: OpenIndex, records: Iterable[IndexedFileRecord]) -> None:
         """Drop what was used least recently until an index fits."""
         needed_bytes = MEMORY_FACTOR * sum(record.usage_bytes for record in records)
         if needed_bytes > self._limit_bytes:
@@ -192,15 +209,15 @@ class IndexCache:
                 f"{self._limit_name}. Use several smaller ones.",
                 code="vector_store_too_large",
             )
+        entry.size_bytes = needed_bytes
         others = {id: each for id, each in self._open.items() if each is not entry}
         total_bytes = needed_bytes + sum(each.size_bytes for each in others.values())
         for id in sorted(others, key=lambda id: others[id].used_at):
-            if total_bytes <= self._limit_bytes:
-                return
-            if not others[id].users:
+            if total_bytes > self._limit_bytes and not others[id].users:
                 total_bytes -= others[id].size_bytes
                 await self._drop([id])
         if total_bytes > self._limit_bytes:
+            entry.size_bytes = 0
             raise overloaded_error(f"Too many vector stores are searched at the moment: the limit is {self._limit_name}.")
 
 
@@ -209,4 +226,4 @@ def _add_file(index: Index, record: IndexedFileRecord, parts: Sequence[IndexPart
 
 
 def _searchable(record: IndexedFileRecord) -> SearchableFile:
-    return SearchableFile(record.number, record.filename, _attributes_decoder.decode(record.attributes), record.usage_bytes)
+    return SearchableFile(record.number, record.filename, _attributes_decoder.decode(record.attributes))
