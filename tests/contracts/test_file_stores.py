@@ -52,6 +52,15 @@ async def test_another_tenants_file_is_as_unknown(store: Store) -> None:
     assert not await store.files.hide("ada", "file-\0", 200)
 
 
+async def test_several_files_are_found_together(store: Store) -> None:
+    files = [await add(store, record(f"file-{number}")) for number in range(3)]
+    await add(store, record("file-3", tenant="bob"))
+    await store.files.add(record("file-4"))
+    found = await store.files.get_all("ada", ["file-2", "file-0", "file-3", "file-4", "file-9", "file-\0"], 200)
+    assert found == {"file-0": files[0], "file-2": files[2]}
+    assert await store.files.get_all("ada", [], 200) == {}
+
+
 async def test_an_expired_file_is_gone_at_once_and_is_disposable(store: Store) -> None:
     await add(store, record("file-1", expires_at=200))
     assert await store.files.get("ada", "file-1", 199) is not None

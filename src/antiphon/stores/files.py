@@ -1,6 +1,6 @@
 """The contract for records of uploaded files. `tests/contracts/test_file_stores.py` holds every store to it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -37,6 +37,9 @@ class FileStore(Protocol):
 
     async def get(self, tenant: str, file_id: str, now: int) -> FileRecord | None:
         """The file with that id, or None."""
+
+    async def get_all(self, tenant: str, file_ids: Collection[str], now: int) -> Mapping[str, FileRecord]:
+        """Those of the files that there are, by id."""
 
     async def page(
         self, tenant: str, *, purpose: str | None, now: int, after: str | None, limit: int, order: Literal["asc", "desc"]

@@ -1,6 +1,6 @@
 """Records of uploaded files, in memory."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from msgspec.structs import replace
@@ -29,6 +29,9 @@ class MemoryFileStore:
     async def get(self, tenant: str, file_id: str, now: int) -> FileRecord | None:
         file = self._files.get(file_id)
         return file if file is not None and file.tenant == tenant and _is_visible(file, now) else None
+
+    async def get_all(self, tenant: str, file_ids: Collection[str], now: int) -> Mapping[str, FileRecord]:
+        return {file.id: file for file_id in file_ids if (file := await self.get(tenant, file_id, now)) is not None}
 
     async def page(
         self, tenant: str, *, purpose: str | None, now: int, after: str | None, limit: int, order: Literal["asc", "desc"]

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Literal
 
 from msgspec.structs import replace
@@ -99,6 +99,22 @@ class FileLibrary:
         if record is None:
             raise file_not_found(file_id, param)
         return record
+
+    async def find_all(self, tenant: str, params_by_id: Mapping[str, str]) -> Mapping[str, FileRecord]:
+        """
+        Files by their ids.
+
+        Args:
+            params_by_id: the field that names each.
+
+        Raises:
+            ClientError: 404; as `find`, for the first that isn't there.
+        """
+        records = await self._files.get_all(tenant, [file_id for file_id in params_by_id if _ID.fullmatch(file_id)], self.now)
+        for file_id, param in params_by_id.items():
+            if file_id not in records:
+                raise file_not_found(file_id, param)
+        return records
 
     async def page(self, tenant: str, *, purpose: str | None, after: str | None, limit: int, order: Literal["asc", "desc"]) -> FilePage:
         """

@@ -283,13 +283,13 @@ class VectorStoreLibrary:
         self, tenant: str, store_id: str, files: Sequence[NewFile], batch: FileBatchRecord | None = None
     ) -> list[IndexedFileRecord]:
         """What is stored of new files, each once; of two with one id, the later one."""
+        uploads = await self._files.find_all(tenant, {file.file_id: file.param for file in files})
         records: dict[str, IndexedFileRecord] = {}
         for file in files:
-            upload = await self._files.find(tenant, file.file_id, file.param)
             records[file.file_id] = IndexedFileRecord(
                 store_id=store_id,
                 file_id=file.file_id,
-                filename=upload.filename,
+                filename=uploads[file.file_id].filename,
                 created_at=self.now,
                 attributes=file.attributes,
                 max_chunk_tokens=file.max_chunk_tokens,

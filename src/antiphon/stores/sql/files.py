@@ -1,7 +1,7 @@
 """Records of uploaded files in a SQL database."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec.structs import asdict
@@ -42,6 +42,16 @@ class SqlFileStore:
         async with self._database.read_connection() as connection:
             row = (await connection.execute(query)).first()
         return _file(row) if row else None
+
+    async def get_all(self, tenant: str, file_ids: Collection[str], now: int) -> Mapping[str, FileRecord]:
+        ids = [file_id for file_id in file_ids if not is_impossible_id(file_id)]
+        query = select(*_COLUMNS).where(files.c.tenant == tenant, _is_visible(now))
+        records: dict[str, FileRecord] = {}
+        async with self._database.read_connection() as connection:
+            for start in range(0, len(ids), READ_ROWS):
+                rows = await connection.execute(query.where(files.c.id.in_(ids[start : start + READ_ROWS])))
+                records |= {row.id: _file(row) for row in rows}
+        return records
 
     async def page(
         self, tenant: str, *, purpose: str | None, now: int, after: str | None, limit: int, order: Literal["asc", "desc"]
