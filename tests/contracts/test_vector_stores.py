@@ -332,6 +332,13 @@ async def test_tenants_take_turns_and_their_files_go_in_order(store: Store) -> N
     ]
 
 
+async def test_a_tenant_without_a_name_has_its_turn(store: Store) -> None:
+    await create(store, "file-1", tenant="")
+    await create(store, "file-2", id="vs_2")
+    assert {(await claim(store, tenant)).tenant for tenant in ("", "ada")} == {"", "ada"}
+    assert await store.indexes.claim() is None
+
+
 async def test_an_indexed_file_is_what_a_search_finds(store: Store) -> None:
     await create(store, "file-1", "file-2")
     before = await version(store)

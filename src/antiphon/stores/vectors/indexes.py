@@ -24,7 +24,9 @@ class SqlIndexRecords:
     def __init__(self, database: Database) -> None:
         self._database = database
         is_waiting = and_(_files.status == "in_progress", database.backend.is_dead(_files.owner))
-        self._next_tenant = select(func.min(_files.tenant)).where(is_waiting, _files.tenant > bindparam("after_tenant"))
+        # Both may be the empty text, the tenant of a server without keys.
+        self._first_tenant = select(func.min(_files.tenant)).where(is_waiting)
+        self._next_tenant = self._first_tenant.where(_files.tenant > bindparam("after_tenant"))
         oldest = (
             select(_files.number)
             .where(is_waiting, _files.tenant == bindparam("of_tenant"))
@@ -43,8 +45,8 @@ class SqlIndexRecords:
         living = {"living": self._database.backend.live_servers}
         async with self._database.read_connection() as connection:
             tenant = await connection.scalar(self._next_tenant, living | {"after_tenant": after_tenant})
-            if tenant is None and after_tenant:
-                tenant = await connection.scalar(self._next_tenant, living | {"after_tenant": ""})
+            if tenant is None:
+                tenant = await connection.scalar(self._first_tenant, living)
         if tenant is None:
             return None
         values = living | {"of_tenant": tenant, "new_owner": self._database.server_number}
