@@ -4,8 +4,8 @@ from pydantic import BaseModel, Field, field_validator
 
 from antiphon.config.tools.file_search import FileSearchSettings
 from antiphon.config.tools.mcp import MAX_SERVERS, McpServerSettings
-from antiphon.errors import quote_list
 from antiphon.config.tools.vector_stores import VectorStoreSettings
+from antiphon.errors import quote_list
 
 
 class ToolsSettings(BaseModel, frozen=True, extra="forbid"):
@@ -24,7 +24,9 @@ class ToolsSettings(BaseModel, frozen=True, extra="forbid"):
     mcp_answer_kib: int = Field(
         default=1024, ge=16, le=65536, description="The most KiB of an MCP server's answer to a call, or of the list of its tools."
     )
+
     file_search: FileSearchSettings = FileSearchSettings()
+    vector_stores: VectorStoreSettings = VectorStoreSettings()
 
     @field_validator("mcp")
     @classmethod
@@ -33,4 +35,3 @@ class ToolsSettings(BaseModel, frozen=True, extra="forbid"):
         if duplicates := sorted({label for label in labels if labels.count(label) > 1}):
             raise ValueError(f"more than one MCP server has the label {quote_list(duplicates)}")
         return servers
-    vector_stores: VectorStoreSettings = VectorStoreSettings()
