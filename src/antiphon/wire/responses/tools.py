@@ -178,10 +178,11 @@ class FileSearchTool(Tagged, kw_only=True, tag="file_search"):
     ranking_options: Maybe[RankingOptions] = UNSET
 
 
-class AllowedDomains(Wire, kw_only=True):
-    """The domains, with their subdomains, that a search may use."""
+class DomainFilters(Wire, kw_only=True):
+    """The domains, with their subdomains, that a search may use, and those that it may not."""
 
     allowed_domains: Maybe[list[str]] = UNSET
+    blocked_domains: Maybe[list[str]] = UNSET
 
 
 class UserLocation(Wire, kw_only=True):
@@ -198,7 +199,7 @@ class WebSearchTool(Tagged, kw_only=True, tag="web_search"):
     """Searches the web."""
 
     external_web_access: Maybe[bool] = UNSET
-    filters: Maybe[AllowedDomains] = UNSET
+    filters: Maybe[DomainFilters] = UNSET
     search_context_size: Maybe[SearchContextSize] = UNSET
     user_location: Maybe[UserLocation] = UNSET
 
