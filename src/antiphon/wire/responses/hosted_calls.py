@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta
 
-from antiphon.wire.codec.types import JsonValue, Maybe, Tagged, Typed, Wire
+from antiphon.wire.codec.types import JsonValue, Maybe, Tagged, Typed, Unknown, Wire
 from antiphon.wire.responses.parts import ComputerScreenshot
 from antiphon.wire.responses.tools import ContainerReference, LocalEnvironment, Tool
 
@@ -61,7 +61,7 @@ class SearchAction(Tagged, kw_only=True, tag="search"):
 
     queries: Maybe[list[str]] = UNSET
     query: Maybe[str] = UNSET
-    sources: Maybe[list[Typed[UrlSource]]] = UNSET
+    sources: Maybe[list[UrlSource | Unknown]] = UNSET  # `{"type": "api", "name": ...}` exists too, outside the SDK's types
 
 
 class OpenPageAction(Tagged, kw_only=True, tag="open_page"):
