@@ -35,6 +35,7 @@ CHUNK_BYTES = 1 << 16
 REDIRECT_STATUSES = (301, 302, 303, 307, 308)
 WEB_PORTS = (80, 443)
 MAX_HOST_LENGTH = 253
+MAX_PAGE_REDIRECTS = 5
 FIRST_UNPRIVILEGED_PORT = 1024
 """Lower ports are refused except the web's: other services there might misread a request."""
 
@@ -63,6 +64,19 @@ class FetchResult(NamedTuple):
     content_type: str
 
 
+class PageResult(NamedTuple):
+    """A page: `url` is where its redirects ended, `charset` the parameter of its type, or empty."""
+
+    url: str
+    body: bytes
+    content_type: str
+    charset: str
+
+
+Judge = Callable[[str], str | None]
+"""Takes a URL, and returns why it must not be asked, as the end of a sentence; None if it may be."""
+
+
 async def _system_resolve(host: str) -> Sequence[str]:
     addresses = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return [str(address[0]) for *_, address in addresses]
@@ -78,9 +92,36 @@ async def fetch(url: str, param: str, limits: FetchLimits, resolve: Resolve = _s
     Raises:
         ClientError: it can't or may not be fetched.
     """
+    page = await _fetch(url, param, limits, resolve, _judge_nothing)
+    return FetchResult(page.body, page.content_type)
+
+
+def page_fetcher(networks: Iterable[str], resolve: Resolve = _system_resolve) -> "FetchPage":
+    """Fetches pages from the public internet, and from `networks`; whoever asks judges each redirect too."""
+    allowed_networks = tuple(ipaddress.ip_network(network) for network in networks)
+
+    async def fetch_page(url: str, judge: Judge, max_bytes: int, timeout_s: float) -> PageResult:
+        limits = FetchLimits(max_bytes=max_bytes, timeout_s=timeout_s, max_redirects=MAX_PAGE_REDIRECTS, allowed_networks=allowed_networks)
+        return await _fetch(url, "url", limits, resolve, judge)
+
+    return fetch_page
+
+
+FetchPage = Callable[[str, Judge, int, float], Awaitable[PageResult]]
+"""
+Takes a URL, who judges the URLs that redirects lead to, and the most bytes and seconds; raises `ClientError` if the page
+can't or may not be fetched.
+"""
+
+
+def _judge_nothing(_url: str) -> None:
+    return None
+
+
+async def _fetch(url: str, param: str, limits: FetchLimits, resolve: Resolve, judge: Judge) -> PageResult:
     try:
         async with asyncio.timeout(limits.timeout_s), _open_session(limits, resolve) as session:
-            return await _follow_redirects(session, _parse_url(url, limits), limits)
+            return await _follow_redirects(session, _parse_url(url, limits), limits, judge)
     except TimeoutError:
         reason = f"it took longer than {limits.timeout_s:g} seconds"
     except _FetchRefused as error:
@@ -163,7 +204,7 @@ def _checked_socket(limits: FetchLimits, address_info: AddrInfoType) -> socket.s
     return socket.socket(*address_info[:3])
 
 
-async def _follow_redirects(session: aiohttp.ClientSession, url: URL, limits: FetchLimits) -> FetchResult:
+async def _follow_redirects(session: aiohttp.ClientSession, url: URL, limits: FetchLimits, judge: Judge) -> PageResult:
     for _ in range(limits.max_redirects + 1):
         async with session.get(url, allow_redirects=False) as reply:
             if reply.status not in REDIRECT_STATUSES:
@@ -171,10 +212,12 @@ async def _follow_redirects(session: aiohttp.ClientSession, url: URL, limits: Fe
             if not (target := reply.headers.get("location")):
                 raise _FetchRefused("it redirects to nowhere")
         url = _parse_url(target, limits, url)
+        if (reason := judge(str(url))) is not None:
+            raise _FetchRefused(f"it redirects to a page that can't be opened: {reason}")
     raise _FetchRefused(f"it redirects more than {limits.max_redirects} times")
 
 
-async def _read(reply: aiohttp.ClientResponse, limits: FetchLimits) -> FetchResult:
+async def _read(reply: aiohttp.ClientResponse, limits: FetchLimits) -> PageResult:
     if reply.status != 200:
         raise _FetchRefused(f"the server answered with status {reply.status}")
     if limits.content_types and not reply.content_type.startswith(limits.content_types):
@@ -188,7 +231,7 @@ async def _read(reply: aiohttp.ClientResponse, limits: FetchLimits) -> FetchResu
             if len(body) > limits.max_bytes:
                 break
         else:
-            return FetchResult(bytes(body), reply.content_type)
+            return PageResult(str(reply.url), bytes(body), reply.content_type, reply.charset or "")
     raise _FetchRefused(f"it is larger than {limits.max_bytes} bytes")
 
 
