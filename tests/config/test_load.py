@@ -303,10 +303,12 @@ def test_every_setting_has_a_heading_in_the_reference() -> None:
         "webhooks": "WebhookEntry",
         "tools.mcp": "McpServerSettings",
         "rewrites": "RewriteEntry",
+        "tools.web_search": "WebSearchSettings",
+        "tools.web_search.folders": "PageFolderEntry",
     }
     definitions = schema()["$defs"]
     keys = [
-        f"{table}{'' if table.endswith('when') else '[]'}.{name}"
+        f"{table}{'' if table.endswith(('when', 'web_search')) else '[]'}.{name}"
         for table, kind in tables.items()
         for name in definitions[kind]["properties"]
     ]
@@ -319,6 +321,7 @@ def test_the_reference_has_every_settings_twin() -> None:
         key
         for key in settings_of(schema())
         if key not in ("models", "prompts", "routing", "webhooks", "rewrites", "tools.mcp")
+        if key not in ("models", "prompts", "routing", "webhooks", "rewrites", "tools.web_search")
         and f"ANTIPHON_{key.replace('.', '__').upper()}" not in text
     ]
 

@@ -313,6 +313,7 @@ def _read_secrets(config: Config, environ: Mapping[str, str]) -> Iterator[tuple[
         config.responses.encryption_keys_env,
         *(webhook.secret_env for webhook in config.webhooks),
         *(server.key_env for server in config.tools.mcp),
+        config.tools.web_search.key_env if config.tools.web_search is not None else None,
     ):
         if isinstance(variable, str) and variable in environ:
             yield variable, environ[variable]

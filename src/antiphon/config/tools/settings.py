@@ -5,6 +5,7 @@ from pydantic import BaseModel, Field, field_validator
 from antiphon.config.tools.file_search import FileSearchSettings
 from antiphon.config.tools.mcp import MAX_SERVERS, McpServerSettings
 from antiphon.config.tools.vector_stores import VectorStoreSettings
+from antiphon.config.tools.web_search import WebSearchSettings
 from antiphon.errors import quote_list
 
 
@@ -27,6 +28,7 @@ class ToolsSettings(BaseModel, frozen=True, extra="forbid"):
 
     file_search: FileSearchSettings = FileSearchSettings()
     vector_stores: VectorStoreSettings = VectorStoreSettings()
+    web_search: WebSearchSettings | None = Field(default=None, description="Web search; unset: the server has none.")
 
     @field_validator("mcp")
     @classmethod

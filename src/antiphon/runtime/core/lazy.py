@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         PostFailure as PostFailure,
         address_guard as address_guard,
         fetcher as fetcher,
+        page_fetcher as page_fetcher,
         post as post,
     )
     from antiphon.speech.audio_files.decode import AudioFiles as AudioFiles
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from antiphon.speech.turn_detection.smart_turn import SmartTurn as SmartTurn
     from antiphon.speech.turn_detection.vad import SileroVad as SileroVad
     from antiphon.tools.mcp.remote import RemoteServers as RemoteServers
+    from antiphon.tools.web_search.kind import WebSearchKind as WebSearchKind
 
 _MODULES = {
     "AudioFiles": "antiphon.speech.audio_files.decode",
@@ -49,10 +51,12 @@ _MODULES = {
     "SpeechServer": "antiphon.speech.tts.openai",
     "SpeechStack": "antiphon.engines.cascade.parts",
     "TranscriptionServer": "antiphon.speech.stt.openai",
+    "WebSearchKind": "antiphon.tools.web_search.kind",
     "WhisperTranscriber": "antiphon.speech.stt.whisper",
     "address_guard": "antiphon.runtime.core.url_fetch",
     "available_kinds": "antiphon.speech.dsp.noise",
     "fetcher": "antiphon.runtime.core.url_fetch",
+    "page_fetcher": "antiphon.runtime.core.url_fetch",
     "post": "antiphon.runtime.core.url_fetch",
 }
 """By name, the module that defines it."""
