@@ -12,6 +12,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -38,6 +39,10 @@ MAX_HOST_LENGTH = 253
 MAX_PAGE_REDIRECTS = 5
 FIRST_UNPRIVILEGED_PORT = 1024
 """Lower ports are refused except the web's: other services there might misread a request."""
+BAD_PORTS = frozenset({1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566, *range(6665, 6670), 6679, 6697, 10080})
+"""And so are these. Source: https://fetch.spec.whatwg.org/#port-blocking"""
+MAX_ADDRESSES = 100
+"""That a name may have."""
 
 
 class FetchLimits(Struct, frozen=True, kw_only=True):
@@ -77,8 +82,14 @@ Judge = Callable[[str], str | None]
 """Takes a URL, and returns why it must not be asked, as the end of a sentence; None if it may be."""
 
 
+# Threads of their own: whoever names a URL decides how long its resolver takes, and uvloop resolves names in two threads,
+# which the server needs to find its upstreams.
+_resolver_threads = ThreadPoolExecutor(max_workers=32, thread_name_prefix="antiphon-resolver")
+
+
 async def _system_resolve(host: str) -> Sequence[str]:
-    addresses = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    query = partial(socket.getaddrinfo, host, None, type=socket.SOCK_STREAM)
+    addresses = await asyncio.get_running_loop().run_in_executor(_resolver_threads, query)
     return [str(address[0]) for *_, address in addresses]
 
 
@@ -246,7 +257,7 @@ def _parse_url(text: str, limits: FetchLimits, base: URL | None = None) -> URL:
         raise _FetchRefused("only http and https URLs are fetched")
     if url.user is not None or url.password is not None:
         raise _FetchRefused("it carries credentials")
-    if port is None or (port not in WEB_PORTS and port < FIRST_UNPRIVILEGED_PORT):
+    if port is None or port in BAD_PORTS or (port not in WEB_PORTS and port < FIRST_UNPRIVILEGED_PORT):
         raise _FetchRefused("its port is not one of the web")
     address = _parse_address(host)
     # Such as `127.1`: libc reads it as an address without asking the resolver.
@@ -280,8 +291,11 @@ class _CheckingResolver(AbstractResolver):
         self._resolve = resolve
 
     async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[ResolveResult]:
-        addresses = [ipaddress.ip_address(text) for text in await self._resolve(host)]
-        if not all(is_fetchable(address, self._limits.allowed_networks) for address in addresses):
+        texts = await self._resolve(host)
+        if not 0 < len(texts) <= MAX_ADDRESSES:
+            raise _FetchRefused("its name has no address" if not texts else f"its name has more than {MAX_ADDRESSES} addresses")
+        addresses = [address for text in texts if (address := _parse_address(text)) is not None]
+        if len(addresses) < len(texts) or not all(is_fetchable(address, self._limits.allowed_networks) for address in addresses):
             raise _FetchRefused(_NOT_PUBLIC)
         return [_resolve_result(host, port, address) for address in addresses]
 
@@ -311,15 +325,21 @@ def _parse_address(host: str) -> Address | None:
 
 # RFC 6052 2.1: the well-known prefix, with the IPv4 address in its last 32 bits.
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-# What `ipaddress` takes for public, by its version. Source: the IANA registries of special-purpose addresses.
+# RFC 5214 6.1: an interface identifier with an IPv4 address in its last 32 bits; the bit that differs is `u`.
+_ISATAP, _ISATAP_MASK = 0x00005EFE, 0xFDFFFFFF
+# Beside what `ipaddress` knows, which differs between versions of Python.
 _NON_PUBLIC_NETWORKS: tuple[Network, ...] = tuple(
     map(
         ipaddress.ip_network,
         (
-            "192.0.0.0/24",  # protocol assignments, RFC 6890; a cloud has its metadata at 192.0.0.192
-            "192.88.99.0/24",  # relays of 6to4, deprecated
+            "168.63.129.16/32",  # Azure: the virtual machine's host
+            "192.0.0.0/24",  # protocol assignments, RFC 6890; Oracle Cloud has its metadata there
+            "192.88.99.0/24",  # relays of 6to4, deprecated, RFC 7526
             "::/96",  # IPv4-compatible, deprecated
             "64:ff9b:1::/48",  # local NAT64, RFC 8215
+            "2001::/23",  # protocol assignments, RFC 2928; Teredo is among them and embeds IPv4 addresses
+            "2002::/16",  # 6to4, deprecated, RFC 7526; embeds an IPv4 address
+            "3ffe::/16",  # 6bone, given back, RFC 3701
             "3fff::/20",  # documentation, RFC 9637
             "5f00::/16",  # segment routing, RFC 9602
             "fec0::/10",  # site-local, deprecated
@@ -332,22 +352,22 @@ def is_fetchable(address: Address, allowed_networks: Sequence[Network] = ()) -> 
     """
     Whether an address is on the public internet, or in an allowed network.
 
-    An IPv6 address that embeds an IPv4 address leads there, so that one is checked as well.
+    An IPv6 address that embeds an IPv4 address leads there, so that one is checked instead.
     """
     if any(address.version == network.version and address in network for network in allowed_networks):
         return True
-    if any(address in network for network in _NON_PUBLIC_NETWORKS):
-        return False
     if isinstance(address, ipaddress.IPv6Address):
         # An IPv4-mapped address (RFC 4291 2.5.5.2) leads to the IPv4 address in it.
         if address.ipv4_mapped is not None:
             return is_fetchable(address.ipv4_mapped, allowed_networks)
+        # That of a translator leads to where the translator is, which is not where the allowed networks are.
         if address in _NAT64:
-            return is_fetchable(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF), allowed_networks)
-        # 6to4 (RFC 3056) and Teredo (RFC 4380) embed the addresses of their ends.
-        embedded_addresses = [inner for inner in (address.sixtofour, *(address.teredo or ())) if inner is not None]
-        if not all(is_fetchable(inner, allowed_networks) for inner in embedded_addresses):
+            return is_fetchable(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+        # A zone (RFC 4007 11) is an interface of this machine.
+        if address.scope_id is not None or (int(address) >> 32) & _ISATAP_MASK == _ISATAP:
             return False
+    if any(address.version == network.version and address in network for network in _NON_PUBLIC_NETWORKS):
+        return False
     return address.is_global and not address.is_multicast and not address.is_reserved
 
 
