@@ -249,3 +249,9 @@ def all_urls(port: int) -> list[str]:
     """Every hostile URL, with a port at which somebody listens."""
     hosts = [*map(host_form, INSIDE), *LOOPBACK_FORMS]
     return [*(f"http://{host}:{port}/x" for host in hosts), *(url.replace("PORT", str(port)) for url in TRICKS)]
+
+
+def local_urls(port: int) -> list[str]:
+    """Those for which no resolver outside this machine is asked."""
+    others = ("example.com", "localdomain", "ip6-", "unix", "aaaa", "a.a.a", "%6c%6f")
+    return [url for url in all_urls(port) if url.isascii() and not any(part in url for part in others)]

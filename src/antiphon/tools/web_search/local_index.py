@@ -135,6 +135,9 @@ class LocalIndex:
                 database.execute("PRAGMA journal_mode = WAL")
                 database.execute("PRAGMA synchronous = NORMAL")
                 database.executescript(_SCHEMA)
+                # Folders that are no longer configured are not searched any more.
+                folders = ["", *(folder.url for folder in self._folders)]
+                database.execute(f"DELETE FROM pages WHERE folder NOT IN ({', '.join('?' for _ in folders)})", folders)
             except BaseException:
                 database.close()
                 raise
@@ -207,7 +210,6 @@ class LocalIndex:
             return
         for folder in self._folders:
             self._refresh_folder(folder)
-        self._forget_folders()
         self._next_scan_at = time.monotonic() + self._refresh_s
 
     def _refresh_folder(self, folder: PageFolder) -> None:
@@ -223,13 +225,6 @@ class LocalIndex:
                     self._put(folder.url, "", url, page, stamp)
         with _Transaction(self._open()):
             self._open().executemany("DELETE FROM pages WHERE folder = ? AND url = ?", [(folder.url, url) for url in stamps])
-
-    def _forget_folders(self) -> None:
-        """Drop the pages of folders that are no longer configured."""
-        urls = [folder.url for folder in self._folders]
-        with _Transaction(self._open()):
-            marks = ", ".join("?" for _ in urls)
-            self._open().execute(f"DELETE FROM pages WHERE folder != '' AND folder NOT IN ({marks})", urls)
 
 
 _WORD = re.compile(r"\w{1,64}")
