@@ -17,6 +17,7 @@ from antiphon.wire.messages.blocks import ContentBlock, ContentBlockParam, ToolR
 from antiphon.wire.messages.events import MessageStreamEvent
 from antiphon.wire.messages.request import JsonOutputFormat
 from antiphon.wire.responses.events import OriginalEvent
+from antiphon.wire.responses.hosted_calls import UrlSource
 from antiphon.wire.responses.items import Item, ItemReference, Message
 from antiphon.wire.responses.parts import InputPart, MessagePart, OutputPart, ToolOutputPart
 from antiphon.wire.responses.tools import CustomTool, FunctionTool, Tool
@@ -35,6 +36,7 @@ _UNIONS: Mapping[str, JsonType] = {
     "MessageStreamEvent": MessageStreamEvent,
     "NamespacedTool": FunctionTool | CustomTool | Unknown,
     "OutputPart": OutputPart,
+    "SearchSource": UrlSource | Unknown,
     "StreamEvent": OriginalEvent,
     "Tool": Tool,
     "ToolOutputPart": ToolOutputPart,
