@@ -97,13 +97,21 @@ def _code_interpreter_call(item: calls.CodeInterpreterCall) -> HistoryItems:
 def _web_search_call(item: calls.WebSearchCall) -> HistoryItems:
     match item.action:
         case calls.SearchAction(queries=queries, query=query, sources=sources):
-            urls = "\n".join(source.url for source in sources or ())
+            urls = [source.url for source in sources or () if isinstance(source, calls.UrlSource)]
             call = _call(item.id, "web_search", {"queries": queries or [query or ""]})
-            return (call, _result(item.id, f"Found:\n{urls}" if urls else "Done."))
+            return (call, _result(item.id, _page_texts(item) or "\n".join(["Found:", *urls] if urls else ["Done."])))
         case calls.OpenPageAction(url=url):
-            return (_call(item.id, "open_page", {"url": url or ""}), _result(item.id, "Read."))
+            return (_call(item.id, "open_page", {"url": url or ""}), _result(item.id, _page_texts(item) or "Read."))
         case calls.FindAction(url=url, pattern=pattern):
-            return (_call(item.id, "find_in_page", {"url": url, "pattern": pattern}), _result(item.id, "Done."))
+            call = _call(item.id, "find_in_page", {"url": url, "pattern": pattern})
+            return (call, _result(item.id, _page_texts(item) or "Done."))
+
+
+def _page_texts(item: calls.WebSearchCall) -> str:
+    """What the pages said, which is stored with a search that this server made."""
+    results = item.extra.get("results") if item.extra else None
+    pages = [page for page in results if isinstance(page, dict)] if isinstance(results, list) else []
+    return "\n\n".join("\n".join(str(page[name]) for name in ("title", "url", "text") if page.get(name)) for page in pages)
 
 
 def _image_generation_call(item: calls.ImageGenerationCall, capabilities: Capabilities) -> HistoryItems:
