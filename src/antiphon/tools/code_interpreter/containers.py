@@ -1,11 +1,35 @@
 """Containers of each tenant, with their files, in a folder of this machine."""
 
+import asyncio
+import os
+import re
+import secrets
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal
+from typing import Literal, ParamSpec, TypeAlias, TypeVar
 
+from msgspec.structs import replace
+
+from antiphon.errors import ClientError, shorten, unknown_cursor, unsupported_value
+from antiphon.tools.code_interpreter.folder import (
+    FileStamp,
+    FolderScan,
+    is_presentable,
+    open_file,
+    remove_file,
+    remove_others,
+    remove_tree,
+    scan,
+    stamp,
+)
+from antiphon.tools.code_interpreter.index import ContainerIndex
 from antiphon.tools.code_interpreter.records import (
+    CONTAINER_PREFIX,
+    FILE_PREFIX,
+    GUEST_FOLDER,
+    MEMORY_LIMIT_BYTES,
     Container,
     ContainerFile,
     ContainerFilePage,
@@ -14,6 +38,21 @@ from antiphon.tools.code_interpreter.records import (
     MemoryLimit,
     Order,
 )
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CHUNK_BYTES = 1 << 18
+"""How much of a file is read at a time."""
+
+FORGET_S = 7 * 86_400
+"""How long a container that has expired can still be looked up."""
+
+_ID = re.compile(rf"{CONTAINER_PREFIX}[0-9a-f]{{48}}")
+_DATA, _INCOMING = "data", "incoming"
+
+EndListener: TypeAlias = Callable[[Collection[str]], Awaitable[None]]
+"""Ends what runs in the containers of these ids."""
 
 
 class Containers:
@@ -26,12 +65,34 @@ class Containers:
     """
 
     def __init__(self, folder: Path, limits: ContainerLimits | None = None, clock: Callable[[], float] = time.time) -> None:
-        raise NotImplementedError
+        self._limits = limits or ContainerLimits()
+        self._clock = clock
+        self._folder = folder.absolute()
+        for path in (self._folder, self._folder / _DATA, self._folder / _INCOMING):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._index = ContainerIndex(self._folder / "containers.sqlite")
+        # SQLite's calls are short but may wait for the disk, so they are not for the event loop.
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-containers")
+        self._end_listeners: list[EndListener] = []
+        self._is_closed = False
 
     @property
     def limits(self) -> ContainerLimits:
         """The limits of all containers."""
-        raise NotImplementedError
+        return self._limits
+
+    @property
+    def now(self) -> int:
+        """Unix seconds."""
+        return int(self._clock())
+
+    def on_end(self, listener: "EndListener") -> None:
+        """Have `listener` end what runs in containers that are deleted or have expired, before their files go."""
+        self._end_listeners.append(listener)
+
+    def data_folder(self, container_id: str) -> Path:
+        """Where the files of a container lie on this machine."""
+        return self._folder / _DATA / container_id
 
     async def create(
         self, tenant: str, name: str, *, expires_after_minutes: int | None = None, memory_limit: MemoryLimit | None = None
@@ -40,13 +101,43 @@ class Containers:
         Make a container.
 
         Args:
-            expires_after_minutes: None for the most that there may be, as for `memory_limit` the least.
+            expires_after_minutes: None for the most that there may be.
+            memory_limit: None for the least.
 
         Raises:
             ClientError: the tenant has too many containers, or a limit is beyond the server's own; `param` is the
                 field's name in `POST /v1/containers`.
         """
-        raise NotImplementedError
+        limits = self._limits
+        minutes = limits.expires_after_minutes if expires_after_minutes is None else expires_after_minutes
+        if not 1 <= minutes <= limits.expires_after_minutes:
+            message = f"Invalid 'expires_after.minutes': {minutes}. Expected 1 to {limits.expires_after_minutes}."
+            raise ClientError(message, code="invalid_value", param="expires_after.minutes")
+        memory: MemoryLimit = memory_limit or "1g"
+        allowed = [each for each, size in MEMORY_LIMIT_BYTES.items() if size <= MEMORY_LIMIT_BYTES[limits.memory_limit]]
+        if memory not in allowed:
+            raise unsupported_value("memory_limit", memory, None, allowed)
+        now = self.now
+        container = Container(
+            id=_new_id(CONTAINER_PREFIX),
+            tenant=tenant,
+            name=name,
+            created_at=now,
+            last_active_at=now,
+            expires_after_minutes=minutes,
+            memory_limit=memory,
+        )
+        path = self.data_folder(container.id)
+        await asyncio.to_thread(path.mkdir, 0o700)
+        if not await self._call(self._index.add, container, limits.containers):
+            await asyncio.to_thread(path.rmdir)
+            raise ClientError(
+                f"There are too many containers: the limit is {limits.containers} (tools.code_interpreter.containers). "
+                "Delete one, or wait until one has expired.",
+                status=429,
+                code="too_many_containers",
+            )
+        return container
 
     async def list(
         self, tenant: str, *, limit: int = 20, order: Order = "desc", after: str | None = None, name: str | None = None
@@ -61,7 +152,10 @@ class Containers:
         Raises:
             ClientError: `after` is not one of them.
         """
-        raise NotImplementedError
+        page = await self._call(lambda: self._index.page(tenant, self.now, limit=limit, order=order, after=after, name=name))
+        if page is None:
+            raise unknown_cursor("Container", after)
+        return page
 
     async def get(self, tenant: str, container_id: str, param: str | None = None) -> Container:
         """
@@ -70,7 +164,12 @@ class Containers:
         Raises:
             ClientError: 404; there is none, or it is another tenant's.
         """
-        raise NotImplementedError
+        container = None
+        if _ID.fullmatch(container_id):
+            container = await self._call(self._index.touch, tenant, container_id, self.now)
+        if container is None:
+            raise ClientError(f"Container with id '{shorten(container_id)}' not found.", status=404, code="not_found", param=param)
+        return container
 
     async def use(self, tenant: str, container_id: str, param: str | None = None) -> Container:
         """
@@ -79,7 +178,10 @@ class Containers:
         Raises:
             ClientError: 404; there is none, or it is another tenant's; 400; it has expired.
         """
-        raise NotImplementedError
+        container = await self.get(tenant, container_id, param)
+        if container.status == "expired":
+            raise ClientError("Container is expired.", code="container_expired", param=param)
+        return container
 
     async def delete(self, tenant: str, container_id: str) -> None:
         """
@@ -88,7 +190,9 @@ class Containers:
         Raises:
             ClientError: 404; there is none.
         """
-        raise NotImplementedError
+        await self.get(tenant, container_id)
+        await self._call(self._index.remove, tenant, container_id)
+        await self._erase([container_id])
 
     async def add_file(
         self,
@@ -99,6 +203,7 @@ class Containers:
         *,
         source: Literal["user", "assistant"] = "user",
         param: str | None = "file",
+        origin: str | None = None,
     ) -> ContainerFile:
         """
         Add a file to a container; it replaces one of the same name.
@@ -106,12 +211,33 @@ class Containers:
         Args:
             filename: without folders.
             param: the field that has the file.
+            origin: id of the uploaded file that this one is a copy of.
 
         Raises:
             ClientError: the name can't be used, the file is too large, or the container is full, has expired or isn't
                 there.
         """
-        raise NotImplementedError
+        container = await self.use(tenant, container_id)
+        if not is_presentable(filename):
+            message = f"Invalid file name: '{shorten(filename)!r}'. Expected up to 255 bytes of UTF-8 without '/' and control characters."
+            raise ClientError(message, code="invalid_value", param=param)
+        folder = self.data_folder(container.id)
+        found = await asyncio.to_thread(scan, folder, self._limits.files)
+        if found.is_over or found.entries >= self._limits.files:
+            message = f"The container has too many files: the limit is {self._limits.files} (tools.code_interpreter.files)."
+            raise ClientError(message, code="too_many_files", param=param)
+        free_bytes = await self.free_bytes(container) - found.bytes
+        path = self._folder / _INCOMING / _new_id("incoming")
+        try:
+            await self._receive(path, chunks, free_bytes, param)
+            file_stamp = await asyncio.to_thread(_move, path, folder / filename)
+        finally:
+            await asyncio.to_thread(path.unlink, missing_ok=True)
+        if file_stamp is None:
+            raise ClientError(f"The file can't be stored: the container has a folder of that name, '{shorten(filename)}'.", param=param)
+        file = self._new_file(container.id, filename, file_stamp, source)
+        await self._call(self._index.set_bytes, container.id, found.bytes + file_stamp.bytes)
+        return await self._call(self._index.put_file, file, file_stamp, origin)
 
     async def list_files(
         self, tenant: str, container_id: str, *, limit: int = 20, order: Order = "desc", after: str | None = None
@@ -122,7 +248,11 @@ class Containers:
         Raises:
             ClientError: as `use`, or `after` is not one of them.
         """
-        raise NotImplementedError
+        container = await self.use(tenant, container_id)
+        page = await self._call(lambda: self._index.file_page(container.id, limit=limit, order=order, after=after))
+        if page is None:
+            raise unknown_cursor("File", after)
+        return page
 
     async def get_file(self, tenant: str, container_id: str, file_id: str) -> ContainerFile:
         """
@@ -131,16 +261,37 @@ class Containers:
         Raises:
             ClientError: as `use`, or there is no such file.
         """
-        raise NotImplementedError
+        container = await self.use(tenant, container_id)
+        file = await self._call(self._index.get_file, container.id, file_id)
+        if file is None:
+            raise _file_not_found(file_id)
+        return file
 
     async def read_file(self, tenant: str, container_id: str, file_id: str) -> tuple[ContainerFile, AsyncIterator[bytes]]:
         """
-        A file and its bytes in chunks, as many as `ContainerFile.bytes` says; close the iterator if it isn't read to its end.
+        A file and its bytes in chunks, never more than `ContainerFile.bytes`; read the iterator to its end, or close it.
 
         Raises:
             ClientError: as `get_file`.
         """
-        raise NotImplementedError
+        file = await self.get_file(tenant, container_id, file_id)
+        folder = self.data_folder(container_id)
+        descriptor = await asyncio.to_thread(_open_sized, folder, file.path.removeprefix(f"{GUEST_FOLDER}/"))
+        if descriptor is None:
+            raise _file_not_found(file_id)
+        number, size = descriptor
+        reader = os.fdopen(number, "rb", buffering=0)
+
+        async def read_chunks() -> AsyncIterator[bytes]:
+            remaining = size
+            try:
+                while remaining and (chunk := await asyncio.to_thread(reader.read, min(CHUNK_BYTES, remaining))):
+                    remaining -= len(chunk)
+                    yield chunk
+            finally:
+                reader.close()
+
+        return replace(file, bytes=size), read_chunks()
 
     async def delete_file(self, tenant: str, container_id: str, file_id: str) -> None:
         """
@@ -149,12 +300,113 @@ class Containers:
         Raises:
             ClientError: as `get_file`.
         """
-        raise NotImplementedError
+        file = await self.get_file(tenant, container_id, file_id)
+        folder = self.data_folder(container_id)
+        await asyncio.to_thread(remove_file, folder, file.path.removeprefix(f"{GUEST_FOLDER}/"))
+        await self._call(self._index.remove_file, container_id, file_id)
+
+    async def origins(self, container: Container) -> set[str]:
+        """The ids of uploaded files that were copied to the container."""
+        return await self._call(self._index.origins, container.id)
+
+    async def free_bytes(self, container: Container) -> int:
+        """How many bytes a container's files may have in all, within its own limit and what the tenant's others leave."""
+        limits = self._limits
+        return await self._call(self._index.free_bytes, container.tenant, container.id, limits.bytes, limits.tenant_bytes)
+
+    async def look(self, container: Container) -> FolderScan:
+        """What the container's folder holds now; no further than its limits go."""
+        return await asyncio.to_thread(scan, self.data_folder(container.id), self._limits.files)
+
+    async def note_changes(self, container: Container, found: FolderScan) -> Sequence[ContainerFile]:
+        """Take over what code did to the files; returns those that are new or have changed, in the order of their paths."""
+        stamps = await self._call(self._index.stamps, container.id)
+        changes = {
+            path: (self._new_file(container.id, path, each, "assistant"), each)
+            for path, each in sorted(found.files.items())
+            if stamps.get(f"{GUEST_FOLDER}/{path}") != each
+        }
+        lost_paths = [path for path in stamps if path.removeprefix(f"{GUEST_FOLDER}/") not in found.files]
+        await self._call(self._index.set_bytes, container.id, found.bytes)
+        if not changes and not lost_paths:
+            return []
+        return await self._call(self._index.replace_files, container.id, changes, lost_paths)
+
+    async def discard_changes(self, container: Container) -> None:
+        """Remove what code wrote since its files were last noted, as it went beyond a limit; nothing may run there now."""
+        stamps = await self._call(self._index.stamps, container.id)
+        keep = {path.removeprefix(f"{GUEST_FOLDER}/"): each for path, each in stamps.items()}
+        await asyncio.to_thread(remove_others, self.data_folder(container.id), keep)
+        await self.note_changes(container, await self.look(container))
+
+    async def living_ids(self, ids: Collection[str]) -> set[str]:
+        """Those of the containers that are there and have not expired."""
+        return await self._call(self._index.living_ids, ids, self.now)
 
     async def sweep(self) -> None:
         """Delete the files of containers that have expired, and in time what is known of them; to be called now and then."""
-        raise NotImplementedError
+        expired_ids = await self._call(self._index.expire, self.now, self.now - FORGET_S)
+        if expired_ids:
+            await self._erase(expired_ids)
 
     async def close(self) -> None:
         """Give back what it holds; idempotent."""
-        raise NotImplementedError
+        if not self._is_closed:
+            self._is_closed = True
+            await self._call(self._index.close)
+            self._executor.shutdown(wait=False)
+
+    async def _erase(self, container_ids: Collection[str]) -> None:
+        for listener in self._end_listeners:
+            await listener(container_ids)
+        for container_id in container_ids:
+            await asyncio.to_thread(remove_tree, self.data_folder(container_id))
+
+    async def _receive(self, path: Path, chunks: AsyncIterable[bytes], free_bytes: int, param: str | None) -> None:
+        with await asyncio.to_thread(open, path, "xb", buffering=0) as file:
+            async for chunk in chunks:
+                free_bytes -= len(chunk)
+                if free_bytes < 0:
+                    raise ClientError(
+                        f"The file does not fit: a container has at most {self._limits.bytes} bytes (tools.code_interpreter.disk_mib), and"
+                        f" all of your containers together {self._limits.tenant_bytes} (tools.code_interpreter.tenant_disk_mib).",
+                        code="file_too_large",
+                        param=param,
+                    )
+                await asyncio.to_thread(file.write, chunk)
+
+    def _new_file(self, container_id: str, path: str, stamp: FileStamp, source: Literal["user", "assistant"]) -> ContainerFile:
+        return ContainerFile(
+            id=_new_id(FILE_PREFIX),
+            container_id=container_id,
+            path=f"{GUEST_FOLDER}/{path}",
+            bytes=stamp.bytes,
+            created_at=self.now,
+            source=source,
+        )
+
+    async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: function(*args, **kwargs))
+
+
+def _new_id(prefix: str) -> str:
+    return prefix + secrets.token_hex(24)
+
+
+def _file_not_found(file_id: str) -> ClientError:
+    return ClientError(f"No such container file: '{shorten(file_id)}'.", status=404, code="not_found")
+
+
+def _move(source: Path, target: Path) -> FileStamp | None:
+    """Put a file where it belongs: over a file or a symbolic link, of which the link itself is replaced; not over a folder."""
+    os.chmod(source, 0o644)
+    try:
+        os.replace(source, target)
+    except (IsADirectoryError, NotADirectoryError):
+        return None
+    return stamp(os.lstat(target))
+
+
+def _open_sized(folder: Path, path: str) -> tuple[int, int] | None:
+    descriptor = open_file(folder, path)
+    return None if descriptor is None else (descriptor, os.fstat(descriptor).st_size)
