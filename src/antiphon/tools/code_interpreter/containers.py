@@ -1,6 +1,7 @@
 """Containers of each tenant, with their files, in a folder of this machine."""
 
 import asyncio
+import contextlib
 import os
 import re
 import secrets
@@ -336,7 +337,8 @@ class Containers:
         """Remove what code wrote since its files were last noted, as it went beyond a limit; nothing may run there now."""
         stamps = await self._call(self._index.stamps, container.id)
         keep = {path.removeprefix(f"{GUEST_FOLDER}/"): each for path, each in stamps.items()}
-        await asyncio.to_thread(remove_others, self.data_folder(container.id), keep)
+        with contextlib.suppress(FileNotFoundError):  # it was deleted meanwhile
+            await asyncio.to_thread(remove_others, self.data_folder(container.id), keep)
         await self.note_changes(container, await self.look(container))
 
     async def living_ids(self, ids: Collection[str]) -> set[str]:

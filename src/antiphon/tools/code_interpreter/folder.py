@@ -72,6 +72,8 @@ def scan(root: Path, max_entries: int) -> FolderScan:
                     files[path] = stamp(status)
     except _TooDeep:
         return FolderScan(files, total_bytes, entries, True)
+    except FileNotFoundError:
+        pass  # it was removed with its container
     return FolderScan(files, total_bytes, entries, False)
 
 
