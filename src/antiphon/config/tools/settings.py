@@ -2,6 +2,7 @@
 
 from pydantic import BaseModel, Field, field_validator
 
+from antiphon.config.tools.code_interpreter import CodeInterpreterSettings
 from antiphon.config.tools.file_search import FileSearchSettings
 from antiphon.config.tools.mcp import MAX_SERVERS, McpServerSettings
 from antiphon.config.tools.vector_stores import VectorStoreSettings
@@ -29,6 +30,7 @@ class ToolsSettings(BaseModel, frozen=True, extra="forbid"):
     file_search: FileSearchSettings = FileSearchSettings()
     vector_stores: VectorStoreSettings = VectorStoreSettings()
     web_search: WebSearchSettings | None = Field(default=None, description="Web search; unset: the server has none.")
+    code_interpreter: CodeInterpreterSettings = CodeInterpreterSettings()
 
     @field_validator("mcp")
     @classmethod

@@ -115,9 +115,7 @@ class Containers:
             message = f"Invalid 'expires_after.minutes': {minutes}. Expected 1 to {limits.expires_after_minutes}."
             raise ClientError(message, code="invalid_value", param="expires_after.minutes")
         memory: MemoryLimit = memory_limit or "1g"
-        allowed = [each for each, size in MEMORY_LIMIT_BYTES.items() if size <= MEMORY_LIMIT_BYTES[limits.memory_limit]]
-        if memory not in allowed:
-            raise unsupported_value("memory_limit", memory, None, allowed)
+        self.check_memory_limit(memory, "memory_limit")
         now = self.now
         container = Container(
             id=_new_id(CONTAINER_PREFIX),
@@ -139,6 +137,17 @@ class Containers:
                 code="too_many_containers",
             )
         return container
+
+    def check_memory_limit(self, memory_limit: MemoryLimit, param: str) -> None:
+        """
+        See that a container may have that much memory.
+
+        Raises:
+            ClientError: it may not.
+        """
+        allowed = [each for each, size in MEMORY_LIMIT_BYTES.items() if size <= MEMORY_LIMIT_BYTES[self._limits.memory_limit]]
+        if memory_limit not in allowed:
+            raise unsupported_value(param, memory_limit, None, allowed)
 
     async def list(
         self, tenant: str, *, limit: int = 20, order: Order = "desc", after: str | None = None, name: str | None = None
@@ -168,9 +177,7 @@ class Containers:
         container = None
         if _ID.fullmatch(container_id):
             container = await self._call(self._index.touch, tenant, container_id, self.now)
-        if container is None:
-            raise ClientError(f"Container with id '{shorten(container_id)}' not found.", status=404, code="not_found", param=param)
-        return container
+        return _existing(container, container_id, param)
 
     async def use(self, tenant: str, container_id: str, param: str | None = None) -> Container:
         """
@@ -179,10 +186,17 @@ class Containers:
         Raises:
             ClientError: 404; there is none, or it is another tenant's; 400; it has expired.
         """
-        container = await self.get(tenant, container_id, param)
-        if container.status == "expired":
-            raise ClientError("Container is expired.", code="container_expired", param=param)
-        return container
+        return _running(await self.get(tenant, container_id, param), param)
+
+    def check(self, tenant: str, container_id: str, param: str | None = None) -> Container:
+        """
+        A container that has not expired, without using it, at once.
+
+        Raises:
+            ClientError: as `use`.
+        """
+        container = self._index.find(tenant, container_id, self.now) if _ID.fullmatch(container_id) else None
+        return _running(_existing(container, container_id, param), param)
 
     async def delete(self, tenant: str, container_id: str) -> None:
         """
@@ -393,6 +407,18 @@ class Containers:
 
 def _new_id(prefix: str) -> str:
     return prefix + secrets.token_hex(24)
+
+
+def _existing(container: Container | None, container_id: str, param: str | None) -> Container:
+    if container is None:
+        raise ClientError(f"Container with id '{shorten(container_id)}' not found.", status=404, code="not_found", param=param)
+    return container
+
+
+def _running(container: Container, param: str | None) -> Container:
+    if container.status == "expired":
+        raise ClientError("Container is expired.", code="container_expired", param=param)
+    return container
 
 
 def _file_not_found(file_id: str) -> ClientError:

@@ -44,9 +44,13 @@ class ContainerIndex:
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.execute("PRAGMA synchronous = NORMAL")
         self._database.executescript(_SCHEMA)
+        # One for the event loop's thread, which the other's transactions don't hold up.
+        self._reader = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        self._reader.row_factory = sqlite3.Row
 
     def close(self) -> None:
         """Close the file; idempotent."""
+        self._reader.close()
         self._database.close()
 
     def add(self, container: Container, max_containers: int) -> bool:
@@ -79,6 +83,13 @@ class ContainerIndex:
                 values,
             )
             row = self._database.execute(f"SELECT {_COLUMNS} FROM containers WHERE id = :id AND tenant = :tenant", values).fetchone()
+        return None if row is None else _container(row)
+
+    def find(self, tenant: str, container_id: str, now: int) -> Container | None:
+        """A container, without using it; None if there is none. Reading waits for no other process."""
+        row = self._reader.execute(
+            f"SELECT {_COLUMNS} FROM containers WHERE id = :id AND tenant = :tenant", {"id": container_id, "tenant": tenant, "now": now}
+        ).fetchone()
         return None if row is None else _container(row)
 
     def page(self, tenant: str, now: int, *, limit: int, order: Order, after: str | None, name: str | None) -> ContainerPage | None:
