@@ -17,7 +17,7 @@ from antiphon.errors import ServerError
 from antiphon.subprocesses import exit_reason
 from antiphon.tools.code_interpreter.folder import remove_tree, scan
 from antiphon.tools.code_interpreter.records import GUEST_FOLDER
-from antiphon.tools.code_interpreter.sandbox import OUTER_FILTER_FD, Launch, ProcessLimits, Sandbox
+from antiphon.tools.code_interpreter.sandbox import OUTER_FILTER_FD, Launch, ProcessLimits, Sandbox, writable_folders
 from antiphon.tools.code_interpreter.watch import descendants, freeze, measure, thaw
 
 START_TIMEOUT_S = 30.0
@@ -25,6 +25,9 @@ START_TIMEOUT_S = 30.0
 
 INTERRUPT_GRACE_S = 2.0
 """How long code that was interrupted may go on."""
+
+END_TIMEOUT_S = 10.0
+"""How long killed processes may take to be gone before bubblewrap is killed, with which they die too, but later."""
 
 WATCH_INTERVAL_S = 0.1
 
@@ -135,6 +138,7 @@ class Kernel:
         self._disk_bytes = disk_bytes
         self._process: asyncio.subprocess.Process | None = None
         self._guest_pid = 0
+        self._top_pid = 0  # the first process of the namespace, or of all
         self._output: _Pipe | None = None
         self._replies: _Pipe | None = None
 
@@ -209,8 +213,15 @@ class Kernel:
         """End the process and all that came from it; idempotent."""
         process = self._process
         if process is not None and process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()  # with it goes its PID namespace; without a namespace there is no other process
+            # The first process of a PID namespace is gone only when all others in it are, and bubblewrap waits for it.
+            # Not by `process.kill`, which may take the exit status away from asyncio.
+            _signal(self._top_pid or process.pid, signal.SIGKILL)
+            _signal(process.pid, signal.SIGCONT)  # it may be frozen
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(END_TIMEOUT_S):
+                    await process.wait()
+            if process.returncode is None:
+                _signal(process.pid, signal.SIGKILL)
             await process.wait()
         for pipe in (self._output, self._replies):
             if pipe is not None:
@@ -263,7 +274,8 @@ class Kernel:
             error = ServerError("The code interpreter could not be started.", code="code_interpreter_failed")
             error.operator_message = f"The sandbox could not be started: {reason}"
             raise error
-        self._guest_pid = (await asyncio.to_thread(descendants, self._process.pid))[-1]
+        pids = await asyncio.to_thread(descendants, self._process.pid)
+        self._top_pid, self._guest_pid = pids[min(1, len(pids) - 1)], pids[-1]
 
     async def _send(self, line: bytes, run: "_Run") -> None:
         assert self._process is not None
@@ -305,8 +317,7 @@ class Kernel:
     async def _interrupt(self, run: "_Run", reason: str) -> Exception:
         """Stop code, in the hope that it can be told to; else with its process."""
         run.end.clear()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._guest_pid, signal.SIGINT)
+        _signal(self._guest_pid, signal.SIGINT)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(INTERRUPT_GRACE_S):
                 await run.end.wait()
@@ -353,7 +364,7 @@ class Kernel:
                 f"It took more than {self._memory_bytes >> 20} MiB of memory (the container's memory_limit), and was stopped."
             )
         found_bytes, entries = usage.nameless_bytes, 0
-        for folder in (self._data_folder, self._run_folder):
+        for folder in (self._data_folder, *writable_folders(self._run_folder)):
             found = scan(folder, self._limits.files)
             found_bytes += found.bytes
             entries += found.entries
@@ -370,13 +381,18 @@ class Kernel:
         return text.replace(str(self._data_folder), GUEST_FOLDER).replace(str(self._run_folder), "")
 
 
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
 class _Run:
     """What comes from the pipes during one run."""
 
     def __init__(self, limits: KernelLimits, run_id: str) -> None:
         self._limits = limits
         self._run_id = run_id
-        self._kept = bytearray()
+        self._head, self._tail = bytearray(), bytearray()
         self._written_bytes = 0
         self._line = bytearray()
         self._images_received = 0
@@ -387,14 +403,21 @@ class _Run:
 
     @property
     def logs(self) -> str:
-        """What was printed, with a word about what is missing."""
-        text = self._kept.decode(errors="replace")
-        missing_bytes = self._written_bytes - len(self._kept)
-        return f"{text}\n[{missing_bytes} more bytes were left out (tools.code_interpreter.output_kib).]\n" if missing_bytes else text
+        """What was printed: its beginning and its end, which has the error, and between them a word about what is missing."""
+        half = self._limits.output_bytes // 2
+        head, tail = self._head, self._tail[-half:]
+        missing_bytes = self._written_bytes - len(head) - len(tail)
+        note = f"\n[{missing_bytes} bytes are left out here (tools.code_interpreter.output_kib).]\n" if missing_bytes else ""
+        return head.decode(errors="replace") + note + tail.decode(errors="replace") if note else (head + tail).decode(errors="replace")
 
     def add_output(self, chunk: bytes) -> None:
         self._written_bytes += len(chunk)
-        self._kept += chunk[: self._limits.output_bytes - len(self._kept)]
+        half = self._limits.output_bytes // 2
+        room = max(0, half - len(self._head))
+        self._head += chunk[:room]
+        self._tail += chunk[room:]
+        if len(self._tail) > half + _PIPE_BYTES:
+            del self._tail[:-half]
         if self._written_bytes > self._limits.output_bytes * _FLOOD_FACTOR and not self.is_flooding:
             self.is_flooding = True
             self.end.set()

@@ -38,7 +38,7 @@ _SHARED_FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/usr/share/zoneinfo", "
 _OTHER_PACKAGES = ("site-packages", "dist-packages")
 """Folders within the standard library's that have packages, and not those for code."""
 
-_FILE_MODES = {"tmp": 0o700, "shm": 0o700}
+_WRITABLE = ("tmp", "shm")
 
 SANDBOX_LIMITS = {
     "RLIMIT_CORE": 0,
@@ -120,8 +120,8 @@ class Sandbox:
             data_folder: the container's files.
             run_folder: empty; what the guest writes elsewhere goes there, and it is to be removed after it.
         """
-        for name, mode in _FILE_MODES.items():
-            (run_folder / name).mkdir(mode)
+        for folder in writable_folders(run_folder):
+            folder.mkdir(0o700)
         own_limits = SANDBOX_LIMITS | {"RLIMIT_AS": limits.memory_bytes, "RLIMIT_FSIZE": limits.file_bytes}
         if self.walls == "landlock-only":
             return self._launch_bare(data_folder, run_folder, own_limits)
@@ -209,6 +209,11 @@ class Sandbox:
             setup=setup,
             has_pid_namespace=False,
         )
+
+
+def writable_folders(run_folder: Path) -> list[Path]:
+    """The folders in it that code may write to."""
+    return [run_folder / name for name in _WRITABLE]
 
 
 def find_bwrap() -> Path | None:
