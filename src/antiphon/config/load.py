@@ -412,7 +412,7 @@ def _leaves(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[t
 
 # Validation
 
-_FOLDER_SETTINGS = {("home",), ("models_dir",)}
+_FOLDER_SETTINGS = {("home",), ("models_dir",), ("tools", "code_interpreter", "packages_folder")}
 
 
 def _validate(settings: Mapping[tuple[str, ...], _Setting], user_home: str | None) -> Config:

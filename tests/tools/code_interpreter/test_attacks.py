@@ -68,7 +68,7 @@ REFUSALS = {
     "read the server's environment": "attempt(lambda: open(f'/proc/{SERVER}/environ', 'rb').read(1))",
     "list the server's descriptors": "attempt(os.listdir, f'/proc/{SERVER}/fd')",
     "read the own memory map": "attempt(lambda: open('/proc/self/maps').read(9))",
-    "reach the server's root by proc": "attempt(lambda: open(f'/proc/{SERVER}/root/etc/passwd').read())",
+    "reach the server's root by proc": "attempt(lambda: open(f'/proc/{SERVER}/root' + '/etc/passwd').read())",
     "read the kernel's log": "attempt(lambda: open('/dev/kmsg').read(9))",
     "read the machine's memory": "attempt(lambda: open('/dev/mem', 'rb').read(9))",
     "open a disk": "attempt(lambda: [open(f'/dev/{name}', 'rb') for name in ('vda', 'sda', 'nvme0n1')])",

@@ -18,7 +18,7 @@ from antiphon.errors import ClientError, file_not_found
 from antiphon.tool_api import ServerToolCall, ToolOutput
 from antiphon.tools.base import ToolContext
 from antiphon.tools.code_interpreter.start import start_code_interpreter
-from antiphon.tools.code_interpreter.tool import CodeInterpreter, CodeInterpreterKind, Upload, plain_name, read_code
+from antiphon.tools.code_interpreter.tool import CodeInterpreter, CodeInterpreterKind, OpenUpload, plain_name, read_code
 from antiphon.wire.responses import items, tools as wire_tools
 from antiphon.wire.responses.hosted_calls import CodeInterpreterCall
 
@@ -29,7 +29,7 @@ class Library:
     def __init__(self, files: dict[str, tuple[str, bytes]]) -> None:
         self._files = files
 
-    async def open(self, tenant: str, file_id: str, param: str) -> Upload:
+    async def open(self, tenant: str, file_id: str, param: str) -> OpenUpload:
         if tenant != "ann" or file_id not in self._files:
             raise file_not_found(file_id, param)
         name, content = self._files[file_id]
@@ -37,7 +37,7 @@ class Library:
         async def chunks() -> AsyncIterator[bytes]:
             yield content
 
-        return Upload(name, chunks())
+        return OpenUpload(name, chunks())
 
 
 class House:

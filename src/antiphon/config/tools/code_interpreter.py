@@ -1,8 +1,9 @@
 """The settings `[tools.code_interpreter]`."""
 
+from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 
 class CodeInterpreterSettings(BaseModel, frozen=True, extra="forbid"):
@@ -26,4 +27,10 @@ class CodeInterpreterSettings(BaseModel, frozen=True, extra="forbid"):
         default=("numpy", "pandas", "matplotlib", "pillow"),
         description="Packages of the server's environment that code may import, those that are installed.",
     )
-    packages_folder: str | None = Field(default=None, min_length=1, description="A folder of packages that code may import instead.")
+    packages_folder: Path | None = Field(default=None, description="A folder of packages that code may import instead.")
+
+    @field_validator("packages", mode="before")
+    @classmethod
+    def _split_commas(cls, names: object) -> object:
+        # Environment variables have names separated by commas.
+        return [name.strip() for name in names.split(",") if name.strip()] if isinstance(names, str) else names

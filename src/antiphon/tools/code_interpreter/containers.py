@@ -145,9 +145,9 @@ class Containers:
         Raises:
             ClientError: it may not.
         """
-        allowed = [each for each, size in MEMORY_LIMIT_BYTES.items() if size <= MEMORY_LIMIT_BYTES[self._limits.memory_limit]]
-        if memory_limit not in allowed:
-            raise unsupported_value(param, memory_limit, None, allowed)
+        memory_limits = [each for each, size in MEMORY_LIMIT_BYTES.items() if size <= MEMORY_LIMIT_BYTES[self._limits.memory_limit]]
+        if memory_limit not in memory_limits:
+            raise unsupported_value(param, memory_limit, None, memory_limits)
 
     async def list(
         self, tenant: str, *, limit: int = 20, order: Order = "desc", after: str | None = None, name: str | None = None
@@ -237,11 +237,11 @@ class Containers:
             message = f"Invalid file name: '{shorten(filename)!r}'. Expected up to 255 bytes of UTF-8 without '/' and control characters."
             raise ClientError(message, code="invalid_value", param=param)
         folder = self.data_folder(container.id)
-        found = await asyncio.to_thread(scan, folder, self._limits.files)
-        if found.is_over or found.entries >= self._limits.files:
+        holding = await asyncio.to_thread(scan, folder, self._limits.files)
+        if holding.is_over or holding.entries >= self._limits.files:
             message = f"The container has too many files: the limit is {self._limits.files} (tools.code_interpreter.files)."
             raise ClientError(message, code="too_many_files", param=param)
-        free_bytes = await self.free_bytes(container) - found.bytes
+        free_bytes = await self.free_bytes(container) - holding.bytes
         path = self._folder / _INCOMING / _new_id("incoming")
         try:
             await self._receive(path, chunks, free_bytes, param)
@@ -251,7 +251,7 @@ class Containers:
         if file_stamp is None:
             raise ClientError(f"The file can't be stored: the container has a folder of that name, '{shorten(filename)}'.", param=param)
         file = self._new_file(container.id, filename, file_stamp, source)
-        await self._call(self._index.set_bytes, container.id, found.bytes + file_stamp.bytes)
+        await self._call(self._index.set_bytes, container.id, holding.bytes + file_stamp.bytes)
         return await self._call(self._index.put_file, file, file_stamp, origin)
 
     async def list_files(
@@ -333,16 +333,16 @@ class Containers:
         """What the container's folder holds now; no further than its limits go."""
         return await asyncio.to_thread(scan, self.data_folder(container.id), self._limits.files)
 
-    async def note_changes(self, container: Container, found: FolderScan) -> Sequence[ContainerFile]:
+    async def note_changes(self, container: Container, holding: FolderScan) -> Sequence[ContainerFile]:
         """Take over what code did to the files; returns those that are new or have changed, in the order of their paths."""
         stamps = await self._call(self._index.stamps, container.id)
         changes = {
             path: (self._new_file(container.id, path, each, "assistant"), each)
-            for path, each in sorted(found.files.items())
+            for path, each in sorted(holding.files.items())
             if stamps.get(f"{GUEST_FOLDER}/{path}") != each
         }
-        lost_paths = [path for path in stamps if path.removeprefix(f"{GUEST_FOLDER}/") not in found.files]
-        await self._call(self._index.set_bytes, container.id, found.bytes)
+        lost_paths = [path for path in stamps if path.removeprefix(f"{GUEST_FOLDER}/") not in holding.files]
+        await self._call(self._index.set_bytes, container.id, holding.bytes)
         if not changes and not lost_paths:
             return []
         return await self._call(self._index.replace_files, container.id, changes, lost_paths)

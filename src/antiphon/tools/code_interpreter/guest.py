@@ -91,19 +91,19 @@ class Confinement:
 
     def _restrict_files(self, paths: dict[str, list[str]]) -> int:
         version = int(self._check(self._libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), 1), "landlock"))
-        handled = (1 << 13) - 1
+        all_rights = (1 << 13) - 1
         for since, right in ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL_DEV)):
-            handled |= right if version >= since else 0
+            all_rights |= right if version >= since else 0
         network, scopes = (3 if version >= 4 else 0), (3 if version >= 6 else 0)
-        attributes = struct.pack("=QQQ", handled, network, scopes)[: 8 if version < 4 else 16 if version < 6 else 24]
+        attributes = struct.pack("=QQQ", all_rights, network, scopes)[: 8 if version < 4 else 16 if version < 6 else 24]
         ruleset = self._check(
             self._libc.syscall(_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0), "landlock ruleset"
         )
         never = _MAKE_CHAR | _MAKE_BLOCK | _MAKE_SOCK | _MAKE_FIFO | _IOCTL_DEV | _EXECUTE
-        rights = {"read": _READ_FILE | _READ_DIR, "execute": _READ_FILE | _READ_DIR | _EXECUTE, "write": handled & ~never}
+        rights = {"read": _READ_FILE | _READ_DIR, "execute": _READ_FILE | _READ_DIR | _EXECUTE, "write": all_rights & ~never}
         for access, beneath in paths.items():
             for path in beneath:
-                self._allow(ruleset, path, rights[access] & handled)
+                self._allow(ruleset, path, rights[access] & all_rights)
         self._check(self._libc.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0), "landlock restriction")
         os.close(ruleset)
         return version
@@ -145,7 +145,7 @@ class PathRewriter(ast.NodeTransformer):
         return node
 
 
-class Kernel:
+class GuestKernel:
     """Runs code, one piece after another, each seeing the variables of those before."""
 
     def __init__(self, folder: str, commands_fd: int, replies_fd: int) -> None:
@@ -218,8 +218,8 @@ class Kernel:
         for part in (tree, ast.Interactive(last)):
             if part.body:
                 mode = "single" if isinstance(part, ast.Interactive) else "exec"
-                compiled = compile(part, filename, mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-                result = eval(compiled, self._main.__dict__)
+                code_object = compile(part, filename, mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+                result = eval(code_object, self._main.__dict__)
                 if inspect.iscoroutine(result):
                     asyncio.run(result)
 
@@ -292,10 +292,10 @@ def take_pipes() -> tuple[int, int]:
     commands_fd = os.dup(0)
     with open(os.devnull) as null:
         os.dup2(null.fileno(), 0)
-    kept = sorted((commands_fd, replies_fd))
-    os.closerange(3, kept[0])
-    os.closerange(kept[0] + 1, kept[1])
-    os.closerange(kept[1] + 1, _MAX_FDS)
+    own_fds = sorted((commands_fd, replies_fd))
+    os.closerange(3, own_fds[0])
+    os.closerange(own_fds[0] + 1, own_fds[1])
+    os.closerange(own_fds[1] + 1, _MAX_FDS)
     del sys.argv[:]
     return commands_fd, replies_fd
 
@@ -324,7 +324,7 @@ def main() -> None:
         reply(replies_fd, {"type": "failed", "reason": str(error.strerror)})
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    kernel = Kernel(setup["folder"], commands_fd, replies_fd)
+    kernel = GuestKernel(setup["folder"], commands_fd, replies_fd)
     reply(replies_fd, {"type": "ready", "landlock": landlock})
     kernel.serve()
 

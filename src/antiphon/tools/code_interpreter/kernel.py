@@ -93,7 +93,7 @@ class _Ready(Struct, tag="ready"):
     landlock: int
 
 
-class _Failed(Struct, tag="failed"):
+class _StartFailed(Struct, tag="failed"):
     reason: str
 
 
@@ -101,11 +101,11 @@ class _Image(Struct, tag="image"):
     png: str
 
 
-class _Done(Struct, tag="done"):
+class _RunDone(Struct, tag="done"):
     run: str
 
 
-_reply_decoder = msgspec.json.Decoder(_Ready | _Failed | _Image | _Done)
+_reply_decoder = msgspec.json.Decoder(_Ready | _StartFailed | _Image | _RunDone)
 
 
 class _Violation(Exception):
@@ -363,15 +363,15 @@ class Kernel:
             return _Violation(
                 f"It took more than {self._memory_bytes >> 20} MiB of memory (the container's memory_limit), and was stopped."
             )
-        found_bytes, entries = usage.nameless_bytes, 0
+        total_bytes, entries = usage.nameless_bytes, 0
         for folder in (self._data_folder, *writable_folders(self._run_folder)):
-            found = scan(folder, self._limits.files)
-            found_bytes += found.bytes
-            entries += found.entries
-            if found.is_over or entries > self._limits.files:
+            holding = scan(folder, self._limits.files)
+            total_bytes += holding.bytes
+            entries += holding.entries
+            if holding.is_over or entries > self._limits.files:
                 reason = f"It made more than {self._limits.files} files (tools.code_interpreter.files), or folders too deep"
                 return _Violation(f"{reason}, and was stopped; what it wrote was removed.", of_disk=True)
-        if found_bytes > disk_bytes:
+        if total_bytes > disk_bytes:
             reason = f"It wrote more than the {disk_bytes >> 20} MiB that it may have on the disk (tools.code_interpreter.disk_mib)"
             return _Violation(f"{reason}, and was stopped; what it wrote was removed.", of_disk=True)
         return None
@@ -444,11 +444,11 @@ class _Run:
             case _Ready() if not self._run_id:
                 self.is_ready = True
                 self.end.set()
-            case _Failed() if not self._run_id:
+            case _StartFailed() if not self._run_id:
                 self._fail(reply.reason)
             case _Image():
                 self._add_image(reply.png)
-            case _Done() if reply.run == self._run_id:
+            case _RunDone() if reply.run == self._run_id:
                 self.is_done = True
                 self.end.set()
             case _:

@@ -163,11 +163,11 @@ class Kernels:
 
     def _rivals(self, tenant: str) -> list[_Slot]:
         """Those with a kernel of which one has to end first, the one that was used longest ago first; none if there is room."""
-        taken = [slot for slot in self._slots.values() if slot.kernel is not None]
-        own = [slot for slot in taken if slot.tenant == tenant]
+        running = [slot for slot in self._slots.values() if slot.kernel is not None]
+        own = [slot for slot in running if slot.tenant == tenant]
         if len(own) >= self._pool.tenant_kernels:
             return own
-        return taken if len(taken) >= self._pool.kernels else []
+        return running if len(running) >= self._pool.kernels else []
 
     async def _touch(self, container: Container) -> None:
         while True:

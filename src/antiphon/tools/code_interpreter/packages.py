@@ -38,5 +38,5 @@ def find_packages(names: Iterable[str]) -> dict[str, Path]:
 
 def _top_paths(distribution: metadata.Distribution) -> dict[str, Path]:
     tops = {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}
-    found = {top: Path(str(distribution.locate_file(top))) for top in sorted(tops) if not top.endswith(".pth")}
-    return {top: path.resolve() for top, path in found.items() if path.exists()}
+    paths = {top: Path(str(distribution.locate_file(top))) for top in sorted(tops) if not top.endswith(".pth")}
+    return {top: path.resolve() for top, path in paths.items() if path.exists()}

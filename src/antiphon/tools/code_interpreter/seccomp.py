@@ -128,8 +128,8 @@ def seccomp_filter(machine: str, *, own_pid: int | None = None, may_confine: boo
     program: list[_Instruction] = [(_LOAD, 0, 0, _ARCH_OFFSET), (_JUMP_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL)]
     program += [(_LOAD, 0, 0, _NUMBER_OFFSET), (_JUMP_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, _KILL)]
     own_calls = _PROCESS_CALLS + _ATTRIBUTE_CALLS if own_pid is None else []
-    allowed = [*_ALLOWED, *own_calls, *(_CONFINING_CALLS if may_confine else [])]
-    for name in allowed:
+    calls = [*_ALLOWED, *own_calls, *(_CONFINING_CALLS if may_confine else [])]
+    for name in calls:
         if name in numbers:
             program += [(_JUMP_EQUAL, 0, 1, numbers[name]), (_RETURN, 0, 0, _ALLOW)]
     for name, check in _checks(own_pid, may_confine).items():

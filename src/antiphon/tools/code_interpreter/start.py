@@ -36,10 +36,9 @@ async def start_code_interpreter(
         memory_limit=settings.memory_limit,
     )
     containers = Containers(folder / "containers", limits)
-    packages_folder = None if settings.packages_folder is None else Path(settings.packages_folder)
     kernels = Kernels(
         containers,
-        Sandbox(walls, settings.packages, packages_folder),
+        Sandbox(walls, settings.packages, settings.packages_folder),
         folder / "running",
         KernelLimits(run_s=settings.run_s, processes=settings.processes, output_bytes=settings.output_kib << 10, files=settings.files),
         PoolLimits(kernels=settings.kernels, tenant_kernels=settings.tenant_kernels),

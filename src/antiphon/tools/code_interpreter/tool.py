@@ -49,7 +49,7 @@ _AUTO_NAME = "auto"
 _LOST_VARIABLES = "[The interpreter was restarted: variables of earlier calls are gone, files are still there.]\n"
 
 
-class Upload(Struct, frozen=True):
+class OpenUpload(Struct, frozen=True):
     """An uploaded file: its name, and its bytes in chunks."""
 
     filename: str
@@ -59,7 +59,7 @@ class Upload(Struct, frozen=True):
 class Uploads(Protocol):
     """The files that clients have uploaded."""
 
-    async def open(self, tenant: str, file_id: str, param: str) -> Upload:
+    async def open(self, tenant: str, file_id: str, param: str) -> OpenUpload:
         """
         An uploaded file; `param` is the field that names it.
 
@@ -163,8 +163,8 @@ class CodeInterpreter:
         """Run the code of a call."""
         code = read_code(call.arguments)
         if code is None:
-            expected = f"a JSON object with `code`, a text of at most {MAX_CODE_CHARS} characters"
-            return ToolOutput((TextPart(f"The arguments must be {expected}."),))
+            wanted_shape = f"a JSON object with `code`, a text of at most {MAX_CODE_CHARS} characters"
+            return ToolOutput((TextPart(f"The arguments must be {wanted_shape}."),))
         try:
             container = await self._find_container()
         except ClientError as error:

@@ -14,7 +14,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _FREEZE_ROUNDS = 5
 
 
-class Usage(Struct, frozen=True):
+class ProcessUsage(Struct, frozen=True):
     """
     What processes take together.
 
@@ -31,18 +31,18 @@ def descendants(pid: int, limit: int = 10_000) -> list[int]:
     """The process and all that come from it, parents first, up to about `limit`; one that ends meanwhile may be among them."""
     if not os.path.exists(f"/proc/{pid}/task/{pid}/children"):
         return _scan_descendants(pid)
-    found = [pid]
-    for each in found:  # grows on the way
-        if len(found) > limit:
+    pids = [pid]
+    for each in pids:  # grows on the way
+        if len(pids) > limit:
             break
         with contextlib.suppress(OSError):
             for thread in os.listdir(f"/proc/{each}/task"):
                 with contextlib.suppress(OSError), open(f"/proc/{each}/task/{thread}/children") as file:
-                    found += [int(child) for child in file.read().split()]
-    return found
+                    pids += [int(child) for child in file.read().split()]
+    return pids
 
 
-def measure(pids: Sequence[int], largest_file_bytes: int) -> Usage:
+def measure(pids: Sequence[int], largest_file_bytes: int) -> ProcessUsage:
     """
     What processes take.
 
@@ -62,7 +62,7 @@ def measure(pids: Sequence[int], largest_file_bytes: int) -> Usage:
             mapped_inodes |= _nameless_mapped_inodes(pid)
     open_inodes = {inode for _, inode in nameless}
     unseen = sum(1 for _, inode in mapped_inodes if inode not in open_inodes)
-    return Usage(memory_bytes, sum(nameless.values()) + unseen * largest_file_bytes)
+    return ProcessUsage(memory_bytes, sum(nameless.values()) + unseen * largest_file_bytes)
 
 
 def freeze(pid: int) -> None:
@@ -95,10 +95,10 @@ def _scan_descendants(pid: int) -> list[int]:
                 # The name, in parentheses, may hold anything.
                 parent = int(file.read().rpartition(b")")[2].split()[1])
                 children.setdefault(parent, []).append(int(name))
-    found = [pid]
-    for each in found:
-        found += children.get(each, [])
-    return found
+    pids = [pid]
+    for each in pids:
+        pids += children.get(each, [])
+    return pids
 
 
 def _nameless_open_files(pid: int) -> dict[tuple[int, int], int]:
