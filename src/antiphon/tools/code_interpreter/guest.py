@@ -12,6 +12,8 @@ import asyncio
 import base64
 import builtins
 import ctypes
+import importlib.abc
+import importlib.machinery
 import inspect
 import io
 import json
@@ -23,6 +25,7 @@ import struct
 import sys
 import traceback
 import types
+from collections.abc import Callable
 from typing import Any, TypedDict
 
 GUEST_FOLDER = "/mnt/data"
@@ -158,7 +161,7 @@ class GuestKernel:
     def serve(self) -> None:
         """Answer commands until the pipe is closed."""
         sys.modules["__main__"] = self._main
-        sys.modules[BACKEND] = self._figure_backend()
+        sys.meta_path.append(FigureBackend(self._show_figures))
         sys.displayhook = self.echo
         own_pid = os.getpid()
         commands = open(self._commands_fd, encoding="utf-8", newline="\n", closefd=False)
@@ -232,16 +235,21 @@ class GuestKernel:
                     self.display(figure)
             pyplot.close("all")
 
-    def _figure_backend(self) -> types.ModuleType:
-        def find(name: str) -> object:
-            if name in ("FigureCanvas", "FigureManager"):
-                agg = __import__("matplotlib.backends.backend_agg", fromlist=[name])
-                return getattr(agg, name)
-            raise AttributeError(name)
 
-        module = types.ModuleType(BACKEND)
-        module.__dict__.update(__getattr__=find, show=lambda *_args, **_options: self._show_figures())
-        return module
+class FigureBackend(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports the backend of matplotlib that shows figures with `show`; made only when matplotlib asks for it."""
+
+    def __init__(self, show: Callable[[], None]) -> None:
+        self._show = show
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:
+        """Where to find the module, for one name."""
+        return importlib.machinery.ModuleSpec(fullname, self) if fullname == BACKEND else None
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Fill the module. Source: https://matplotlib.org/stable/users/explain/figure/writing_a_backend_pyplot_interface.html"""
+        agg = importlib.import_module("matplotlib.backends.backend_agg")
+        module.__dict__.update(FigureCanvas=agg.FigureCanvasAgg, show=lambda *_args, **_options: self._show())
 
 
 def reply(replies_fd: int, message: dict[str, Any]) -> None:

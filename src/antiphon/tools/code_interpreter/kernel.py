@@ -7,7 +7,7 @@ import os
 import secrets
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -16,8 +16,7 @@ from msgspec import Struct
 from antiphon.errors import ServerError
 from antiphon.subprocesses import exit_reason
 from antiphon.tools.code_interpreter.folder import remove_tree, scan
-from antiphon.tools.code_interpreter.records import GUEST_FOLDER
-from antiphon.tools.code_interpreter.sandbox import OUTER_FILTER_FD, Launch, ProcessLimits, Sandbox, writable_folders
+from antiphon.tools.code_interpreter.sandbox import OUTER_FILTER_FD, Launch, ProcessLimits, Sandbox, scratch_folder
 from antiphon.tools.code_interpreter.watch import descendants, freeze, measure, thaw
 
 START_TIMEOUT_S = 30.0
@@ -138,6 +137,7 @@ class Kernel:
         self._disk_bytes = disk_bytes
         self._process: asyncio.subprocess.Process | None = None
         self._guest_pid = 0
+        self._names_by_path: Mapping[str, str] = {}
         self._top_pid = 0  # the first process of the namespace, or of all
         self._output: _Pipe | None = None
         self._replies: _Pipe | None = None
@@ -162,6 +162,7 @@ class Kernel:
         await asyncio.to_thread(self._run_folder.mkdir, 0o700, parents=True)
         try:
             launch = await asyncio.to_thread(self._sandbox.launch, self._data_folder, self._run_folder, limits)
+            self._names_by_path = launch.names_by_path
             await self._spawn(launch)
             async with asyncio.timeout(START_TIMEOUT_S):
                 await self._become_ready(launch)
@@ -364,7 +365,7 @@ class Kernel:
                 f"It took more than {self._memory_bytes >> 20} MiB of memory (the container's memory_limit), and was stopped."
             )
         total_bytes, entries = usage.nameless_bytes, 0
-        for folder in (self._data_folder, *writable_folders(self._run_folder)):
+        for folder in (self._data_folder, scratch_folder(self._run_folder)):
             holding = scan(folder, self._limits.files)
             total_bytes += holding.bytes
             entries += holding.entries
@@ -378,7 +379,9 @@ class Kernel:
 
     def _hide_paths(self, text: str) -> str:
         """The text without this machine's paths, which code sees where no mount namespace hides them."""
-        return text.replace(str(self._data_folder), GUEST_FOLDER).replace(str(self._run_folder), "")
+        for path, name in self._names_by_path.items():
+            text = text.replace(path, name)
+        return text
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

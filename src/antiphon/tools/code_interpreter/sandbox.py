@@ -38,7 +38,10 @@ _SHARED_FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/usr/share/zoneinfo", "
 _OTHER_PACKAGES = ("site-packages", "dist-packages")
 """Folders within the standard library's that have packages, and not those for code."""
 
-_WRITABLE = ("tmp", "shm")
+_SCRATCH = "tmp"
+
+_COMMON_PREFIXES = ("/", "/usr", "/usr/local")
+"""Say nothing of the machine."""
 
 SANDBOX_LIMITS = {
     "RLIMIT_CORE": 0,
@@ -74,7 +77,8 @@ class Launch(Struct, frozen=True, kw_only=True):
         command: without the descriptor of its replies, which comes last, as a number.
         environment: all of it.
         outer_filter: what `OUTER_FILTER_FD` in the command stands for: a file with these bytes; None without one.
-        setup: the guest's first line; `own_pid` in it is to be filled in by `setup_line`.
+        setup: the guest's first line, without the inner filter.
+        names_by_path: what clients are to see instead of paths of this machine; the longest first.
     """
 
     command: tuple[str, ...]
@@ -82,6 +86,7 @@ class Launch(Struct, frozen=True, kw_only=True):
     outer_filter: bytes | None
     setup: guest.Setup
     has_pid_namespace: bool
+    names_by_path: Mapping[str, str] = {}
 
     def setup_line(self, pid: int) -> bytes:
         """The guest's first line; `pid` is that of the process."""
@@ -120,8 +125,7 @@ class Sandbox:
             data_folder: the container's files.
             run_folder: empty; what the guest writes elsewhere goes there, and it is to be removed after it.
         """
-        for folder in writable_folders(run_folder):
-            folder.mkdir(0o700)
+        scratch_folder(run_folder).mkdir(0o700)
         own_limits = SANDBOX_LIMITS | {"RLIMIT_AS": limits.memory_bytes, "RLIMIT_FSIZE": limits.file_bytes}
         if self.walls == "landlock-only":
             return self._launch_bare(data_folder, run_folder, own_limits)
@@ -145,7 +149,7 @@ class Sandbox:
             landlock = {
                 "read": ["/opt", "/usr", "/lib", "/lib64", "/etc"],
                 "execute": [f"{_PYTHON}/bin", "/lib", "/lib64", "/usr/lib", "/usr/lib64"],
-                "write": [GUEST_FOLDER, "/tmp", "/dev/shm", *_DEVICES],
+                "write": [GUEST_FOLDER, "/tmp", *_DEVICES],
             }
         setup: guest.Setup = {
             "limits": limits,
@@ -173,7 +177,7 @@ class Sandbox:
         for name, path in own_packages.items():
             mounts += ["--ro-bind", str(path), f"{_PACKAGES}/{name}".rstrip("/")]
         mounts += _system_mounts()
-        mounts += ["--bind", str(run_folder / "tmp"), "/tmp", "--bind", str(run_folder / "shm"), "/dev/shm"]
+        mounts += ["--bind", str(scratch_folder(run_folder)), "/tmp"]
         mounts += ["--bind", str(data_folder), GUEST_FOLDER]
         return [*mounts, "--remount-ro", "/opt", "--remount-ro", "/dev", "--remount-ro", "/"]
 
@@ -190,23 +194,29 @@ class Sandbox:
         read_paths += [*_library_folders(), *_SHARED_FILES, str(packages_folder), *map(str, self._packages.values())]
         setup: guest.Setup = {
             "limits": limits,
-            "landlock": {"read": read_paths, "write": [str(data_folder), str(run_folder / "tmp"), *_DEVICES]},
+            "landlock": {"read": read_paths, "write": [str(data_folder), str(scratch_folder(run_folder)), *_DEVICES]},
             "seccomp": None,
             "packages": [str(packages_folder)],
             "folder": str(data_folder),
         }
         return Launch(
             command=(str(_interpreter()), "-I", "-S", "-c", self._source),
-            environment=_environment(str(run_folder / "tmp")),
+            environment=_environment(str(scratch_folder(run_folder))),
             outer_filter=None,
             setup=setup,
             has_pid_namespace=False,
+            names_by_path={
+                str(data_folder): GUEST_FOLDER,
+                str(run_folder): "",
+                **{str(source): target for source, target in _interpreter_mounts().items()},
+                **({sys.base_prefix: _PYTHON} if sys.base_prefix not in _COMMON_PREFIXES else {}),
+            },
         )
 
 
-def writable_folders(run_folder: Path) -> list[Path]:
-    """The folders in it that code may write to."""
-    return [run_folder / name for name in _WRITABLE]
+def scratch_folder(run_folder: Path) -> Path:
+    """The folder in it that code may write to."""
+    return run_folder / _SCRATCH
 
 
 def find_bwrap() -> Path | None:
