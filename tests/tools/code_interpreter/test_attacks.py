@@ -373,8 +373,12 @@ BOMBS: dict[str, tuple[str, str | None]] = {
         "class P:\n  def _repr_png_(self): return b'\\x89PNG\\r\\n\\x1a\\n'\nwhile True: display(P())",
         "pictures",
     ),
-    "hand back a picture that is too large": (
+    "show a picture that is too large": (
         "class P:\n  def _repr_png_(self): return b'\\x89PNG\\r\\n\\x1a\\n' + bytes(20 << 20)\ndisplay(P())",
+        "can't be shown",
+    ),
+    "hand back a picture that is too large": (
+        'send(b\'{"type":"image","png":"\' + b\'A\' * (20 << 20) + b\'"}\\n\')\ntime.sleep(60)',
         "too large|protocol",
     ),
     "call as a program for 32 bits would": ("call(0x40000000 | 39) if x86 else os.abort()", "ended|killed"),

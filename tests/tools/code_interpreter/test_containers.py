@@ -272,3 +272,38 @@ def test_two_processes_may_share_the_folder(tmp_path):
         await other.close()
 
     with_containers(tmp_path, dialogue)
+
+
+def test_uploads_at_once_share_what_is_free(tmp_path):
+    async def dialogue(containers: Containers, clock: Clock) -> None:
+        container = await containers.create("ann", "work")
+        is_sent, is_full = asyncio.Event(), asyncio.Event()
+
+        async def slow() -> AsyncIterator[bytes]:
+            yield b"x" * 60_000
+            is_sent.set()
+            await is_full.wait()
+
+        async with asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(containers.add_file("ann", container.id, "a", slow()))
+            await is_sent.wait()
+            assert await refusal(containers.add_file("ann", container.id, "b", chunks(b"x" * 50_000))) == (400, "file_too_large")
+            is_full.set()
+        assert (await first).bytes == 60_000
+        await containers.add_file("ann", container.id, "b", chunks(b"x" * 30_000))
+
+    with_containers(tmp_path, dialogue)
+
+
+def test_what_a_killed_server_left_is_removed(tmp_path):
+    async def dialogue(containers: Containers, clock: Clock) -> None:
+        container = await containers.create("ann", "work")
+        upload = tmp_path / "containers" / "incoming" / "old"
+        upload.write_text("x")
+        os.utime(upload, (0, 0))
+        young = tmp_path / "containers" / "incoming" / "young"
+        young.write_text("x")
+        await containers.sweep()
+        assert (upload.exists(), young.exists(), containers.data_folder(container.id).exists()) == (False, True, True)
+
+    with_containers(tmp_path, dialogue)

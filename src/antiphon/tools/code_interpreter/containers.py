@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -46,6 +47,9 @@ T = TypeVar("T")
 CHUNK_BYTES = 1 << 18
 """How much of a file is read at a time."""
 
+_LEFTOVER_AGE_S = 3600
+"""What nobody knows and is older was left by a server that was killed; what is younger may just be made."""
+
 FORGET_S = 7 * 86_400
 """How long a container that has expired can still be looked up."""
 
@@ -75,6 +79,7 @@ class Containers:
         # SQLite's calls are short but may wait for the disk, so they are not for the event loop.
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-containers")
         self._end_listeners: list[EndListener] = []
+        self._incoming_bytes: Counter[str] = Counter()
         self._is_closed = False
 
     @property
@@ -241,10 +246,9 @@ class Containers:
         if holding.is_over or holding.entries >= self._limits.files:
             message = f"The container has too many files: the limit is {self._limits.files} (tools.code_interpreter.files)."
             raise ClientError(message, code="too_many_files", param=param)
-        free_bytes = await self.free_bytes(container) - holding.bytes
         path = self._folder / _INCOMING / _new_id("incoming")
         try:
-            await self._receive(path, chunks, free_bytes, param)
+            await self._receive(path, chunks, container, holding.bytes, param)
             file_stamp = await asyncio.to_thread(_move, path, folder / filename)
         finally:
             await asyncio.to_thread(path.unlink, missing_ok=True)
@@ -364,6 +368,9 @@ class Containers:
         expired_ids = await self._call(self._index.expire, self.now, self.now - FORGET_S)
         if expired_ids:
             await self._erase(expired_ids)
+        folders = await asyncio.to_thread(os.listdir, self._folder / _DATA)
+        living_ids = await self.living_ids(folders)
+        await asyncio.to_thread(self._remove_leftovers, living_ids)
 
     async def close(self) -> None:
         """Give back what it holds; idempotent."""
@@ -378,18 +385,43 @@ class Containers:
         for container_id in container_ids:
             await asyncio.to_thread(remove_tree, self.data_folder(container_id))
 
-    async def _receive(self, path: Path, chunks: AsyncIterable[bytes], free_bytes: int, param: str | None) -> None:
-        with await asyncio.to_thread(open, path, "xb", buffering=0) as file:
-            async for chunk in chunks:
-                free_bytes -= len(chunk)
-                if free_bytes < 0:
-                    raise ClientError(
-                        f"The file does not fit: a container has at most {self._limits.bytes} bytes (tools.code_interpreter.disk_mib), and"
-                        f" all of your containers together {self._limits.tenant_bytes} (tools.code_interpreter.tenant_disk_mib).",
-                        code="file_too_large",
-                        param=param,
-                    )
-                await asyncio.to_thread(file.write, chunk)
+    async def _receive(self, path: Path, chunks: AsyncIterable[bytes], container: Container, used_bytes: int, param: str | None) -> None:
+        """Store what comes, as long as it fits with all else that the tenant is sending."""
+        tenant, own_bytes = container.tenant, 0
+        free_bytes = await self.free_bytes(container) - used_bytes
+        try:
+            with await asyncio.to_thread(open, path, "xb", buffering=0) as file:
+                async for chunk in chunks:
+                    own_bytes += len(chunk)
+                    self._incoming_bytes[tenant] += len(chunk)
+                    if self._incoming_bytes[tenant] > free_bytes:
+                        raise self._full(param)
+                    await asyncio.to_thread(file.write, chunk)
+            if own_bytes > await self.free_bytes(container) - used_bytes:  # others may have come meanwhile
+                raise self._full(param)
+        finally:
+            self._incoming_bytes[tenant] -= own_bytes
+            if not self._incoming_bytes[tenant]:
+                del self._incoming_bytes[tenant]
+
+    def _full(self, param: str | None) -> ClientError:
+        limits = self._limits
+        return ClientError(
+            f"The file does not fit: a container has at most {limits.bytes} bytes (tools.code_interpreter.disk_mib), and"
+            f" all of your containers together {limits.tenant_bytes} (tools.code_interpreter.tenant_disk_mib).",
+            code="file_too_large",
+            param=param,
+        )
+
+    def _remove_leftovers(self, living_ids: Collection[str]) -> None:
+        """Remove what a server left that was killed: uploads, and folders that belong to no container."""
+        oldest_s = time.time() - _LEFTOVER_AGE_S
+        for path in (self._folder / _INCOMING).iterdir():
+            if path.lstat().st_mtime < oldest_s:
+                path.unlink(missing_ok=True)
+        for path in (self._folder / _DATA).iterdir():
+            if path.name not in living_ids and path.lstat().st_ctime < oldest_s:
+                remove_tree(path)
 
     def _new_file(self, container_id: str, path: str, stamp: FileStamp, source: Literal["user", "assistant"]) -> ContainerFile:
         return ContainerFile(

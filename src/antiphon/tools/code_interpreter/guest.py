@@ -53,6 +53,7 @@ class Setup(TypedDict):
         seccomp: the filter in base64; None for none.
         packages: folders to import from.
         folder: where the container's files are.
+        image_bytes: the most of a picture.
     """
 
     limits: dict[str, int]
@@ -60,6 +61,7 @@ class Setup(TypedDict):
     seccomp: str | None
     packages: list[str]
     folder: str
+    image_bytes: int
 
 
 class Confinement:
@@ -151,7 +153,9 @@ class PathRewriter(ast.NodeTransformer):
 class GuestKernel:
     """Runs code, one piece after another, each seeing the variables of those before."""
 
-    def __init__(self, folder: str, commands_fd: int, replies_fd: int) -> None:
+    def __init__(self, setup: Setup, commands_fd: int, replies_fd: int) -> None:
+        folder = setup["folder"]
+        self._image_bytes = setup["image_bytes"]
         self._commands_fd, self._replies_fd = commands_fd, replies_fd
         self._main = types.ModuleType("__main__")
         self._main.__dict__.update(__builtins__=builtins, display=self.display, exit=_exit, quit=_exit)
@@ -204,6 +208,8 @@ class GuestKernel:
             picture = _picture(value)
             if picture is None:
                 print(repr(value))  # noqa: T201 - the output of the code
+            elif len(picture) > self._image_bytes:
+                print(f"[A picture of {len(picture)} bytes can't be shown: the limit is {self._image_bytes}.]")  # noqa: T201 - likewise
             else:
                 sys.stdout.flush()
                 reply(self._replies_fd, {"type": "image", "png": base64.b64encode(picture).decode()})
@@ -332,7 +338,7 @@ def main() -> None:
         reply(replies_fd, {"type": "failed", "reason": str(error.strerror)})
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    kernel = GuestKernel(setup["folder"], commands_fd, replies_fd)
+    kernel = GuestKernel(setup, commands_fd, replies_fd)
     reply(replies_fd, {"type": "ready", "landlock": landlock})
     kernel.serve()
 

@@ -64,7 +64,7 @@ class KernelLimits(Struct, frozen=True, kw_only=True):
     run_s: float = 60.0
     processes: int = 16
     output_bytes: int = 256 << 10
-    image_bytes: int = 5 << 20
+    image_bytes: int = 2 << 20
     images: int = 10
     files: int = 1000
 
@@ -158,6 +158,7 @@ class Kernel:
             memory_bytes=self._memory_bytes,
             file_bytes=self._disk_bytes,
             tasks=self._limits.processes * TASKS_PER_PROCESS,
+            image_bytes=self._limits.image_bytes,
         )
         await asyncio.to_thread(self._run_folder.mkdir, 0o700, parents=True)
         try:

@@ -52,12 +52,12 @@ class _Slot:
         has_run: whether there may be variables.
     """
 
-    def __init__(self, tenant: str) -> None:
+    def __init__(self, tenant: str, *, has_run: bool) -> None:
         self.tenant = tenant
         self.lock = asyncio.Lock()
         self.kernel: Kernel | None = None
         self.users = 0
-        self.has_run = False
+        self.has_run = has_run
 
 
 class Kernels:
@@ -73,6 +73,7 @@ class Kernels:
     ) -> None:
         self._containers = containers
         self._sandbox = sandbox
+        self._started_at = containers.now
         self._scratch_folder = folder.absolute() / str(os.getpid())
         self._limits = limits or KernelLimits()
         self._pool = pool or PoolLimits()
@@ -116,7 +117,8 @@ class Kernels:
 
     @contextlib.asynccontextmanager
     async def _slot_of(self, container: Container) -> AsyncIterator[_Slot]:
-        slot = self._slots.pop(container.id, None) or _Slot(container.tenant)
+        # What was made before this server started may have had variables in an earlier one.
+        slot = self._slots.pop(container.id, None) or _Slot(container.tenant, has_run=container.created_at < self._started_at)
         self._slots[container.id] = slot
         slot.users += 1
         try:

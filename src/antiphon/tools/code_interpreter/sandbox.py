@@ -7,6 +7,7 @@ before it reads code (`guest.Confinement`): Landlock for files and seccomp for s
 """
 
 import base64
+import glob
 import importlib.util
 import json
 import os
@@ -62,11 +63,13 @@ class ProcessLimits(Struct, frozen=True, kw_only=True):
         memory_bytes: of all together, and of the addresses of each.
         file_bytes: of one file.
         tasks: threads and processes, where the kernel counts them for each namespace.
+        image_bytes: of a picture that is shown.
     """
 
     memory_bytes: int
     file_bytes: int
     tasks: int
+    image_bytes: int = 2 << 20
 
 
 class Launch(Struct, frozen=True, kw_only=True):
@@ -128,10 +131,10 @@ class Sandbox:
         scratch_folder(run_folder).mkdir(0o700)
         own_limits = SANDBOX_LIMITS | {"RLIMIT_AS": limits.memory_bytes, "RLIMIT_FSIZE": limits.file_bytes}
         if self.walls == "landlock-only":
-            return self._launch_bare(data_folder, run_folder, own_limits)
-        return self._launch_in_namespaces(data_folder, run_folder, own_limits | {"RLIMIT_NPROC": limits.tasks})
+            return self._launch_bare(data_folder, run_folder, own_limits, limits.image_bytes)
+        return self._launch_in_namespaces(data_folder, run_folder, own_limits | {"RLIMIT_NPROC": limits.tasks}, limits.image_bytes)
 
-    def _launch_in_namespaces(self, data_folder: Path, run_folder: Path, limits: dict[str, int]) -> Launch:
+    def _launch_in_namespaces(self, data_folder: Path, run_folder: Path, limits: dict[str, int], image_bytes: int) -> Launch:
         bwrap = find_bwrap()
         python = f"{_PYTHON}/bin/{_interpreter().name}"
         environment = _environment("/tmp") | {"LD_LIBRARY_PATH": f"{_PYTHON}/lib"}
@@ -157,6 +160,7 @@ class Sandbox:
             "seccomp": None,
             "packages": [_PACKAGES],
             "folder": GUEST_FOLDER,
+            "image_bytes": image_bytes,
         }
         return Launch(
             command=tuple(command),
@@ -181,7 +185,7 @@ class Sandbox:
         mounts += ["--bind", str(data_folder), GUEST_FOLDER]
         return [*mounts, "--remount-ro", "/opt", "--remount-ro", "/dev", "--remount-ro", "/"]
 
-    def _launch_bare(self, data_folder: Path, run_folder: Path, limits: dict[str, int]) -> Launch:
+    def _launch_bare(self, data_folder: Path, run_folder: Path, limits: dict[str, int], image_bytes: int) -> Launch:
         packages_folder = self._packages_folder
         if packages_folder is None:
             # Imports go by folders, so there is one with links to the packages that may be imported, and no others.
@@ -198,6 +202,7 @@ class Sandbox:
             "seccomp": None,
             "packages": [str(packages_folder)],
             "folder": str(data_folder),
+            "image_bytes": image_bytes,
         }
         return Launch(
             command=(str(_interpreter()), "-I", "-S", "-c", self._source),
@@ -272,7 +277,7 @@ def _system_mounts() -> list[str]:
     for link in ("/lib", "/lib64"):
         if os.path.islink(link):
             mounts += ["--symlink", os.readlink(link), link]
-    for path in _SHARED_FILES:
+    for path in (*_SHARED_FILES, *glob.glob("/usr/lib/ld-*.so*")):  # the loader of ARM lies beside the libraries' folder
         mounts += ["--ro-bind-try", path, path]
     for device in _DEVICES:
         mounts += ["--dev-bind", device, device]
