@@ -305,6 +305,7 @@ def test_every_setting_has_a_heading_in_the_reference() -> None:
         "rewrites": "RewriteEntry",
         "tools.web_search": "WebSearchSettings",
         "tools.web_search.folders": "PageFolderEntry",
+        "tools.functions": "FunctionsEntry",
     }
     definitions = schema()["$defs"]
     keys = [
@@ -324,6 +325,8 @@ def test_the_reference_has_every_settings_twin() -> None:
         if key not in ("models", "prompts", "routing", "webhooks", "rewrites", "tools.web_search")
         and f"ANTIPHON_{key.replace('.', '__').upper()}" not in text
     ]
+    lists = ("models", "prompts", "routing", "webhooks", "rewrites", "tools.functions")
+    assert not [key for key in settings_of(schema()) if key not in lists and f"ANTIPHON_{key.replace('.', '__').upper()}" not in text]
 
 
 def test_a_config_can_be_made_by_hand_and_compared(tmp_path: Path) -> None:

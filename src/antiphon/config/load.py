@@ -501,7 +501,7 @@ def _error_line(error: ErrorDetails, settings: Mapping[tuple[str, ...], _Setting
     return f"{_origin_of(settings, path)}: {key}: {_problem(error)}"
 
 
-_TABLE_ARRAYS = ("models", "prompts", "routing", "webhooks", "rewrites", "rules", "examples")
+_TABLE_ARRAYS = ("models", "prompts", "routing", "webhooks", "rewrites", "rules", "examples", "functions")
 """Keys whose value is an array of tables."""
 
 

@@ -4,6 +4,7 @@ from pydantic import BaseModel, Field, field_validator
 
 from antiphon.config.tools.code_interpreter import CodeInterpreterSettings
 from antiphon.config.tools.file_search import FileSearchSettings
+from antiphon.config.tools.functions import MAX_FUNCTION_FILES, FunctionsEntry, check_labels
 from antiphon.config.tools.mcp import MAX_SERVERS, McpServerSettings
 from antiphon.config.tools.vector_stores import VectorStoreSettings
 from antiphon.config.tools.web_search import WebSearchSettings
@@ -39,3 +40,9 @@ class ToolsSettings(BaseModel, frozen=True, extra="forbid"):
         if duplicates := sorted({label for label in labels if labels.count(label) > 1}):
             raise ValueError(f"more than one MCP server has the label {quote_list(duplicates)}")
         return servers
+
+    functions: tuple[FunctionsEntry, ...] = Field(
+        default=(), max_length=MAX_FUNCTION_FILES, description="Your own functions; a later list replaces an earlier one."
+    )
+
+    _validate_functions = field_validator("functions")(check_labels)
