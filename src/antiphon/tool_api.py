@@ -95,6 +95,15 @@ class ToolsListed(Struct, frozen=True):
     functions: tuple[ServerFunction, ...]
 
 
+class ImageTokens(Struct, frozen=True, kw_only=True):
+    """Tokens that an images server counted, of images and of text."""
+
+    input_image: int = 0
+    input_text: int = 0
+    output_image: int = 0
+    output_text: int = 0
+
+
 class ToolOutput(Struct, frozen=True):
     """
     What the model gets to read of a call; the last event of each call that was run, whether it succeeded or not.
@@ -102,11 +111,13 @@ class ToolOutput(Struct, frozen=True):
     Attributes:
         citations: what the model may cite in the text that follows.
         searches: web searches made, for the response's `tool_usage`.
+        image_tokens: used to make images, for the response's `tool_usage`.
     """
 
     parts: tuple[HistoryPart, ...]
     citations: tuple[Citation, ...] = ()
     searches: int = 0
+    image_tokens: ImageTokens = ImageTokens()
 
 
 class ApprovalRequired(Struct, frozen=True):

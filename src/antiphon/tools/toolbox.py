@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.engine_api.events import HostedToolDone, HostedToolStarted
 from antiphon.engine_api.history import HistoryPart, TextPart
@@ -178,7 +179,7 @@ class OpenTools:
                     part = TextPart(part.text[:room] + note)
                 room = max(0, room - len(part.text))
             parts.append(part)
-        return ToolOutput(tuple(parts), output.citations, output.searches)
+        return replace(output, parts=tuple(parts))
 
 
 class _ItemWatch:
