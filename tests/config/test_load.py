@@ -306,6 +306,7 @@ def test_every_setting_has_a_heading_in_the_reference() -> None:
         "tools.web_search": "WebSearchSettings",
         "tools.web_search.folders": "PageFolderEntry",
         "tools.functions": "FunctionsEntry",
+        "tools.images": "ImagesEntry",
     }
     definitions = schema()["$defs"]
     keys = [
@@ -326,6 +327,7 @@ def test_the_reference_has_every_settings_twin() -> None:
         and f"ANTIPHON_{key.replace('.', '__').upper()}" not in text
     ]
     lists = ("models", "prompts", "routing", "webhooks", "rewrites", "tools.functions")
+    lists = ("models", "prompts", "routing", "webhooks", "rewrites", "tools.functions", "tools.images")
     assert not [key for key in settings_of(schema()) if key not in lists and f"ANTIPHON_{key.replace('.', '__').upper()}" not in text]
 
 

@@ -314,6 +314,7 @@ def _read_secrets(config: Config, environ: Mapping[str, str]) -> Iterator[tuple[
         *(webhook.secret_env for webhook in config.webhooks),
         *(server.key_env for server in config.tools.mcp),
         config.tools.web_search.key_env if config.tools.web_search is not None else None,
+        *(entry.key_env for entry in config.tools.images),
     ):
         if isinstance(variable, str) and variable in environ:
             yield variable, environ[variable]
@@ -501,7 +502,7 @@ def _error_line(error: ErrorDetails, settings: Mapping[tuple[str, ...], _Setting
     return f"{_origin_of(settings, path)}: {key}: {_problem(error)}"
 
 
-_TABLE_ARRAYS = ("models", "prompts", "routing", "webhooks", "rewrites", "rules", "examples", "functions")
+_TABLE_ARRAYS = ("models", "prompts", "routing", "webhooks", "rewrites", "rules", "examples", "functions", "images")
 """Keys whose value is an array of tables."""
 
 

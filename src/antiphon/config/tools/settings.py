@@ -5,6 +5,7 @@ from pydantic import BaseModel, Field, field_validator
 from antiphon.config.tools.code_interpreter import CodeInterpreterSettings
 from antiphon.config.tools.file_search import FileSearchSettings
 from antiphon.config.tools.functions import MAX_FUNCTION_FILES, FunctionsEntry, check_labels
+from antiphon.config.tools.images import MAX_IMAGE_SERVERS, ImagesEntry
 from antiphon.config.tools.mcp import MAX_SERVERS, McpServerSettings
 from antiphon.config.tools.vector_stores import VectorStoreSettings
 from antiphon.config.tools.web_search import WebSearchSettings
@@ -43,6 +44,10 @@ class ToolsSettings(BaseModel, frozen=True, extra="forbid"):
 
     functions: tuple[FunctionsEntry, ...] = Field(
         default=(), max_length=MAX_FUNCTION_FILES, description="Your own functions; a later list replaces an earlier one."
+    )
+
+    images: tuple[ImagesEntry, ...] = Field(
+        default=(), max_length=MAX_IMAGE_SERVERS, description="Servers that make pictures; a later list replaces an earlier one."
     )
 
     _validate_functions = field_validator("functions")(check_labels)

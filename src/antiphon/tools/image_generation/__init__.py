@@ -1,0 +1,1 @@
+"""Makes and changes pictures for the model, through servers with the Images API."""
