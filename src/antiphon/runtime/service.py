@@ -85,6 +85,7 @@ class Service:
     Attributes:
         background: makes background responses.
         calls: the calls under way.
+        containers: in which models run code.
         fetch: fetches what requests name by URL.
         files: the uploaded files.
         coordinator: leases the workers of models.
@@ -146,6 +147,7 @@ class Service:
         self._files_folder = None if location is not None else Path(tempfile.gettempdir()) / new_id("antiphon_files")
         file_blobs = BlobStore(location or str(self._files_folder), notice, error_code="files_unavailable")
         self.files = FileLibrary(self.store.files, file_blobs, config.files)
+        self._containers: lazy.Containers | None = None
         self.vector_stores = VectorStoreService(
             self.store,
             self.files,
@@ -209,6 +211,18 @@ class Service:
     def _is_exposed(self) -> bool:
         """Whether other machines can reach the server."""
         return not is_loopback(self.config.server.host)
+
+    @property
+    def containers(self) -> "lazy.Containers":
+        """The containers of all tenants; their folder is made when they are first needed."""
+        if self._containers is None:
+            self._containers = lazy.Containers(self._containers_folder)
+        return self._containers
+
+    @property
+    def _containers_folder(self) -> Path:
+        """Beside the files where these are in memory, as containers name them."""
+        return (self.config.home if self._files_folder is None else self._files_folder) / "containers"
 
     async def content_cipher(self) -> "lazy.ContentCipher":
         """
@@ -281,6 +295,8 @@ class Service:
         await self.speech.stop()
         if self.recorder is not None:
             await self.recorder.close()
+        if self._containers is not None:
+            await self._containers.close()
         await self.keyring.close()
         await self.store.close()
         self._exit_stack.close()
@@ -416,6 +432,8 @@ class Service:
             await asyncio.sleep(FILE_SWEEP_S)
             with contextlib.suppress(ApiError):  # likewise
                 await self.files.sweep()
+            if self._containers is not None or self._containers_folder.is_dir():
+                await self.containers.sweep()
 
     async def _write_key_uses(self) -> None:
         while True:

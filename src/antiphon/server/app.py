@@ -11,6 +11,7 @@ from antiphon.server import shared_address
 from antiphon.server.admin import docs_page, health, metrics, models, queue, recordings, reload
 from antiphon.server.audio import routes as audio
 from antiphon.server.chat import passed_on, routes as chat
+from antiphon.server.containers import routes as containers
 from antiphon.server.files import routes as files
 from antiphon.server.http.access_log import AccessLogMiddleware
 from antiphon.server.http.auth import GuardedRoute
@@ -38,6 +39,7 @@ def routes(service: Service) -> list[GuardedRoute]:
         messages,
         conversations,
         files,
+        containers,
         vector_stores,
         websocket_mode,
         shared_address,

@@ -58,6 +58,9 @@ REASONS = {
     ("invalid_value", "after"),
     ("invalid_value", "audio_base"),  # no audio file
     ("invalid_value", "conversation"),
+    ("invalid_value", "expires_after.minutes"),  # more than the server gives
+    ("invalid_value", "file_id"),
+    ("invalid_value", "file_ids[]"),
     ("invalid_value", "file"),  # empty
     *((code, f"{path}.{name}") for code, path, name in FILE_REASONS),
     ("invalid_value", "input[].type"),  # of which nobody knows, where that is all
@@ -113,7 +116,7 @@ def filter_case(_context, case):
     """
     if case.method != "POST" or not isinstance(case.body, dict):
         return True
-    if case.path == "/v1/files":
+    if case.path in ("/v1/files", "/v1/containers/{container_id}/files") and "file" in case.body:
         return isinstance(case.body.get("file", ""), (str, bytes))
     is_negative = case.meta is not None and case.meta.generation.mode.is_negative
     known = case.operation.schema.raw_schema["components"]["schemas"]["Tool"]["discriminator"]["mapping"]

@@ -32,10 +32,12 @@ if TYPE_CHECKING:
     from antiphon.speech.turn_detection.vad import SileroVad as SileroVad
     from antiphon.tools.mcp.remote import RemoteServers as RemoteServers
     from antiphon.tools.web_search.kind import WebSearchKind as WebSearchKind
+    from antiphon.tools.code_interpreter.containers import Containers as Containers
 
 _MODULES = {
     "AudioFiles": "antiphon.speech.audio_files.decode",
     "Cascade": "antiphon.engines.cascade.engine",
+    "Containers": "antiphon.tools.code_interpreter.containers",
     "ContentCipher": "antiphon.runtime.core.encrypted_content",
     "CountSpeculation": "antiphon.engines.cascade.engine",
     "DuplexAdapter": "antiphon.engines.duplex.engine",

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from antiphon.errors import ClientError, file_too_large, missing_parameter, shorten
 from antiphon.records import FileRecord
 from antiphon.runtime.access.body_budget import BodyLease
-from antiphon.runtime.files.library import UPLOAD_TIMEOUT_S, FileLibrary, Upload
+from antiphon.runtime.files.library import UPLOAD_TIMEOUT_S, Upload
 from antiphon.runtime.service import Service
 from antiphon.server.files.multipart import FormEvent, MultipartScanner, PartEnd, PartHead, malformed_form
 from antiphon.server.http.auth import EndpointFunction, request_caller
@@ -45,7 +45,7 @@ def create_file(service: Service) -> EndpointFunction:
             async with (
                 asyncio.timeout(UPLOAD_TIMEOUT_S),
                 service.files.upload(request_caller(request.scope), lease, expected_bytes) as upload,
-                contextlib.aclosing(_form_events(request, service.files)) as events,
+                contextlib.aclosing(form_events(request, service.files.upload_limit_bytes, "files.upload_mib")) as events,
             ):
                 record = await _receive(events, upload)
         except TimeoutError:
@@ -74,13 +74,13 @@ async def _receive(events: AsyncIterator[FormEvent], upload: Upload) -> FileReco
     async for event in events:
         assert isinstance(event, PartHead)  # a part is read to its end below
         if event.filename is None:
-            fields.append((event.name, await _read_field(event.name, events)))
+            fields.append((event.name, await read_field(event.name, events)))
             continue
         if event.name != "file" or upload.size_bytes is not None:
             raise ClientError(f"There must be one file, named 'file'; got another one named '{shorten(event.name)}'.", param="file")
         read_file_options(fields, is_complete=False)  # better before the file than after it
         filename = safe_filename(event.filename)
-        await upload.write(_content(events))
+        await upload.write(part_content(events))
     if upload.size_bytes is None:
         raise missing_parameter("file")
     options = read_file_options(fields, is_complete=True)
@@ -91,23 +91,26 @@ async def _receive(events: AsyncIterator[FormEvent], upload: Upload) -> FileReco
     return await upload.finish(filename, options.purpose, expires_in_s)
 
 
-async def _form_events(request: Request, library: FileLibrary) -> AsyncGenerator[FormEvent]:
+async def form_events(request: Request, file_limit_bytes: int, setting: str) -> AsyncGenerator[FormEvent]:
     """
     The request's form as it arrives.
+
+    Args:
+        file_limit_bytes: of its file; `setting` is the operator's name for that limit.
 
     Raises:
         ClientError: it is no form, or larger than the limit of a file allows.
     """
     check_content_encoding(request.headers.get("content-encoding"))
-    limit_bytes = library.upload_limit_bytes + FORM_OVERHEAD_BYTES
+    limit_bytes = file_limit_bytes + FORM_OVERHEAD_BYTES
     if int(request.headers.get("content-length", 0)) > limit_bytes:
-        raise file_too_large("file", library.upload_limit_bytes, "files.upload_mib")
+        raise file_too_large("file", file_limit_bytes, setting)
     scanner = MultipartScanner(_boundary(request.headers.get("content-type", "")))
     received_bytes = 0
     async for chunk in request.stream():
         received_bytes += len(chunk)
         if received_bytes > limit_bytes:
-            raise file_too_large("file", library.upload_limit_bytes, "files.upload_mib")
+            raise file_too_large("file", file_limit_bytes, setting)
         for event in scanner.feed(chunk):
             yield event
     scanner.end()
@@ -126,7 +129,7 @@ def _boundary(content_type: str) -> bytes:
     return boundary
 
 
-async def _content(events: AsyncIterator[FormEvent]) -> AsyncIterator[bytes]:
+async def part_content(events: AsyncIterator[FormEvent]) -> AsyncIterator[bytes]:
     """The content of the part that has just begun."""
     async for event in events:
         if isinstance(event, PartEnd):
@@ -135,9 +138,15 @@ async def _content(events: AsyncIterator[FormEvent]) -> AsyncIterator[bytes]:
         yield event
 
 
-async def _read_field(name: str, events: AsyncIterator[FormEvent]) -> str:
+async def read_field(name: str, events: AsyncIterator[FormEvent]) -> str:
+    """
+    The text of the part that has just begun, which is no file.
+
+    Raises:
+        ClientError: it is too long.
+    """
     content = b""
-    async for chunk in _content(events):
+    async for chunk in part_content(events):
         content += chunk
         if len(content) > FIELD_LIMIT_BYTES:
             raise malformed_form(f"The field '{shorten(name)}' is larger than {FIELD_LIMIT_BYTES} bytes")

@@ -50,7 +50,6 @@ ABSENT_PATHS = (
     ),
     AbsentPath("/v1/audio/models", "The models are those of GET /v1/models.", ("GET",)),
     AbsentPath("/v1/audio/voices", "Voices are not made here: POST /v1/audio/speech takes those of the server's configuration."),
-    AbsentPath("/v1/containers", "Containers are not offered: run code in a function of your own, as a tool of POST /v1/responses."),
     AbsentPath("/v1/evals", "Evaluations are not offered."),
     AbsentPath("/v1/uploads", "Uploads in parts are not offered: use POST /v1/files."),
     AbsentPath("/v1/chatkit", "ChatKit is not offered: use POST /v1/responses."),

@@ -14,6 +14,7 @@ Tag = Literal[
     "Messages",
     "Embeddings",
     "Conversations",
+    "Containers",
     "Files",
     "Vector stores",
     "Audio",
@@ -28,6 +29,7 @@ JsonType: TypeAlias = type | UnionType
 """The type of a JSON body: a struct, a union of structs, or a collection of them."""
 
 JSON_MEDIA_TYPE = "application/json"
+FORM_MEDIA_TYPE = "multipart/form-data"
 
 
 class Parameter(NamedTuple):
@@ -62,6 +64,7 @@ class Operation(NamedTuple):
         media_types: of responses that are not JSON.
         headers: of the response, besides the common ones.
         request_media_types: the first one is that of `request_type`.
+        form_type: type of a form that may be sent instead of a body of `request_type`.
         names_events: whether each event of a stream has a line with its name; a stream without them ends with `[DONE]`.
         error_type: of the body of every error; None for that of OpenAI's APIs.
     """
@@ -80,6 +83,7 @@ class Operation(NamedTuple):
     media_types: Sequence[str] = ()
     headers: Mapping[str, Header] = {}
     request_media_types: Sequence[str] = (JSON_MEDIA_TYPE,)
+    form_type: JsonType | None = None
     names_events: bool = True
     error_type: JsonType | None = None
 

@@ -15,6 +15,7 @@ TAGS: Mapping[Tag, str] = {
     "Embeddings": "Vectors of texts, for search and comparison.",
     "Messages": "Messages of models, as Anthropic's API has them.",
     "Conversations": "Conversations, which responses read and add to.",
+    "Containers": "Containers in which models run code, and their files.",
     "Files": "Uploaded files, which requests can refer to.",
     "Vector stores": "Collections of files that can be searched by meaning and by words.",
     "Audio": "Transcription of audio files, and speech synthesis.",

@@ -12,7 +12,7 @@ from antiphon import __version__
 from antiphon.runtime.service import Service
 from antiphon.server.admin.health import Readiness
 from antiphon.server.http.auth import Access, GuardedRoute
-from antiphon.server.http.operation import JSON_MEDIA_TYPE, JsonType, Operation
+from antiphon.server.http.operation import FORM_MEDIA_TYPE, JSON_MEDIA_TYPE, JsonType, Operation
 from antiphon.server.openapi.common import COMMON_HEADERS, KEYLESS, TAGS, Error, common_errors, common_headers
 from antiphon.server.openapi.schemas import Schema, Schemas, build_schemas, reference
 from antiphon.server.openapi.webhooks import describe_webhooks
@@ -71,7 +71,7 @@ def document(all_routes: Iterable[GuardedRoute], profile: Profile, *, is_open: b
         is_open: whether no key is needed.
     """
     operations = [route.operation for route in all_routes]
-    request_types = [each.request_type for each in operations if each.request_type is not None]
+    request_types = [kind for each in operations for kind in (each.request_type, each.form_type) if kind is not None]
     response_types = [kind for each in operations for kind in (each.response_type, each.event_type) if kind is not None]
     error_types = [each.error_type for each in operations if each.error_type is not None]
     schemas = build_schemas(request_types, [*response_types, *error_types, Error, WebhookEvent], profile.event_names)
@@ -144,6 +144,8 @@ class _DocumentWriter:
             media_type, *others = operation.request_media_types
             content = {media_type: self._media_type(operation.request_type, self._examples_of(operation).request)}
             content |= {other: {"schema": {"type": "string"}} for other in others}
+            if operation.form_type is not None:
+                content[FORM_MEDIA_TYPE] = self._media_type(operation.form_type, {})
             result["requestBody"] = {"required": True, "content": content}
         return result
 

@@ -1,0 +1,1 @@
+"""Containers in which models run code, and their files, over HTTP."""
