@@ -183,7 +183,7 @@ def _with_default(schema: dict[str, Any], parameter: inspect.Parameter) -> dict[
     if parameter.default is parameter.empty or parameter.default is None:
         return schema
     try:
-        return {**schema, "default": msgspec.to_builtins(parameter.default)}
+        return {**schema, "default": msgspec.json.decode(msgspec.json.encode(parameter.default))}
     except (TypeError, ValueError):
         return schema
 
