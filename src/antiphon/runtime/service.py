@@ -15,6 +15,8 @@ from msgspec import structs
 
 from antiphon.config.changes import compare
 from antiphon.config.load import Config
+from antiphon.config.routing import is_configured, routing_problems
+from antiphon.config.tools.code_interpreter import CodeInterpreterSettings
 from antiphon.config.routing import EMBEDDING_MODEL, is_configured, routing_problems
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import Fetch
@@ -54,6 +56,7 @@ from antiphon.stores.base import Store
 from antiphon.stores.blobs import BlobStore
 from antiphon.stores.memory import MemoryStore
 from antiphon.stores.sql.store import SqlStore
+from antiphon.tools.code_interpreter.records import ContainerLimits
 from antiphon.wire.http.reload import ModelProblem, ReloadReport
 
 HEARTBEAT_S = 2.0
@@ -216,7 +219,8 @@ class Service:
     def containers(self) -> "lazy.Containers":
         """The containers of all tenants; their folder is made when they are first needed."""
         if self._containers is None:
-            self._containers = lazy.Containers(self._containers_folder)
+            limits = _container_limits(self.config.tools.code_interpreter)
+            self._containers = lazy.Containers(self._containers_folder, limits)
         return self._containers
 
     @property
@@ -496,6 +500,17 @@ def route_capabilities(model: ServedModel, features: RouteFeatures, *, transcrib
         return model.live_engine.capabilities
     capabilities = model.engine.capabilities
     return structs.replace(capabilities, audio_in=True) if features.has_audio and transcribes else capabilities
+
+
+def _container_limits(settings: CodeInterpreterSettings) -> ContainerLimits:
+    return ContainerLimits(
+        containers=settings.containers,
+        bytes=settings.disk_mib << 20,
+        tenant_bytes=settings.tenant_disk_mib << 20,
+        files=settings.files,
+        expires_after_minutes=settings.expires_after_minutes,
+        memory_limit=settings.memory_limit,
+    )
 
 
 def _build_store(config: Config, peers: PeerProcesses | None) -> Store:

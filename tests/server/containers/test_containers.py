@@ -336,3 +336,21 @@ def test_containers_outlive_a_restart_and_with_a_store_in_memory_nothing_is_left
         assert [each.name for each in client.containers.list()] == ["kept"]
     with background_server(config) as url, client_of(url) as client:
         assert [*client.containers.list()] == []
+
+
+def test_limits_are_the_servers_and_named(tmp_path):
+    limits = {"containers": 2, "disk_mib": 1, "files": 2, "expires_after_minutes": 90, "memory_limit": "4g"}
+    settings = {f"tools.code_interpreter.{name}": value for name, value in limits.items()}
+    with background_server(configured(tmp_path, MODELS, **{"logging.level": "error", **settings})) as url, client_of(url) as client:
+        box = client.containers.create(name="a", memory_limit="4g")
+        assert (box.expires_after.minutes, box.memory_limit) == (90, "4g")
+        assert refusal_of(client.containers.create, name="b", memory_limit="16g") == (400, "unsupported_value", "memory_limit")
+        add(client, box, b"-" * 900_000, "a")
+        assert refusal_of(add, client, box, b"-" * 200_000, "b") == (400, "file_too_large", "file")
+        assert refusal_of(add, client, box, b"-" * (3 << 20), "b")[:2] == (413, "file_too_large")
+        add(client, box, b"-", "b")
+        with pytest.raises(openai.BadRequestError, match=r"tools\.code_interpreter\.files"):
+            add(client, box, b"-", "c")
+        client.containers.create(name="b")
+        with pytest.raises(openai.RateLimitError, match=r"tools\.code_interpreter\.containers"):
+            client.containers.create(name="c")
