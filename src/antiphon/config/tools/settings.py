@@ -28,11 +28,17 @@ class ToolsSettings(BaseModel, frozen=True, extra="forbid"):
     mcp_answer_kib: int = Field(
         default=1024, ge=16, le=65536, description="The most KiB of an MCP server's answer to a call, or of the list of its tools."
     )
-
     file_search: FileSearchSettings = FileSearchSettings()
     vector_stores: VectorStoreSettings = VectorStoreSettings()
     web_search: WebSearchSettings | None = Field(default=None, description="Web search; unset: the server has none.")
     code_interpreter: CodeInterpreterSettings = CodeInterpreterSettings()
+    functions: tuple[FunctionsEntry, ...] = Field(
+        default=(), max_length=MAX_FUNCTION_FILES, description="Your own functions; a later list replaces an earlier one."
+    )
+    images: tuple[ImagesEntry, ...] = Field(
+        default=(), max_length=MAX_IMAGE_SERVERS, description="Servers that make pictures; a later list replaces an earlier one."
+    )
+    _validate_functions = field_validator("functions")(check_labels)
 
     @field_validator("mcp")
     @classmethod
@@ -41,13 +47,3 @@ class ToolsSettings(BaseModel, frozen=True, extra="forbid"):
         if duplicates := sorted({label for label in labels if labels.count(label) > 1}):
             raise ValueError(f"more than one MCP server has the label {quote_list(duplicates)}")
         return servers
-
-    functions: tuple[FunctionsEntry, ...] = Field(
-        default=(), max_length=MAX_FUNCTION_FILES, description="Your own functions; a later list replaces an earlier one."
-    )
-
-    images: tuple[ImagesEntry, ...] = Field(
-        default=(), max_length=MAX_IMAGE_SERVERS, description="Servers that make pictures; a later list replaces an earlier one."
-    )
-
-    _validate_functions = field_validator("functions")(check_labels)

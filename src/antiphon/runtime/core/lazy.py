@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from antiphon.speech.tts.openai import OpenAISynthesizer as OpenAISynthesizer, SpeechServer as SpeechServer
     from antiphon.speech.turn_detection.smart_turn import SmartTurn as SmartTurn
     from antiphon.speech.turn_detection.vad import SileroVad as SileroVad
+    from antiphon.tools.code_interpreter.containers import Containers as Containers
     from antiphon.tools.mcp.remote import RemoteServers as RemoteServers
     from antiphon.tools.web_search.kind import WebSearchKind as WebSearchKind
-    from antiphon.tools.code_interpreter.containers import Containers as Containers
 
 _MODULES = {
     "AudioFiles": "antiphon.speech.audio_files.decode",
