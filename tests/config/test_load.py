@@ -166,52 +166,71 @@ def test_all_of_a_models_table_but_its_name_and_engine_is_the_engines(places: Pl
 
 def test_two_models_of_one_name_are_refused(places: Places) -> None:
     places.here.write_text('[[models]]\nname = "a"\nengine = "x"\n[[models]]\nname = "a"\nengine = "y"')
-    assert places.mistake() == f"{places.here}: models: more than one model is named 'a'"
+    assert places.mistake() == f"{places.here}:1: models: more than one model is named 'a'"
 
 
 def test_a_model_without_an_engine_is_refused(places: Places) -> None:
     places.here.write_text('[[models]]\nname = "a"')
-    assert places.mistake() == f"{places.here}: models[0].engine: is missing"
+    assert places.mistake() == f"{places.here}:1: models[0].engine: is missing"
 
 
 # Mistakes
 
 
 @pytest.mark.parametrize(
-    ("written", "told"),
+    ("written", "line", "told"),
     [
-        ("[server]\nprot = 1", "server.prot: there is no such setting; did you mean 'port'?"),
-        ("[serve]\nport = 1", "serve: there is no such setting; did you mean 'server'?"),
+        ("[server]\nprot = 1", 2, "server.prot: there is no such setting; did you mean 'port'?"),
+        ("[serve]\nport = 1", 1, "serve: there is no such setting; did you mean 'server'?"),
         (
             "[responses]\nx = 1",
+            2,
             "responses.x: there is no such setting; there are 'profile', 'obfuscation', 'unavailable_tools', 'websocket_minutes', "
             "and 'encryption_keys_env'",
         ),
         (
             "[responses.tls]\nkey = 1",
+            1,
             "responses.tls: there is no such setting; there are 'profile', 'obfuscation', 'unavailable_tools', 'websocket_minutes', "
             "and 'encryption_keys_env'",
         ),
-        ("[server]\nport = 'many'", "server.port: expected a valid integer, unable to parse string as an integer, got 'many'"),
-        ("[server]\nport = 65536", "server.port: expected less than or equal to 65535, got 65536"),
-        ("[server]\nhost = 1", "server.host: expected a valid string, got 1"),
+        ("[server]\nport = 'many'", 2, "server.port: expected a valid integer, unable to parse string as an integer, got 'many'"),
+        ("[server]\nport = 65536", 2, "server.port: expected less than or equal to 65535, got 65536"),
+        ("[server]\nhost = 1", 2, "server.host: expected a valid string, got 1"),
         (
             "[responses]\nprofile = 'openresponses'",
+            2,
             "responses.profile: the profile 'openresponses' is called 'open-responses' now",
         ),
-        ("[speech]\nears = 'whisper'", "speech.ears: there is no such setting; it is called 'speech.stt' now"),
-        ("[recording]\nmost_gb = 5", "recording.most_gb: there is no such setting; it is called 'recording.max_gb' now"),
-        ("[logging]\nlevel = 'loud'", "logging.level: expected 'debug', 'info', 'warning' or 'error', got 'loud'"),
-        ("server = 3", "server: expected a table, got 3"),
-        ("home = 3", "home: expected a path, got 3"),
-        ("models = 'a'", "models: expected an array of tables, got 'a'"),
-        ("models = ['a']", "models[0]: expected a table, got 'a'"),
-        ("[server\n", "is not valid TOML: Expected ']' at the end of a table declaration (at line 1, column 8)"),
+        ("[speech]\nears = 'whisper'", 2, "speech.ears: there is no such setting; it is called 'speech.stt' now"),
+        ("[recording]\nmost_gb = 5", 2, "recording.most_gb: there is no such setting; it is called 'recording.max_gb' now"),
+        ("[logging]\nlevel = 'loud'", 2, "logging.level: expected 'debug', 'info', 'warning' or 'error', got 'loud'"),
+        ("server = 3", 1, "server: expected a table, got 3"),
+        ("home = 3", 1, "home: expected a path, got 3"),
+        ("models = 'a'", 1, "models: expected an array of tables, got 'a'"),
+        ("models = ['a']", 1, "models[0]: expected a table, got 'a'"),
     ],
 )
-def test_a_mistake_names_file_and_key_what_was_expected_and_what_came(places: Places, written: str, told: str) -> None:
+def test_a_mistake_names_file_line_and_key_what_was_expected_and_what_came(places: Places, written: str, line: int, told: str) -> None:
     places.here.write_text(written)
-    assert places.mistake() == f"{places.here}: {told}"
+    assert places.mistake() == f"{places.here}:{line}: {told}"
+
+
+def test_each_mistake_has_the_line_of_its_own_file(places: Places) -> None:
+    places.etc.write_text("# ours\n[server]\nport = 0\nhost = 1")
+    places.here.write_text('[server]\nport = -1\n\n[[models]]\nengine = "scripted"\n\n[routing]\nname = ""')
+    assert [": ".join(line.split(": ")[:2]) for line in places.mistake().splitlines()] == [
+        f"{places.etc}:4: server.host",
+        f"{places.here}:2: server.port",
+        f"{places.here}:4: models[0].name",
+        f"{places.here}:8: routing[0].name",
+        f"{places.here}:7: routing[0].default",
+    ]
+
+
+def test_a_text_that_is_not_toml_is_told_with_the_place_in_it(places: Places) -> None:
+    places.here.write_text("[server\n")
+    assert places.mistake() == (f"{places.here}: is not valid TOML: Expected ']' at the end of a table declaration (at line 1, column 8)")
 
 
 def test_the_error_for_a_former_variable_names_the_new_setting(places: Places) -> None:
@@ -223,7 +242,7 @@ def test_the_error_for_a_former_variable_names_the_new_setting(places: Places) -
 def test_all_mistakes_are_told_at_once(places: Places) -> None:
     places.here.write_text("[server]\nhost = 1")
     told = places.mistake({"logging.format": "xml"}, ANTIPHON_PORT="x", ANTIPHON_SEVER__HOST="a").splitlines()
-    assert [line.split(": ")[0] for line in told] == [str(places.here), "ANTIPHON_PORT", "--format", "ANTIPHON_SEVER__HOST"]
+    assert [line.split(": ")[0] for line in told] == [f"{places.here}:2", "ANTIPHON_PORT", "--format", "ANTIPHON_SEVER__HOST"]
 
 
 def test_a_value_where_others_have_a_table_is_told(places: Places) -> None:
@@ -353,7 +372,7 @@ def test_what_is_no_origin_is_refused(places: Places, origin: str) -> None:
     places.here.write_text(f'[server]\nallowed_origins = ["*", "{origin}"]')
     shown = origin.replace("a@", "***@")
     expected = f"expected origins such as 'https://chat.example.com', without a path, or '*'; got '{shown}'"
-    assert f"server.allowed_origins: {expected}" in places.mistake()
+    assert places.mistake() == f"{places.here}:2: server.allowed_origins: {expected}"
 
 
 def test_networks_that_may_be_fetched_from_are_networks(places: Places) -> None:

@@ -1,5 +1,6 @@
 """Routes in a configuration: as one table or several, and with their mistakes named."""
 
+import re
 from datetime import time
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def loaded(tmp_path: Path, text: str) -> Config:
 def mistake(tmp_path: Path, text: str) -> str:
     with pytest.raises(ConfigError) as error:
         loaded(tmp_path, text)
-    return error.value.message.removeprefix(f"{tmp_path / 'antiphon.toml'}: ")
+    return re.sub(r"(?m)^.*/antiphon\.toml:\d+: ", "", error.value.message)
 
 
 def problems(tmp_path: Path, text: str) -> list[str]:

@@ -37,6 +37,7 @@ from antiphon.config.settings import (
     StoreSettings,
     WorkerSettings,
 )
+from antiphon.config.toml_lines import KeyPath, find_lines, format_key, nearest_line
 from antiphon.config.tools.settings import ToolsSettings
 from antiphon.config.webhooks import MAX_WEBHOOKS, WebhookEntry
 from antiphon.errors import ServerError, quote_list
@@ -225,12 +226,23 @@ class LoadedConfig(NamedTuple):
 
 
 class _Setting(NamedTuple):
-    """A value from one source; `folder` is where its relative paths start."""
+    """
+    A value from one source.
+
+    Attributes:
+        folder: where its relative paths start.
+        lines: of the keys in its file; empty if it comes from elsewhere.
+    """
 
     path: tuple[str, ...]
     value: Any
     origin: str
     folder: Path
+    lines: Mapping[KeyPath, int] = {}
+
+    def place(self, path: KeyPath) -> str:
+        """Where the value at `path` stands: the line of a file, a variable or a flag."""
+        return f"{self.origin}:{nearest_line(self.lines, path)}" if self.lines else self.origin
 
 
 def load(
@@ -247,7 +259,7 @@ def load(
         system_file: the configuration of the whole machine.
 
     Raises:
-        ConfigError: with a line for each mistake: the source, the key, what was expected and what it got.
+        ConfigError: with a line for each mistake: the source, and the line in a file, the key, what was expected and what it got.
     """
     config_home = _xdg_folder(environ, "XDG_CONFIG_HOME", ".config")
     explicit_file = file or (Path(environ["ANTIPHON_CONFIG"]) if environ.get("ANTIPHON_CONFIG") else None)
@@ -269,7 +281,8 @@ def load(
                 error.valid_part._secrets.update(_read_secrets(error.valid_part, environ))
         raise
     config._secrets.update(_read_secrets(config, environ))
-    return LoadedConfig(config, {".".join(path): _origin_of(settings, path) for path, _ in _leaves(config.model_dump())})
+    set_by = {path: _setting_at(settings, path) for path, _ in _leaves(config.model_dump())}
+    return LoadedConfig(config, {".".join(path): setting.origin if setting else "built-in" for path, setting in set_by.items()})
 
 
 def with_secrets(config: Config, secrets: Mapping[str, str]) -> Config:
@@ -364,7 +377,8 @@ def _xdg_folder(environ: Mapping[str, str], variable: str, under_home: str) -> P
 def _file_settings(path: Path, *, is_required: bool = False) -> Iterator[_Setting]:
     """The settings in a TOML file."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        table = tomllib.loads(text)
     except (FileNotFoundError, NotADirectoryError):
         if is_required:
             raise ConfigError(f"{path}: there is no such file") from None
@@ -375,11 +389,12 @@ def _file_settings(path: Path, *, is_required: bool = False) -> Iterator[_Settin
         raise ConfigError(f"{path}: is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: is not valid TOML: {error}") from None
+    lines = find_lines(text)
     if isinstance(table.get("routing"), dict):  # one table is an array of one
         table["routing"] = [table["routing"]]
     unknown_tables = [((key,), value) for key, value in table.items() if value == {} and key not in Config.model_fields]
     for keys, value in (*unknown_tables, *_leaves(table)):  # an empty table has no leaves
-        yield _Setting(keys, value, str(path), path.parent)
+        yield _Setting(keys, value, str(path), path.parent, lines)
 
 
 def _environment_settings(environ: Mapping[str, str], cwd: Path) -> Iterator[_Setting]:
@@ -450,7 +465,7 @@ def _set_nested(tree: dict[str, Any], setting: _Setting, value: Any) -> None:
         node = node.setdefault(part, {})
         if not isinstance(node, dict):
             table, value = ".".join(above[:depth]), mask_secrets(node, part)
-            raise ConfigError(f"{setting.origin}: {'.'.join(setting.path)}: {table} is not a table elsewhere, but {value!r}")
+            raise ConfigError(f"{setting.place(setting.path)}: {'.'.join(setting.path)}: {table} is not a table elsewhere, but {value!r}")
     node[key] = value
 
 
@@ -484,13 +499,13 @@ def _split_prompt_table(table: Any) -> Any:
     return own | {"content": {key: value for key, value in table.items() if key not in own}}
 
 
-def _origin_of(settings: Mapping[tuple[str, ...], _Setting], path: tuple[str | int, ...]) -> str:
-    """The origin of the value at `path`, of a table around it, or of a value within it."""
+def _setting_at(settings: Mapping[tuple[str, ...], _Setting], path: KeyPath) -> _Setting | None:
+    """The setting that has the value at `path`, or a part of it; None if it is built-in."""
     for setting_path, setting in settings.items():
         depth = min(len(setting_path), len(path))
         if setting_path[:depth] == path[:depth]:
-            return setting.origin
-    return "built-in"
+            return setting
+    return None
 
 
 # Error messages
@@ -498,8 +513,8 @@ def _origin_of(settings: Mapping[tuple[str, ...], _Setting], path: tuple[str | i
 
 def _error_line(error: ErrorDetails, settings: Mapping[tuple[str, ...], _Setting]) -> str:
     path = error["loc"]
-    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
-    return f"{_origin_of(settings, path)}: {key}: {_problem(error)}"
+    setting = _setting_at(settings, path)
+    return f"{setting.place(path) if setting else 'built-in'}: {format_key(path)}: {_problem(error)}"
 
 
 _TABLE_ARRAYS = ("models", "prompts", "routing", "webhooks", "rewrites", "rules", "examples", "functions", "images")

@@ -57,8 +57,11 @@ MODEL_A = '[[models]]\nname = "a"\nengine = "scripted"'
     ("text", "problem"),
     [
         ("[[models]]\nname == 1", "antiphon.toml: is not valid TOML: Invalid value (at line 2, column 7)"),
-        ('[[models]]\nname = "a"\n', "antiphon.toml: models[0].engine: is missing"),
-        ('[server]\nprot = 1\n[[models]]\nname = "a"\nengine = "scripted"', "server.prot: there is no such setting; did you mean 'port'?"),
+        ('[[models]]\nname = "a"\n', "antiphon.toml:1: models[0].engine: is missing"),
+        (
+            '[server]\nprot = 1\n[[models]]\nname = "a"\nengine = "scripted"',
+            "antiphon.toml:2: server.prot: there is no such setting; did you mean 'port'?",
+        ),
         (
             '[[rewrites]]\nname = "r"\nkind = "spelling"\nmodel = "x"\n[[models]]\nname = "a"\nengine = "scripted"',
             "model 'x', which is not",
