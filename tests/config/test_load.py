@@ -9,7 +9,7 @@ import jsonschema_rs
 import pytest
 from hypothesis import given, strategies as st
 
-from antiphon.config.load import Config, ConfigError, LoadedConfig, load, pack, schema, unpack
+from antiphon.config.load import Config, ConfigError, LoadedConfig, load, pack, schema, unpack, with_secrets
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 
@@ -409,6 +409,27 @@ def test_what_an_option_names_in_the_environment_is_known_and_never_shown(tmp_pa
     assert config.secrets == {"MOCK_KEY": "s3cret"}
     assert config.model_copy(update={"models": ()}).secrets == config.secrets
     assert "s3cret" not in repr(config) + config.model_dump_json()
+
+
+def test_what_is_wrong_only_beside_other_settings_is_located_too(places: Places) -> None:
+    places.here.write_text(
+        '[[models]]\nname = "a"\nengine = "x"\n[[models]]\nname = "b"\nengine = "x"\nstop = { at = 1 }\n'
+        '[routing]\nname = "r"\ndefault = "c"'
+    )
+    for config in (places.load().config, unpack(pack(places.load().config)), with_secrets(places.load().config, {})):
+        assert config.locate("routing[0].default", "no model") == f"{places.here}:10: no model"
+        assert config.locate("routing[0].rules[0].model", "no model") == f"{places.here}:8: no model"
+        assert config.locate_model("b", "`stop` is wrong") == f"{places.here}:7: `stop` is wrong"
+        assert config.locate_model("b", "`x` is wrong") == f"{places.here}:4: `x` is wrong"
+        assert config.locate_model("d", "`x` is wrong") == config.locate("server.port", "`x` is wrong") == "`x` is wrong"
+
+
+def test_what_is_left_beside_mistakes_keeps_its_lines(places: Places) -> None:
+    places.here.write_text('[[models]]\nname = "a"\n[[models]]\nname = "b"\nengine = "x"')
+    with pytest.raises(ConfigError) as mistake:
+        places.load()
+    assert mistake.value.valid_part is not None
+    assert mistake.value.valid_part.locate_model("b", "is wrong") == f"{places.here}:3: is wrong"
 
 
 def test_a_configuration_reaches_another_process_whole_with_its_secrets(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def mistake(tmp_path: Path, text: str) -> str:
 
 def problems(tmp_path: Path, text: str) -> list[str]:
     config = loaded(tmp_path, text)
-    return [*routing_problems(config.routing, (model.name for model in config.models))]
+    return [f"{key}: {problem}" for key, problem in routing_problems(config.routing, [model.name for model in config.models])]
 
 
 def test_one_table_is_one_route_named_auto(tmp_path):

@@ -8,17 +8,18 @@ setting.
 """
 
 import contextlib
-import difflib
 import json
+import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
+from antiphon.config.mistakes import FOLDER_SETTINGS, TABLE_LISTS, describe_mistake
 from antiphon.config.rewrites import MAX_REWRITES, RewriteEntry
 from antiphon.config.routing import MAX_ROUTES, RouteEntry
 from antiphon.config.settings import (
@@ -41,18 +42,9 @@ from antiphon.config.toml_lines import KeyPath, find_lines, format_key, nearest_
 from antiphon.config.tools.settings import ToolsSettings
 from antiphon.config.webhooks import MAX_WEBHOOKS, WebhookEntry
 from antiphon.errors import ServerError, quote_list
-from antiphon.masking import mask_password, mask_secrets
+from antiphon.masking import mask_secrets
 
 _SYSTEM_FILE = Path("/etc/antiphon/config.toml")
-
-_FORMER_KEYS = {
-    "recording.most_gb": "recording.max_gb",
-    "speech.ears": "speech.stt",
-    "speech.ears_key_env": "speech.stt_key_env",
-    "speech.ears_languages": "speech.stt_languages",
-    "speech.ears_url": "speech.stt_url",
-}
-"""Today's keys of settings, by those of earlier versions."""
 
 # Every setting has an environment variable: its dotted key in capitals, with `__` for the dot. These also have a short
 # one.
@@ -174,13 +166,33 @@ class Config(BaseModel, frozen=True, extra="forbid"):
             raise ValueError(f"more than one version is the default of {quote_list(duplicates)}")
         return prompts
 
-    # Not a setting: never dumped, shown or put into a schema.
+    # No settings: never dumped, shown or put into a schema.
     _secrets: dict[str, str] = PrivateAttr(default_factory=dict)
+    _places: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @property
     def secrets(self) -> Mapping[str, str]:
         """The values of the environment variables that settings name, by variable."""
         return self._secrets
+
+    def locate(self, key: str, problem: str) -> str:
+        """
+        A problem that its reader finds in a file: `antiphon.toml:12: ...`; as it is where no file is known to have it.
+
+        Args:
+            key: of a table in a list, or of a setting in it, such as `routing[0].default`.
+        """
+        while key and key not in self._places:
+            key = key.rpartition(".")[0]
+        return f"{self._places[key]}: {problem}" if key else problem
+
+    def locate_model(self, name: str, problem: str) -> str:
+        """A problem of a model likewise, at the option that it names."""
+        key = next((f"models[{index}]" for index, model in enumerate(self.models) if model.name == name), "")
+        for option in re.findall(r"[`'](?:\$\.)?([^`'\s]+)[`']", problem):
+            if f"{key}.{option}" in self._places:
+                key = f"{key}.{option}"  # which may be a table with the next one in it
+        return self.locate(key, problem)
 
     @property
     def database_url(self) -> str | None:
@@ -289,12 +301,14 @@ def with_secrets(config: Config, secrets: Mapping[str, str]) -> Config:
     """A copy of the configuration with these secrets and no others."""
     copy = Config.model_validate(config.model_dump())
     copy._secrets.update(secrets)
+    copy._places.update(config._places)
     return copy
 
 
 def pack(config: Config) -> bytes:
-    """The configuration with its secrets, for other processes of this server only."""
-    return json.dumps({"config": config.model_dump(mode="json"), "secrets": dict(config.secrets)}).encode()
+    """The configuration with its secrets and places, for other processes of this server only."""
+    private = {"secrets": config._secrets, "places": config._places}
+    return json.dumps({"config": config.model_dump(mode="json"), **private}).encode()
 
 
 def unpack(payload: bytes) -> Config:
@@ -302,6 +316,7 @@ def unpack(payload: bytes) -> Config:
     content = json.loads(payload)
     config = Config.model_validate(content["config"])
     config._secrets.update(content["secrets"])
+    config._places.update(content["places"])
     return config
 
 
@@ -392,6 +407,7 @@ def _file_settings(path: Path, *, is_required: bool = False) -> Iterator[_Settin
     lines = find_lines(text)
     if isinstance(table.get("routing"), dict):  # one table is an array of one
         table["routing"] = [table["routing"]]
+        lines |= {("routing", 0, *path[1:]): line for path, line in lines.items() if path[0] == "routing"}
     unknown_tables = [((key,), value) for key, value in table.items() if value == {} and key not in Config.model_fields]
     for keys, value in (*unknown_tables, *_leaves(table)):  # an empty table has no leaves
         yield _Setting(keys, value, str(path), path.parent, lines)
@@ -405,7 +421,7 @@ def _environment_settings(environ: Mapping[str, str], cwd: Path) -> Iterator[_Se
     ours = {name: _SHORT_NAMES.get(name, name).removeprefix("ANTIPHON_") for name in environ if name.startswith("ANTIPHON_")}
     for name, key in sorted(ours.items(), key=lambda pair: pair[0] in _SHORT_NAMES):
         path = tuple(key.lower().split("__"))
-        if environ[name] and (len(path) > 1 or path in _FOLDER_SETTINGS):
+        if environ[name] and (len(path) > 1 or path in FOLDER_SETTINGS):
             yield _Setting(path, environ[name], name, cwd)
 
 
@@ -436,16 +452,20 @@ def _validate(settings: Mapping[tuple[str, ...], _Setting], user_home: str | Non
     for setting in sorted(settings.values(), key=lambda setting: len(setting.path)):
         _set_nested(tree, setting, _resolve_paths(setting, user_home))
     try:
-        return Config.model_validate(tree)
+        config = Config.model_validate(tree)
+        config._places.update(_table_places(settings))
+        return config
     except ValidationError as error:
         config_error = ConfigError("\n".join(_error_line(details, settings) for details in error.errors()))
-        config_error.valid_part = _valid_part(tree, error.errors())
+        wrong = {details["loc"][:2] for details in error.errors()}
+        config_error.valid_part = _valid_part(tree, wrong)
+        if config_error.valid_part is not None:
+            config_error.valid_part._places.update(_table_places(settings, wrong))
         raise config_error from None
 
 
-def _valid_part(tree: Mapping[str, Any], errors: Iterable[ErrorDetails]) -> Config | None:
+def _valid_part(tree: Mapping[str, Any], wrong: Collection[KeyPath]) -> Config | None:
     """The configuration without the settings that are wrong, and without the tables of an array that are."""
-    wrong = {error["loc"][:2] for error in errors}
     rest: dict[str, Any] = {key: value for key, value in tree.items() if (key,) not in wrong}
     for section, value in rest.items():
         if isinstance(value, dict):
@@ -456,6 +476,25 @@ def _valid_part(tree: Mapping[str, Any], errors: Iterable[ErrorDetails]) -> Conf
         return Config.model_validate(rest)
     except ValidationError:
         return None
+
+
+def _table_places(settings: Mapping[tuple[str, ...], _Setting], wrong: Collection[KeyPath] = ()) -> Iterator[tuple[str, str]]:
+    """The keys in lists of tables that files have, and where they stand; the tables that are wrong don't count."""
+    for section in TABLE_LISTS:
+        setting = settings.get((section,))
+        if setting is None or not isinstance(setting.value, list):
+            continue
+        valid_indices = [index for index in range(len(setting.value)) if (section, index) not in wrong]
+        new_indices = {index: new_index for new_index, index in enumerate(valid_indices)}
+        for path in setting.lines:
+            if path[0] == section and len(path) > 1 and path[1] in new_indices:
+                yield format_key((section, new_indices[path[1]], *path[2:])), setting.place(path)
+
+
+def _error_line(error: ErrorDetails, settings: Mapping[tuple[str, ...], _Setting]) -> str:
+    path = error["loc"]
+    setting = _setting_at(settings, path)
+    return f"{setting.place(path) if setting else 'built-in'}: {format_key(path)}: {describe_mistake(error, Config)}"
 
 
 def _set_nested(tree: dict[str, Any], setting: _Setting, value: Any) -> None:
@@ -471,7 +510,7 @@ def _set_nested(tree: dict[str, Any], setting: _Setting, value: Any) -> None:
 
 def _resolve_paths(setting: _Setting, user_home: str | None) -> Any:
     """A setting's value with its relative paths made absolute; a model's table gets the folder where they start."""
-    if setting.path in _FOLDER_SETTINGS and isinstance(setting.value, str | Path):
+    if setting.path in FOLDER_SETTINGS and isinstance(setting.value, str | Path):
         path = Path(setting.value)
         if path.parts[:1] == ("~",) and user_home:
             path = Path(user_home, *path.parts[1:])

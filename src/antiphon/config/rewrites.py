@@ -95,17 +95,17 @@ class RewriteEntry(BaseModel, frozen=True, extra="forbid"):
         return self
 
 
-def rewrite_problems(rewrites: Sequence[RewriteEntry], models: Sequence[str], routes: Sequence[str]) -> Iterator[str]:
-    """Names in rewrites that no model has, and no route either where that may stand; one line for each, with its key."""
+def rewrite_problems(rewrites: Sequence[RewriteEntry], models: Sequence[str], routes: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The key of each name in rewrites that no model has, and no route either where that may stand, and what is wrong."""
     for index, entry in enumerate(rewrites):
         if entry.model is not None and not is_configured(entry.model, models):
             hint = did_you_mean(entry.model, models) or f" There {is_or_are(models)}."
-            yield f"rewrites[{index}].model: there is no model '{entry.model}'.{hint}"
+            yield f"rewrites[{index}].model", f"there is no model '{entry.model}'.{hint}"
         names = (*models, *routes)
         for place, pattern in enumerate(entry.models):
             if not _fits_any(pattern, names):
                 hint = did_you_mean(pattern, names) or f" There {is_or_are(names)}."
-                yield f"rewrites[{index}].models[{place}]: no model or route has the name '{pattern}'.{hint}"
+                yield f"rewrites[{index}].models[{place}]", f"no model or route has the name '{pattern}'.{hint}"
 
 
 def _fits_any(pattern: str, names: Sequence[str]) -> bool:

@@ -248,9 +248,9 @@ def is_configured(model: str, names: Sequence[str]) -> bool:
     return not model.endswith("*") and any(model == name or (name.endswith("*") and model.startswith(name[:-1])) for name in names)
 
 
-def routing_problems(routes: Sequence[RouteEntry], models: Iterable[str]) -> Iterator[str]:
-    """What of the routing does not fit the models; one line for each setting, with its key."""
+def routing_problems(routes: Sequence[RouteEntry], models: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The key of each setting of the routing that does not fit the models, and what is wrong with it."""
     names = tuple(models)
     for index, entry in enumerate(routes):
         for key, problem in entry.problems(names):
-            yield f"routing[{index}].{key}: {problem}"
+            yield f"routing[{index}].{key}", problem

@@ -46,14 +46,8 @@ def find_lines(text: str) -> dict[KeyPath, int]:
 
 
 def nearest_line(lines: Mapping[KeyPath, int], path: KeyPath) -> int:
-    """The line of a value, or of the table that should have it. A table may stand for an array of one table."""
-    nearest: KeyPath = ()
-    for part in path:
-        if (*nearest, part) in lines:
-            nearest = (*nearest, part)
-        elif isinstance(part, str):
-            break
-    return lines.get(nearest, 1)
+    """The line of a value, or of the table that should have it."""
+    return next((lines[path[:depth]] for depth in range(len(path), 0, -1) if path[:depth] in lines), 1)
 
 
 class _Scanner:

@@ -1,11 +1,12 @@
 """The prompts that requests name: those of the tenant in the store, and those of the configuration."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
 
+from antiphon.config.load import Config
 from antiphon.config.settings import PROMPT_PREFIX, PromptEntry
 from antiphon.errors import ApiError, ClientError, ServerError, prompt_not_found, wrong_id_prefix
 from antiphon.offload import offload
@@ -105,6 +106,15 @@ async def _decode(prompt_id: str, body: bytes) -> PromptTemplate:
         raise ServerError(f"This server can't read the prompt '{prompt_id}': {error.message}") from None
 
 
+def prompt_problems(config: Config) -> Iterator[str]:
+    """What is wrong with the prompts of a configuration; one line each, with its place."""
+    for index, entry in enumerate(config.prompts):
+        try:
+            configured_version(entry)
+        except ServerError as error:
+            yield config.locate(f"prompts[{index}].{error.param or ''}", error.message)
+
+
 def configured_version(entry: PromptEntry) -> PromptVersion:
     """
     A prompt of the configuration.
@@ -115,7 +125,7 @@ def configured_version(entry: PromptEntry) -> PromptVersion:
     try:
         body, template = encode_content(entry.content)
     except ApiError as error:
-        raise ServerError(f"Prompt '{entry.id}' (version {entry.version}): {error.message}") from None
+        raise ServerError(f"Prompt '{entry.id}' (version {entry.version}): {error.message}", param=error.param) from None
     return PromptVersion(str(entry.version), template, body)
 
 

@@ -15,6 +15,8 @@ from msgspec import structs
 
 from antiphon.config.changes import compare
 from antiphon.config.load import Config
+from antiphon.config.names import name_problems
+from antiphon.config.routing import is_configured
 from antiphon.config.routing import EMBEDDING_MODEL, is_configured, routing_problems
 from antiphon.config.tools.code_interpreter import CodeInterpreterSettings
 from antiphon.engine_api.capabilities import Capabilities
@@ -25,7 +27,7 @@ from antiphon.runtime.access.body_budget import BodyBudget
 from antiphon.runtime.access.client_secrets import ClientSecretIssuer
 from antiphon.runtime.access.keys import LAST_USED_INTERVAL_S, REFRESH_S, Keyring
 from antiphon.runtime.background.runner import BackgroundRunner
-from antiphon.runtime.balancing.build import check_fallbacks
+from antiphon.runtime.balancing.build import fallback_problems
 from antiphon.runtime.core import lazy
 from antiphon.runtime.core.calls import ActiveCalls
 from antiphon.runtime.core.home_lock import home_lock
@@ -34,7 +36,7 @@ from antiphon.runtime.core.metrics import Metrics
 from antiphon.runtime.core.sessions import LiveSessions
 from antiphon.runtime.files.library import FileLibrary
 from antiphon.runtime.multiprocess.peer import PeerProcesses
-from antiphon.runtime.prompts import PromptLibrary
+from antiphon.runtime.prompts import PromptLibrary, prompt_problems
 from antiphon.runtime.recording.library import DAY_S, RecordingLibrary
 from antiphon.runtime.recording.recorder import Recorder
 from antiphon.runtime.recording.spool import SpoolLimits
@@ -137,6 +139,7 @@ class Service:
             config.speech, config.models_dir, config.secrets, notice, count_speculation=self.metrics.count_speculation
         )
         self.coordinator = LocalCoordinator(config.queue, config.workers, self.metrics, limits_s=_time_limits_s(config))
+        check_references(config)
         self.registry = self._build_registry()
         self.router = build_router(config, self.registry, self.metrics, notice, self._can_do)
         self.rewriter = self._build_rewriter(config, self.registry.has)
@@ -335,8 +338,7 @@ class Service:
         changes = compare(self.config, new)
         names = [entry.name for entry in new.models]
         try:
-            check_fallbacks(new.models)
-            check_routing(new)
+            check_references(new)
             rewriter = self._build_rewriter(changes.config, lambda name: is_configured(name, names))
             routes = await self._prepare_routes(new)
             self.prompts.configure(new.prompts)
@@ -354,15 +356,16 @@ class Service:
         if "rewrites" in changes.settings:
             former_rewriter, self.rewriter = self.rewriter, rewriter
             await former_rewriter.stop()
+        problems = {name: new.locate_model(name, message) for name, message in models.problems.items()}
         report = ReloadReport(
             added=[*models.added],
             changed=[*models.changed],
             removed=[*models.removed],
-            problems=[ModelProblem(name=name, message=hide_folders(message)) for name, message in models.problems.items()],
+            problems=[ModelProblem(name=name, message=hide_folders(message)) for name, message in problems.items()],
             settings=[*changes.settings],
             restart=[*changes.restart],
         )
-        log_report(report, models.problems)
+        log_report(report, problems)
         return report
 
     async def _prepare_routes(self, config: Config) -> Mapping[str, Route]:
@@ -461,27 +464,23 @@ class Service:
         check_key_store(self.config)
 
 
-def check_routing(config: Config) -> None:
+def check_references(config: Config) -> None:
     """
-    Check that the configured routes fit the models.
+    Check that routes, rewrites and fallbacks name models that there are, and that prompts are valid.
 
     Raises:
-        ServerError: they don't; one line for each setting.
+        ServerError: one line for each mistake, with its place.
     """
-    if problems := [*routing_problems(config.routing, (entry.name for entry in config.models))]:
+    problems = [config.locate_model(name, problem) for name, problem in fallback_problems(config.models)]
+    problems += [*name_problems(config, [entry.name for entry in config.models]), *prompt_problems(config)]
+    if problems:
         raise ServerError("\n".join(problems))
 
 
 def build_router(
     config: Config, registry: ModelRegistry, metrics: Metrics, notice: Callable[[str], None], abilities: Abilities[ServedModel]
 ) -> Router[ServedModel]:
-    """
-    The router of the configured routes.
-
-    Raises:
-        ServerError: as `check_routing`.
-    """
-    check_routing(config)
+    """The router of the configured routes, which name models that there are."""
     vectors_file = config.home / "routing" / "examples.npz"
     return Router(config.routing, registry, abilities, metrics, config.models_dir, vectors_file, notice)
 

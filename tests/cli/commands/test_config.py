@@ -81,20 +81,20 @@ def test_check_names_the_routes(antiphon, home):
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "line", "told"),
     [
-        ("engine = 'skripted'", "Model 'parrot': There is no engine 'skripted'; there are 'chat', 'embeddings', 'local', "),
-        ("engine = 'scripted'\nscript = 'absent.toml'", "Model 'parrot': The script "),
-        ("engine = 'local'\nmodl = 'smollm2-135m-instruct'", "Model 'parrot' has 'modl'; the engine 'local' knows 'model', "),
-        ("engine = 'local'\npath = 'absent.gguf'", "Model 'parrot': There is no model file "),
-        ("engine = 'chat'", "The options of model 'parrot' are wrong: Object missing required field `base_url`."),
+        ("engine = 'skripted'", 1, "Model 'parrot': There is no engine 'skripted'; there are 'chat', 'embeddings', 'local', "),
+        ("engine = 'scripted'\nscript = 'absent.toml'", 1, "Model 'parrot': The script "),
+        ("engine = 'local'\nmodl = 'smollm2-135m-instruct'", 4, "Model 'parrot' has 'modl'; the engine 'local' knows 'model', "),
+        ("engine = 'local'\npath = 'absent.gguf'", 1, "Model 'parrot': There is no model file "),
+        ("engine = 'chat'", 1, "The options of model 'parrot' are wrong: Object missing required field `base_url`."),
     ],
 )
-def test_check_looks_at_what_is_the_engines_to_read(antiphon, home, table, told):
+def test_check_looks_at_what_is_the_engines_to_read(antiphon, home, table, line, told):
     (home / "antiphon.toml").write_text(f"[[models]]\nname = 'parrot'\n{table}\n")
     result = antiphon("config", "check")
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
-    assert result.err.startswith(f"antiphon: {told}")
+    assert result.err.startswith(f"antiphon: {home / 'antiphon.toml'}:{line}: {told}")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_misspelt_name_gets_the_one_that_was_meant(antiphon, home, table, sugg
 )
 def test_a_wrong_value_of_an_option_gets_what_was_expected(antiphon, home, option, told):
     (home / "antiphon.toml").write_text(f"[[models]]\nname = 'a'\nengine = 'chat'\nbase_url = 'http://127.0.0.1:1/v1'\n{option}\n")
-    assert antiphon("config", "check").err == f"antiphon: The options of model 'a' are wrong: {told}\n"
+    assert antiphon("config", "check").err == f"antiphon: {home / 'antiphon.toml'}:5: The options of model 'a' are wrong: {told}\n"
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,9 @@ def test_a_wrong_value_of_an_option_gets_what_was_expected(antiphon, home, optio
     ],
 )
 def test_a_mistake_in_an_upstream_is_named_with_its_place(antiphon, home, upstream, told):
-    table = f"upstreams = [{{ base_url = 'http://127.0.0.1:1/v1', {upstream} }}]"
+    table = f"upstreams = [\n  {{ base_url = 'http://127.0.0.1:1/v1', {upstream} }},\n]"
     (home / "antiphon.toml").write_text(f"[[models]]\nname = 'a'\nengine = 'chat'\n{table}\n")
-    assert antiphon("config", "check").err == f"antiphon: The options of model 'a' are wrong: {told}\n"
+    assert antiphon("config", "check").err == f"antiphon: {home / 'antiphon.toml'}:5: The options of model 'a' are wrong: {told}\n"
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_mistake_in_an_upstream_is_named_with_its_place(antiphon, home, upstre
 def test_a_rewrite_of_no_model_is_a_mistake(antiphon, home, keys, told):
     models = "".join(f"[[models]]\nname = '{name}'\nengine = 'scripted'\n" for name in ("small", "qwen-*"))
     (home / "antiphon.toml").write_text(f"[routing]\ndefault = 'small'\n{models}[[rewrites]]\nname = 'r'\nkind = 'spelling'\n{keys}\n")
-    assert antiphon("config", "check").err == (f"antiphon: {told}\n" if told else "")
+    assert antiphon("config", "check").err == (f"antiphon: {home / 'antiphon.toml'}:12: {told}\n" if told else "")
 
 
 def test_a_misspelt_engine_key_is_recognized(antiphon, home):
@@ -236,7 +236,9 @@ def test_check_names_the_mistakes_of_models_beside_those_of_settings(antiphon, h
     models = "[[models]]\nname = 'a'\n[[models]]\nname = 'b'\nengine = 'chat'\n"
     (home / "antiphon.toml").write_text(f"[server]\nprot = 1\n[store]\nurl = 'mysql://db/x'\n{models}")
     errors = antiphon("config", "check", "--json").json["errors"]
-    assert [any(told in error for error in errors) for told in ("server.prot", "models[0].engine", "mysql", "`base_url`")] == [True] * 4
+    file = home / "antiphon.toml"
+    expected = (f"{file}:2: server.prot", f"{file}:5: models[0].engine", "mysql", f"{file}:7: The options of model 'b'")
+    assert [any(told in error for error in errors) for told in expected] == [True] * 4
     assert len(errors) == 4
 
 

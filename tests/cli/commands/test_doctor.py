@@ -104,7 +104,9 @@ def test_a_model_that_is_configured_wrongly_is_missing(antiphon, home, free_port
     (home / "antiphon.toml").write_text("[[models]]\nname = 'a'\nengine = 'local'\nmodl = 'x'\n")
     result = antiphon("doctor", "--json", ANTIPHON_PORT=free_port)
     assert (by_subject(result)["models"]["state"], result.code) == ("missing", 1)
-    assert by_subject(result)["models"]["detail"].startswith("Model 'a' has 'modl'; the engine 'local' knows 'model'")
+    assert by_subject(result)["models"]["detail"].startswith(
+        f"{home / 'antiphon.toml'}:4: Model 'a' has 'modl'; the engine 'local' knows 'model'"
+    )
 
 
 def test_mistakes_in_the_configuration_are_told_apart(antiphon, home):

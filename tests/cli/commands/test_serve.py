@@ -200,8 +200,12 @@ def test_a_port_in_use_is_one_line_and_code_1(serving, parrot):
 def test_a_model_that_is_configured_wrongly_is_told_before_anything_is_loaded(parrot, home):
     with (home / "antiphon.toml").open("a") as file:
         file.write("[[models]]\nname = 'mine'\nengine = 'local'\npath = 'absent.gguf'\n")
+    line = (home / "antiphon.toml").read_text().splitlines().index("name = 'mine'")
     result = parrot("serve")
-    assert (result.code, result.err) == (2, f"antiphon: Model 'mine': There is no model file {home / 'absent.gguf'}.\n")
+    assert (result.code, result.err) == (
+        2,
+        f"antiphon: {home / 'antiphon.toml'}:{line}: Model 'mine': There is no model file {home / 'absent.gguf'}.\n",
+    )
 
 
 def test_a_model_server_that_is_down_is_told(parrot, home):

@@ -120,7 +120,7 @@ def test_a_new_secret_is_one_that_the_configuration_takes(antiphon, hook, home):
 def test_a_secret_that_is_not_set_is_found_by_the_check(antiphon, home):
     (home / "antiphon.toml").write_text('[[webhooks]]\nname = "hook"\nurl = "https://example.com"\nsecret_env = "HOOK_SECRET"\n')
     problem = antiphon("config", "check").err
-    assert problem == "antiphon: The secret of the webhook 'hook' is to be in HOOK_SECRET, which is not set.\n"
+    assert problem == f"antiphon: {home / 'antiphon.toml'}:4: The secret of the webhook 'hook' is to be in HOOK_SECRET, which is not set.\n"
     wrong = antiphon("config", "check", HOOK_SECRET="sesame")
     assert wrong.code == 2 and "HOOK_SECRET, of the webhook 'hook': expected secrets" in wrong.err and "sesame" not in wrong.err
     assert antiphon("config", "check", HOOK_SECRET=SECRET).code == 0

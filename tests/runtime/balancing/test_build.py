@@ -70,7 +70,8 @@ def test_the_engine_responses_may_have_several_too():
 
 
 def test_a_fallback_that_is_no_model_is_said_with_a_similar_name():
-    (problem,) = fallback_problems([entry("large", base_url=URL, fallback=["smal"]), entry("small", base_url=URL)])
+    ((name, problem),) = fallback_problems([entry("large", base_url=URL, fallback=["smal"]), entry("small", base_url=URL)])
+    assert name == "large"
     assert problem == "The options of model 'large' are wrong: `fallback` names 'smal', which is no model here. Did you mean 'small'?"
     with pytest.raises(ServerError, match="'smal'"):
         ModelRegistry([entry("large", base_url=URL, fallback=["smal"])], Path(), 1, print)
@@ -78,9 +79,9 @@ def test_a_fallback_that_is_no_model_is_said_with_a_similar_name():
 
 def test_a_circle_of_fallbacks_is_said():
     models = [entry("a", base_url=URL, fallback=["b"]), entry("b", base_url=URL, fallback=["c"]), entry("c", base_url=URL, fallback=["a"])]
-    (problem,) = fallback_problems(models)
-    assert problem == "The options of model 'a' are wrong: its `fallback` leads back to it: a > b > c > a."
-    (problem,) = fallback_problems([entry("a-*", base_url=URL, fallback=["a-1"])])
+    ((name, problem),) = fallback_problems(models)
+    assert name == "a" and problem == "The options of model 'a' are wrong: its `fallback` leads back to it: a > b > c > a."
+    ((_, problem),) = fallback_problems([entry("a-*", base_url=URL, fallback=["a-1"])])
     assert "a-* > a-*" in problem
 
 

@@ -64,11 +64,11 @@ MODEL_A = '[[models]]\nname = "a"\nengine = "scripted"'
         ),
         (
             '[[rewrites]]\nname = "r"\nkind = "spelling"\nmodel = "x"\n[[models]]\nname = "a"\nengine = "scripted"',
-            "model 'x', which is not",
+            "antiphon.toml:4: rewrites[0].model: there is no model 'x'. There is 'a'.",
         ),
         (
             '[[routing]]\ndefault = "x"\n[[models]]\nname = "a"\nengine = "scripted"',
-            "routing[0].default: there is no model 'x'; there is 'a'",
+            "antiphon.toml:2: routing[0].default: there is no model 'x'; there is 'a'",
         ),
         (
             f'[[routing]]\ndefault = "a"\nexamples = [{{category = "c", model = "a", texts = ["x"]}}]\n{MODEL_A}',
@@ -76,9 +76,12 @@ MODEL_A = '[[models]]\nname = "a"\nengine = "scripted"'
         ),
         (
             '[[models]]\nname = "a"\nengine = "chat"\nbase_url = "http://127.0.0.1:9/v1"\nfallback = ["b"]',
-            "`fallback` names 'b', which is no model here.",
+            "antiphon.toml:5: The options of model 'a' are wrong: `fallback` names 'b', which is no model here.",
         ),
-        ('[[prompts]]\nid = "pmpt_x"\ncontext = 1\n[[models]]\nname = "a"\nengine = "scripted"', "pmpt_x"),
+        (
+            '[[prompts]]\nid = "pmpt_x"\ncontext = 1\n[[models]]\nname = "a"\nengine = "scripted"',
+            "antiphon.toml:3: Prompt 'pmpt_x' (version 1): ",
+        ),
     ],
 )
 def test_a_mistake_keeps_the_configuration_and_says_where_it_is(files, serve, text, problem):
@@ -97,7 +100,7 @@ def test_a_model_that_can_not_start_leaves_the_former_one(files, serve):
     files.write(model("a"), {"name": "b", "engine": "scripted", "script": "missing.toml"}, {"name": "c", "engine": "no-such-engine"})
     status, report = reload(url)
     assert status == 200 and [each["name"] for each in report["problems"]] == ["b", "c"]
-    assert report["problems"][0]["message"] == "The script missing.toml can't be read: No such file or directory."
+    assert report["problems"][0]["message"] == "antiphon.toml:7: The script missing.toml can't be read: No such file or directory."
     assert "no-such-engine" in report["problems"][1]["message"]
     assert (ask(url, "b"), ask(url, "c")) == ("I am b.", "model_not_found")
     files.write(model("a"), model("b"))

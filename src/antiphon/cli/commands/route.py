@@ -110,6 +110,7 @@ def _read_request(shell: Shell, text: str | None, path: Path | None) -> "CreateR
 
 
 async def _explain(config: Config, shell: Shell, name: str, create_request: "CreateRequest", key: str) -> "Explanation":
+    lazy.service.check_references(config)
     metrics = lazy.metrics.Metrics()
     registry = lazy.registry.ModelRegistry(config.models, config.models_dir, 0, shell.note, config.secrets)
     transcribes = speech.missing_reason(config.speech, config.models_dir) is None

@@ -7,8 +7,7 @@ from typing import TypeVar
 from antiphon.cli.common import lazy
 from antiphon.cli.common.shell import UsageError
 from antiphon.config.load import Config, ModelEntry
-from antiphon.config.rewrites import rewrite_problems
-from antiphon.config.routing import routing_problems
+from antiphon.config.names import name_problems
 from antiphon.engine_api.engine import BuildContext
 from antiphon.errors import ServerError
 from antiphon.installation import missing_modules
@@ -56,21 +55,20 @@ def store_problems(config: Config) -> Iterator[str]:
 
 def prompt_problems(config: Config) -> Iterator[str]:
     """What is wrong with the configured prompts; one line each."""
-    for entry in config.prompts:
-        yield from _problems_from(lazy.prompts.configured_version, entry)
+    if config.prompts:
+        yield from lazy.prompts.prompt_problems(config)
 
 
 def route_problems(config: Config) -> Iterator[str]:
     """What of the configured routes and rewrites does not fit the models; one line each."""
-    names = [entry.name for entry in config.models] or [model.name for model in catalogue.default_models()]
-    yield from routing_problems(config.routing, names)
-    yield from rewrite_problems(config.rewrites, names, [entry.name for entry in config.routing])
+    return name_problems(config, [entry.name for entry in config.models] or [model.name for model in catalogue.default_models()])
 
 
 def webhook_problems(config: Config) -> Iterator[str]:
     """What is missing for the configured webhooks; one line each. It calls none of them."""
-    for webhook in config.webhooks:
-        yield from _problems_from(lambda entry: build_endpoints([entry], config.secrets), webhook)
+    for index, webhook in enumerate(config.webhooks):
+        for problem in _problems_from(lambda entry: build_endpoints([entry], config.secrets), webhook):
+            yield config.locate(f"webhooks[{index}].secret_env", problem)
 
 
 def _problems_from(check: Callable[[_T], object], subject: _T) -> Iterator[str]:
@@ -90,10 +88,11 @@ def runtime_problems(config: Config) -> Iterator[str]:
 
 def model_problems(config: Config, notice: Callable[[str], None] = lambda _line: None) -> Iterator[str]:
     """What is wrong with the configured models; one line for each model. `notice` takes what may be a mistake."""
-    yield from fallback_problems(config.models)
+    for name, problem in fallback_problems(config.models):
+        yield config.locate_model(name, problem)
     for entry in config.models:
-        if problem := _model_problem(entry, config, notice):
-            yield problem if f"'{entry.name}'" in problem else f"Model '{entry.name}': {problem}"
+        if text := _model_problem(entry, config, notice):
+            yield config.locate_model(entry.name, text if f"'{entry.name}'" in text else f"Model '{entry.name}': {text}")
 
 
 def _find_no_model(name: str) -> FallbackModel:

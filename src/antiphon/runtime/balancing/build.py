@@ -132,9 +132,9 @@ def _build_upstream(entry: ModelEntry, table: UpstreamTable, index: int, context
 _UNKNOWN_FIELD = re.compile(r"unknown field `([^`]*)`\.(?! Did you mean)")
 
 
-def fallback_problems(entries: Sequence[ModelEntry]) -> list[str]:
-    """What is wrong with the fallbacks of models: one sentence for each that names no model, or leads back to itself."""
-    problems: list[str] = []
+def fallback_problems(entries: Sequence[ModelEntry]) -> list[tuple[str, str]]:
+    """The name of each model with a fallback that is no model, or leads back to itself, and a sentence about it."""
+    problems: list[tuple[str, str]] = []
     edges: dict[str, list[str]] = {}
     names = [entry.name for entry in entries]
     for entry in entries:
@@ -144,11 +144,12 @@ def fallback_problems(entries: Sequence[ModelEntry]) -> list[str]:
             target = _configured_name(str(name), names)
             if target is None:
                 hint = did_you_mean(str(name), names) or f" There {is_or_are(names)}."
-                problems.append(f"The options of model '{entry.name}' are wrong: `fallback` names '{name}', which is no model here.{hint}")
+                text = f"The options of model '{entry.name}' are wrong: `fallback` names '{name}', which is no model here.{hint}"
+                problems.append((entry.name, text))
             else:
                 edges[entry.name].append(target)
     return problems + [
-        f"The options of model '{circle[0]}' are wrong: its `fallback` leads back to it: {' > '.join(circle)}."
+        (circle[0], f"The options of model '{circle[0]}' are wrong: its `fallback` leads back to it: {' > '.join(circle)}.")
         for circle in _circles(edges)
     ]
 
@@ -161,7 +162,7 @@ def check_fallbacks(entries: Sequence[ModelEntry]) -> None:
         ServerError: with a sentence for each mistake.
     """
     if problems := fallback_problems(entries):
-        raise ServerError(" ".join(problems))
+        raise ServerError(" ".join(problem for _, problem in problems))
 
 
 def _configured_name(name: str, names: Sequence[str]) -> str | None:
