@@ -121,6 +121,7 @@ class ResponsesSession:
         self.route = route
         self._answered_by = ""
         self._is_streaming = resolved_request.request.stream is True
+        self._step_handlers = _STEP_HANDLERS if self._is_streaming or resolved_request.is_background else _WHOLE_STEP_HANDLERS
         self._sequence_number = 0
         self._terminal_sequence_number = 0
         self._compaction_reported_at = 0.0
@@ -201,7 +202,8 @@ class ResponsesSession:
             report(self, engine_event, at, effects)
             return
         for output_step in self._output.apply(engine_event):
-            _STEP_HANDLERS[type(output_step)](self, output_step, at, effects)
+            if (handle_step := self._step_handlers.get(type(output_step))) is not None:
+                handle_step(self, output_step, at, effects)
 
     def _handle_control_event(
         self, event: FromClient[ResolvedRequest] | FromTool | Hangup | PersistFailed | Shutdown | Tick
@@ -551,6 +553,12 @@ _STEP_HANDLERS = table(
     on(steps.ItemDone, ResponsesSession._on_item_done),
     on(steps.OutputFinished, ResponsesSession._on_output_finished),
 )
+
+_WHOLE_STEP_HANDLERS = table(
+    on(steps.ItemDone, ResponsesSession._on_item_done),
+    on(steps.OutputFinished, ResponsesSession._on_output_finished),
+)
+"""Those for a client that gets the whole response at its end: events of anything else would be dropped."""
 
 _TERMINAL_EVENTS: dict[output_table.Outcome, type[events.ResponseCompleted | events.ResponseIncomplete | events.ResponseFailed]] = {
     "completed": events.ResponseCompleted,
