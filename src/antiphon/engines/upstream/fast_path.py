@@ -176,7 +176,7 @@ class FastPathLearner:
     def __init__(self) -> None:
         self._latest: FastPath | None = None
         self._failures = 0
-        self._pause = 0
+        self._pause = 1  # the head of a stream leaves in the loop's turn after its first text: until then there is no place to write
 
     def is_due(self) -> bool:
         """Whether it is worth trying now; called once for each read that ended in text."""
@@ -188,7 +188,7 @@ class FastPathLearner:
             self._pause -= 1
             return False
         self._failures += 1
-        self._pause = (1 << min(self._failures, 10)) - 2  # none after the first, 2 after the second, 6, 14 …
+        self._pause = (2 << min(self._failures, 9)) - 2  # 2 after the first, 6 after the second, 14 …
         return True
 
     def open(self, frame: tuple[bytes, bytes], template: TextTemplate, sink: TextSink, account: ReadAccount) -> FastPath:
