@@ -323,7 +323,7 @@ def unpack(payload: bytes) -> Config:
 def _read_secrets(config: Config, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """
     The variables named by engine options that end in `_env`, and by the settings of speech, workers, Responses, webhooks
-    and MCP servers, with their values.
+    and tools, with their values.
 
     If a variable is not set, the one with `_FILE` appended may name a file with the value, as is common for secrets of
     containers.
@@ -444,8 +444,6 @@ def _leaves(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[t
 
 # Validation
 
-_FOLDER_SETTINGS = {("home",), ("models_dir",), ("tools", "code_interpreter", "packages_folder")}
-
 
 def _validate(settings: Mapping[tuple[str, ...], _Setting], user_home: str | None) -> Config:
     tree: dict[str, Any] = {}
@@ -545,56 +543,3 @@ def _setting_at(settings: Mapping[tuple[str, ...], _Setting], path: KeyPath) -> 
         if setting_path[:depth] == path[:depth]:
             return setting
     return None
-
-
-# Error messages
-
-
-def _error_line(error: ErrorDetails, settings: Mapping[tuple[str, ...], _Setting]) -> str:
-    path = error["loc"]
-    setting = _setting_at(settings, path)
-    return f"{setting.place(path) if setting else 'built-in'}: {format_key(path)}: {_problem(error)}"
-
-
-_TABLE_ARRAYS = ("models", "prompts", "routing", "webhooks", "rewrites", "rules", "examples", "functions", "images")
-"""Keys whose value is an array of tables."""
-
-
-def _problem(error: ErrorDetails) -> str:
-    """What was expected and what it got."""
-    names = [part for part in error["loc"] if isinstance(part, str)]
-    value = repr(mask_secrets(error["input"], names[-1]))
-    match error["type"]:
-        case "extra_forbidden":
-            return f"there is no such setting; {_suggestion(error['loc'])}"
-        case "missing" if similar := difflib.get_close_matches(str(error["loc"][-1]), error["input"].get("options", ()), n=1):
-            return f"is missing; did you write {quote_list(similar)} for it?"
-        case "missing":
-            return "is missing, and HOME is not set to take it from" if error["loc"] in _FOLDER_SETTINGS else "is missing"
-        case "model_type":
-            return f"expected a table, got {value}"
-        case "tuple_type":
-            return f"expected an array of {'tables' if error['loc'][-1] in _TABLE_ARRAYS else 'strings'}, got {value}"
-        case "path_type":
-            return f"expected a path, got {value}"
-        case "too_short":
-            return "must not be empty"
-        case "string_pattern_mismatch" if names[-1] == "category":
-            return f"expected up to 64 letters, digits, '.', '_' and '-', without spaces; got {value}"
-        case "value_error":
-            return mask_password(error["msg"].removeprefix("Value error, "))
-        case _:
-            return f"{error['msg'].replace('Input should be', 'expected')}, got {value}"
-
-
-def _suggestion(path: tuple[str | int, ...]) -> str:
-    """Today's key for a former one, and similar or else all known keys for an unknown one."""
-    if new_key := _FORMER_KEYS.get(".".join(map(str, path))):
-        return f"it is called '{new_key}' now"
-    *above, key = path
-    model: Any = Config  # pydantic's annotations have no common type
-    for part in above:
-        model = get_args(model)[0] if isinstance(part, int) else model.model_fields[part].annotation
-    names: Iterable[str] = model.model_fields
-    similar = difflib.get_close_matches(str(key), names, n=1)
-    return f"did you mean {quote_list(similar)}?" if similar else f"there are {quote_list(names)}"

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 from antiphon.errors import quote_list
 from antiphon.masking import mask_password, mask_secrets
 
-FOLDER_SETTINGS = (("home",), ("models_dir",))
+FOLDER_SETTINGS = (("home",), ("models_dir",), ("tools", "code_interpreter", "packages_folder"))
 """Paths of the settings that are folders."""
 
 TABLE_LISTS = ("models", "prompts", "routing", "webhooks", "rewrites")
@@ -25,7 +25,7 @@ _FORMER_KEYS = {
 }
 """Today's keys of settings, by those of earlier versions."""
 
-_TABLE_ARRAYS = (*TABLE_LISTS, "rules", "examples")
+_TABLE_ARRAYS = (*TABLE_LISTS, "rules", "examples", "mcp", "functions", "images")
 """Keys whose value is an array of tables."""
 
 

@@ -16,8 +16,7 @@ from msgspec import structs
 from antiphon.config.changes import compare
 from antiphon.config.load import Config
 from antiphon.config.names import name_problems
-from antiphon.config.routing import is_configured
-from antiphon.config.routing import EMBEDDING_MODEL, is_configured, routing_problems
+from antiphon.config.routing import EMBEDDING_MODEL, is_configured
 from antiphon.config.tools.code_interpreter import CodeInterpreterSettings
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import Fetch

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, strategies as st
 
-from antiphon.tools.web_search.base import SearchFailure, SearchProvider, SearchQuery, SearchResult
+from antiphon.tools.web_search.base import SearchFailure, SearchProvider, SearchQuery, WebSearchResult
 from antiphon.tools.web_search.brave import BraveProvider
 from antiphon.tools.web_search.domains import with_sites
 from antiphon.tools.web_search.searxng import SearxngOptions, SearxngProvider
@@ -97,10 +97,10 @@ PROVIDERS: dict[str, tuple[Callable[..., SearchProvider], object]] = {
 
 def ask(
     make: Callable[..., SearchProvider], respond: Callable[[Request], Answer], timeout_s: float = 10, **query: object
-) -> tuple[list[SearchResult], list[Request]]:
+) -> tuple[list[WebSearchResult], list[Request]]:
     """What a provider finds, and the requests that it made."""
 
-    async def run() -> tuple[list[SearchResult], list[Request]]:
+    async def run() -> tuple[list[WebSearchResult], list[Request]]:
         server = WebServer(respond)
         async with server.open() as url:
             provider = make(url, timeout_s)
@@ -133,13 +133,13 @@ def test_searxng_is_asked_for_json_with_what_the_operator_set():
         "engines": "bing,qwant",
     }
     assert found == [
-        SearchResult(
+        WebSearchResult(
             url="https://example.com/antiphon",
             title="Antiphon - Encyclopedia",
             snippet="An antiphon is a short chant.",
             published="2026-01-02T00:00:00",
         ),
-        SearchResult(url="https://example.org/", title="Other"),
+        WebSearchResult(url="https://example.org/", title="Other"),
     ]
 
 
@@ -149,7 +149,7 @@ def test_brave_gets_its_key_and_a_country_that_it_knows():
     assert request.params["q"] == "antiphon -site:bad.example"
     assert (request.params["count"], request.params["country"], request.params["safesearch"]) == ("20", "CH", "strict")
     assert found == [
-        SearchResult(
+        WebSearchResult(
             url="https://example.com/antiphon",
             title="Antiphon & chant",
             snippet="An antiphon is a short chant. … It is sung by a choir.",

@@ -29,7 +29,7 @@ class SearchQuery(Struct, frozen=True, kw_only=True):
     country: str | None = None
 
 
-class SearchResult(Struct, frozen=True, kw_only=True):
+class WebSearchResult(Struct, frozen=True, kw_only=True):
     """A page that was found; `snippet` is a part of its text, `published` a date in the provider's own form, or empty."""
 
     url: str
@@ -56,7 +56,7 @@ class SearchFailure(Exception):
 class SearchProvider(Protocol):
     """A search engine."""
 
-    async def search(self, query: SearchQuery) -> Sequence[SearchResult]:
+    async def search(self, query: SearchQuery) -> Sequence[WebSearchResult]:
         """
         What is found, the best first. Domain filters are checked again by the caller.
 

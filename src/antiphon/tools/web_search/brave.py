@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from msgspec import Raw, Struct
 
-from antiphon.tools.web_search.base import SearchQuery, SearchResult
+from antiphon.tools.web_search.base import SearchQuery, WebSearchResult
 from antiphon.tools.web_search.domains import with_sites
 from antiphon.tools.web_search.transport import MAX_TITLE_CHARS, ProviderClient, ProviderServer, decode_rows, plain
 
@@ -59,7 +59,7 @@ class BraveProvider:
             )
         )
 
-    async def search(self, query: SearchQuery) -> Sequence[SearchResult]:
+    async def search(self, query: SearchQuery) -> Sequence[WebSearchResult]:
         # A token that is wrong gets a 422 instead of a 401, so the query must be within the limits.
         own = MAX_QUERY_WORDS - 2 * MAX_SITES if query.allowed_domains or query.blocked_domains else MAX_QUERY_WORDS
         words = " ".join(query.text.split()[:own])
@@ -75,7 +75,7 @@ class BraveProvider:
         answer = await self._client.ask(_Answer, params=params)
         rows = decode_rows(answer.web.results, _Row) if answer.web is not None else []
         return [
-            SearchResult(
+            WebSearchResult(
                 url=row.url,
                 title=plain(row.title, MAX_TITLE_CHARS),
                 snippet=plain(" … ".join([row.description or "", *(row.extra_snippets or ())]), query.snippet_chars),

@@ -22,7 +22,7 @@ from urllib.parse import quote
 import structlog
 from msgspec import Struct
 
-from antiphon.tools.web_search.base import SearchFailure, SearchQuery, SearchResult
+from antiphon.tools.web_search.base import SearchFailure, SearchQuery, WebSearchResult
 from antiphon.tools.web_search.domains import refusal
 from antiphon.tools.web_search.page_text import FILE_TYPES, PageText, to_text
 from antiphon.tools.web_search.urls import normalize
@@ -95,7 +95,7 @@ class LocalIndex:
         self._is_closing = threading.Event()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-web-index")
 
-    async def search(self, query: SearchQuery) -> Sequence[SearchResult]:
+    async def search(self, query: SearchQuery) -> Sequence[WebSearchResult]:
         return await self._run(self._search, query)
 
     async def read(self, tenant: str, url: str) -> PageText | None:
@@ -150,7 +150,7 @@ class LocalIndex:
         if tables and number != APPLICATION_ID:
             raise sqlite3.DatabaseError("the file is another program's database")
 
-    def _search(self, query: SearchQuery) -> list[SearchResult]:
+    def _search(self, query: SearchQuery) -> list[WebSearchResult]:
         words = _WORD.findall(query.text)[:MAX_QUERY_WORDS]
         if not words:
             return []
@@ -163,7 +163,7 @@ class LocalIndex:
         results = []
         for url, title, snippet in rows:
             if refusal(url, query.allowed_domains, query.blocked_domains) is None:
-                results.append(SearchResult(url=url, title=title, snippet=" ".join(snippet.split())[: query.snippet_chars]))
+                results.append(WebSearchResult(url=url, title=title, snippet=" ".join(snippet.split())[: query.snippet_chars]))
                 if len(results) >= query.max_results:
                     break
         return results

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from msgspec import Raw, Struct
 
-from antiphon.tools.web_search.base import SearchQuery, SearchResult
+from antiphon.tools.web_search.base import SearchQuery, WebSearchResult
 from antiphon.tools.web_search.domains import with_sites
 from antiphon.tools.web_search.transport import MAX_TITLE_CHARS, ProviderClient, ProviderServer, decode_rows, plain
 
@@ -46,7 +46,7 @@ class SearxngProvider:
             ProviderServer(name="SearXNG", url=f"{url.rstrip('/')}/search", timeout_s=timeout_s, concurrency=concurrency, hints={403: hint})
         )
 
-    async def search(self, query: SearchQuery) -> Sequence[SearchResult]:
+    async def search(self, query: SearchQuery) -> Sequence[WebSearchResult]:
         params = {
             "q": with_sites(query.text, query.allowed_domains, query.blocked_domains, MAX_QUERY_CHARS),
             "format": "json",
@@ -57,7 +57,7 @@ class SearxngProvider:
             params["engines"] = ",".join(self._options.engines)
         answer = await self._client.ask(_Answer, params=params)
         return [
-            SearchResult(
+            WebSearchResult(
                 url=row.url,
                 title=plain(row.title, MAX_TITLE_CHARS),
                 snippet=plain(row.content, query.snippet_chars),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from msgspec import Raw, Struct
 
-from antiphon.tools.web_search.base import SearchQuery, SearchResult
+from antiphon.tools.web_search.base import SearchQuery, WebSearchResult
 from antiphon.tools.web_search.transport import MAX_TITLE_CHARS, ProviderClient, ProviderServer, decode_rows, plain
 
 DEFAULT_URL = "https://api.tavily.com/search"
@@ -55,7 +55,7 @@ class TavilyProvider:
             )
         )
 
-    async def search(self, query: SearchQuery) -> Sequence[SearchResult]:
+    async def search(self, query: SearchQuery) -> Sequence[WebSearchResult]:
         body: dict[str, object] = {
             "query": query.text[:MAX_QUERY_CHARS],
             "search_depth": "basic",
@@ -70,7 +70,7 @@ class TavilyProvider:
             body["country"] = _COUNTRY_NAMES[query.country or ""]
         answer = await self._client.ask(_Answer, body=body)
         return [
-            SearchResult(
+            WebSearchResult(
                 url=row.url,
                 title=plain(row.title, MAX_TITLE_CHARS),
                 snippet=plain(row.content, query.snippet_chars),

@@ -14,7 +14,7 @@ from antiphon.engine_api.options import FunctionTool
 from antiphon.tool_api import Citation, ServerToolCall, ToolOutput
 from antiphon.tools.base import Report, ToolContext
 from antiphon.tools.web_search.actions import Action, FindInPage, MalformedCall, OpenPage, Search, functions, parse_action
-from antiphon.tools.web_search.base import SearchFailure, SearchProvider, SearchQuery, SearchResult
+from antiphon.tools.web_search.base import SearchFailure, SearchProvider, SearchQuery, WebSearchResult
 from antiphon.tools.web_search.domains import refusal
 from antiphon.tools.web_search.reader import Page, PageReader
 from antiphon.tools.web_search.request import SearchOptions
@@ -114,7 +114,7 @@ class WebSearchCalls:
     # Searching
 
     async def _search(self, search: Search) -> _Outcome:
-        answers: list[Sequence[SearchResult] | SearchFailure] = [() for _ in search.queries]
+        answers: list[Sequence[WebSearchResult] | SearchFailure] = [() for _ in search.queries]
 
         async def ask(place: int, text: str) -> None:
             try:
@@ -152,9 +152,9 @@ class WebSearchCalls:
             country=options.country,
         )
 
-    def _merge(self, answers: Sequence[Sequence[SearchResult]]) -> list[SearchResult]:
+    def _merge(self, answers: Sequence[Sequence[WebSearchResult]]) -> list[WebSearchResult]:
         """The best of each query, then the second of each; each page once, and none whose domain must not be used."""
-        pages: dict[str, SearchResult] = {}
+        pages: dict[str, WebSearchResult] = {}
         for row in zip_longest(*(self._usable(answer)[: self._options.size.results] for answer in answers)):
             for result in row:
                 if result is not None and result.url not in pages and len(pages) < MAX_RESULTS:
@@ -162,15 +162,15 @@ class WebSearchCalls:
                         pages[result.url] = result
         return list(pages.values())
 
-    def _usable(self, answer: Sequence[SearchResult]) -> list[SearchResult]:
+    def _usable(self, answer: Sequence[WebSearchResult]) -> list[WebSearchResult]:
         usable = []
         for result in answer:
             url = normalize(result.url)
             if url is not None and self._refusal(url) is None:
-                usable.append(SearchResult(url=url, title=result.title, snippet=result.snippet, published=result.published))
+                usable.append(WebSearchResult(url=url, title=result.title, snippet=result.snippet, published=result.published))
         return usable
 
-    def _render_results(self, results: Sequence[SearchResult], failures: Sequence[str]) -> str:
+    def _render_results(self, results: Sequence[WebSearchResult], failures: Sequence[str]) -> str:
         notes = [f"Not all searches worked: {failures[0]}"] if failures else []
         if not results:
             return "\n".join(["Nothing was found.", *notes])
