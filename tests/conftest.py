@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.bytecode import compile_share
 from support.programs import forks
 
 SMALL_MODELS = ("smollm2-135m-instruct", "silero-vad", "smart-turn-v3.2", "moonshine-tiny-en", "piper-en-us-joe-medium", "all-minilm-l6-v2")
@@ -43,10 +44,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     # Collected tests stay to the end, so the garbage collector need not look at them again and again.
     gc.disable()
     try:
+        compile_share(session.config)
         return (yield)
     finally:
         gc.freeze()
