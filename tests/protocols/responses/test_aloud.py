@@ -4,7 +4,6 @@ import base64
 
 import pytest
 from openai.types.responses import ResponseStreamEvent
-from pydantic import TypeAdapter
 
 from antiphon.audio import streaming_wav_header
 from antiphon.engine_api import events, history
@@ -15,6 +14,7 @@ from antiphon.protocols.responses.request import engine_request
 from antiphon.wire.responses import items, parts
 from antiphon.wire.responses.request import AudioOptions, VoiceReference
 from support.protocols.responses_dialogues import ID, Dialogue, order_for, session_for
+from support.wire.adapters import adapter
 
 SPEAKS = Capabilities(audio_out=True, voices=("low", "high"), tools=True)
 ALOUD = {"modalities": ["text", "audio"], "capabilities": SPEAKS}
@@ -51,7 +51,7 @@ def test_the_words_of_a_spoken_answer_are_its_text_and_its_transcript():
 
 
 def test_the_official_types_read_the_events_of_sound():
-    theirs = TypeAdapter(ResponseStreamEvent)
+    theirs = adapter(ResponseStreamEvent)
     for event in spoken("One").events:
         if ".audio." in event["type"]:
             assert theirs.validate_python(event).type == event["type"]

@@ -4,7 +4,6 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 from openai.types.responses import Response as TheirResponse, ResponseStreamEvent
-from pydantic import TypeAdapter
 
 from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.routing import RouteDecision
@@ -15,8 +14,7 @@ from antiphon.wire.responses import items, parts, tools
 from antiphon.wire.responses.request import ReasoningOptions, TextOptions
 from support.protocols.responses_dialogues import ALL, Dialogue, session_for
 from support.protocols.words import ID, any_word, ending
-
-THEIR_EVENT: TypeAdapter = TypeAdapter(ResponseStreamEvent)
+from support.wire.adapters import adapter
 
 OUR_OWN_KEYS = {"obfuscation", "error", "name", "bytes", "status"}
 """Keys of events that the original sends and its SDK has no field for."""
@@ -33,7 +31,7 @@ def talk_with(*words, **fields):
 
 def assert_strictly_theirs(event):
     """The event is one of the SDK's types, with no key that the SDK has no field for, save those we know of."""
-    theirs = THEIR_EVENT.validate_python(event)
+    theirs = adapter(ResponseStreamEvent).validate_python(event)
     assert theirs.type == event["type"]
     assert set(event) - set(type(theirs).model_fields) <= OUR_OWN_KEYS
     if "response" in event:

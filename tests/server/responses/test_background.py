@@ -11,15 +11,14 @@ import urllib.request
 import openai
 import pytest
 from openai.types.responses import ResponseStreamEvent
-from pydantic import TypeAdapter
 
 from antiphon.server.processes.run import background_server
 from support.server.own_process import serving
 from support.server.raw_http import POLL_S
 from support.server.responses_peer import connected
 from support.server.scripted_server import configured
+from support.wire.adapters import adapter
 
-EVENT: TypeAdapter = TypeAdapter(ResponseStreamEvent)
 PATIENCE_S = 20
 QUIET = {"logging.level": "warning"}
 
@@ -42,7 +41,7 @@ def events_of(body):
     """The events of a stream, each as the official types have it."""
     events = [json.loads(record.partition("\ndata: ")[2]) for record in body.decode().split("\n\n") if record.startswith("event: ")]
     for event in events:
-        EVENT.validate_python(event)
+        adapter(ResponseStreamEvent).validate_python(event)
     return events
 
 

@@ -8,7 +8,6 @@ import time
 import openai
 import pytest
 from openai.types.responses import ResponseCompactionItem, ResponseStreamEvent
-from pydantic import TypeAdapter
 
 from antiphon.protocols.responses.compaction import SUMMARY_HEADING, SUMMARY_PROMPT
 from antiphon.server.processes.run import background_server
@@ -16,8 +15,8 @@ from support.server.key_server import KeyServer
 from support.server.model_server import playing
 from support.server.responses_peer import connected
 from support.server.scripted_server import configured
+from support.wire.adapters import adapter
 
-EVENT: TypeAdapter = TypeAdapter(ResponseStreamEvent)
 PATIENCE_S = 20
 THRESHOLD = 1000
 PROMPT = {"id": "pmpt_rhyme", "instructions": "Answer {{how}}.", "messages": [{"role": "user", "content": "Nightingales!"}]}
@@ -187,7 +186,7 @@ def test_a_stream_tells_of_the_compaction_and_its_item_comes_first(server):
     client, _, _ = server
     events = list(client.responses.create(model="chat", input=long_history(), context_management=COMPACT, stream=True))
     for event in events:
-        EVENT.validate_python(event.to_dict(warnings=False))
+        adapter(ResponseStreamEvent).validate_python(event.to_dict(warnings=False))
     types = [event.type for event in events]
     assert types[:6] == [
         "response.created",

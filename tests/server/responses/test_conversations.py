@@ -13,13 +13,13 @@ import openai
 import pytest
 from openai.types.conversations import Conversation, ConversationDeletedResource, ConversationItem, ConversationItemList
 from openai.types.responses import Response
-from pydantic import TypeAdapter
 
 from antiphon.server.processes.run import background_server
 from support.server.key_server import KeyServer
 from support.server.model_server import playing
 from support.server.plain_http import events_in, post
 from support.server.scripted_server import SCRIPT, configured
+from support.wire.adapters import adapter
 
 TYPES = {
     "conversation": Conversation,
@@ -47,7 +47,7 @@ def ask(url, method, path, body=None, key="none"):
     except urllib.error.HTTPError as error:
         return error.code, json.loads(error.read())["error"]
     kind = TYPES.get(fields.get("object"))
-    TypeAdapter(kind or ConversationItem).validate_python(fields, strict=kind is not Response)
+    adapter(kind or ConversationItem).validate_python(fields, strict=kind is not Response)
     return 200, fields
 
 

@@ -6,7 +6,6 @@ from typing import get_args
 
 import pytest
 from openai.types.responses import Response as TheirResponse, ResponseError, ResponseStreamEvent
-from pydantic import TypeAdapter
 
 from antiphon.server.processes.run import background_server
 from antiphon.wire.responses.response import RESPONSE_ERROR_CODES, UNDOCUMENTED_ERROR_CODES
@@ -14,8 +13,7 @@ from support.engines.upstreams import CUT, STREAM_HEAD, chunk, closing, event, r
 from support.server.plain_http import events_in, post
 from support.server.raw_upstream import playing
 from support.server.scripted_server import configured
-
-THEIR_EVENT: TypeAdapter = TypeAdapter(ResponseStreamEvent)
+from support.wire.adapters import adapter
 
 
 def said(event):
@@ -79,7 +77,7 @@ def test_a_failed_response_has_a_code_of_the_api_and_the_error_event_has_our_own
         TheirResponse.model_validate(response)
         assert error["error"]["message"] in response["error"]["message"]
         assert own_code == code or own_code in response["error"]["message"]
-    THEIR_EVENT.validate_python(last)
+    adapter(ResponseStreamEvent).validate_python(last)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ from typing import Literal
 import openai
 import pytest
 from openai.types.responses import Response as TheirResponse, ResponseStreamEvent
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
+
+from support.wire.adapters import adapter
 
 WEATHER = {
     "type": "function",
@@ -18,7 +20,6 @@ WEATHER = {
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 }
 TIME = {"type": "function", "name": "get_time", "parameters": {"type": "object", "properties": {}}}
-THEIR_EVENT: TypeAdapter = TypeAdapter(ResponseStreamEvent)
 
 
 def post(base_url, body, path="/v1/responses"):
@@ -70,7 +71,7 @@ def test_a_question_is_answered_as_a_stream(client):
     kinds, text = [], ""
     for event in client.responses.create(model="parrot", input="Hello there", stream=True):
         kinds.append(event.type)
-        THEIR_EVENT.validate_python(event.model_dump())
+        adapter(ResponseStreamEvent).validate_python(event.model_dump())
         text += event.delta if event.type == "response.output_text.delta" else ""
     assert text == "You said: Hello there"
     assert (kinds[0], kinds[1], kinds[-1]) == ("response.created", "response.in_progress", "response.completed")

@@ -8,19 +8,18 @@ from pathlib import Path
 import openai
 import pytest
 from openai.types.responses import ResponseStreamEvent
-from pydantic import TypeAdapter
 
 from antiphon.audio import duration_ms, wav_file
 from antiphon.server.processes.run import background_server
 from support.server.plain_http import events_in, post
 from support.server.scripted_server import SCRIPT, configured
 from support.server.speech_server import speaking, tone
+from support.wire.adapters import adapter
 
 DEAF = {name: False for name in ("audio_in", "audio_out", "listens", "transcribes")}
 MODELS = {"parrot": {"engine": "scripted", **SCRIPT}, "deaf": {"engine": "scripted", "abilities": DEAF, **SCRIPT}}
 RECORDINGS = Path(__file__).parents[2] / "speech" / "recordings"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "antiphon" / "models"
-THEIR_EVENT: TypeAdapter = TypeAdapter(ResponseStreamEvent)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +99,7 @@ def test_a_spoken_answer_comes_with_its_sound(served):
     assert status == 200, body
     events = events_in(body)
     for event in events:
-        THEIR_EVENT.validate_python(event)
+        adapter(ResponseStreamEvent).validate_python(event)
     assert duration_ms(len(sound_of(events)), 24_000) == 60 * len("You said: Hello")
     said = "".join(event["delta"] for event in events if event["type"] == "response.audio.transcript.delta")
     assert said == events[-1]["response"]["output"][0]["content"][0]["text"] == "You said: Hello"

@@ -2,11 +2,11 @@
 
 import pytest
 from openai.types.responses.responses_server_event import ResponsesServerEvent
-from pydantic import TypeAdapter
 
 from antiphon.server.processes.run import background_server
 from support.server.responses_peer import LAST, connected, said
 from support.server.scripted_server import SCRIPT, configured
+from support.wire.adapters import adapter
 
 pytestmark = pytest.mark.anyio
 
@@ -23,7 +23,6 @@ MODELS = {
         ],
     },
 }
-ADAPTER = TypeAdapter(ResponsesServerEvent)
 
 
 @pytest.fixture
@@ -49,7 +48,7 @@ async def steered(peer, response_id, input="Also this", **fields):
     """The answer to a `response.steer`."""
     await peer.say("response.steer", previous_response_id=response_id, input=input, **fields)
     event = (await peer.until("response.steer.accepted", "response.steer.failed"))[-1]
-    ADAPTER.validate_python(event)
+    adapter(ResponsesServerEvent).validate_python(event)
     return event
 
 
@@ -76,7 +75,7 @@ async def test_what_the_client_owes_is_named_and_its_request_brings_the_input_al
         accepted = await steered(peer, first, [message])
         *_, completed = await peer.until(*LAST)
         pending = await peer.hear()
-        ADAPTER.validate_python(pending)
+        adapter(ResponsesServerEvent).validate_python(pending)
         assert completed["type"] == "response.completed" and pending["type"] == "response.steer.pending"
         assert pending["reason"] == "waiting_for_required_input" and pending["steer"] == accepted["steer"]
         assert pending["required_input"] == [{"type": "function_call_output", "call_id": "call_1", "name": "find"}]

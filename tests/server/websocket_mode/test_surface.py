@@ -5,7 +5,6 @@ import json
 import aiohttp
 import pytest
 from openai.types.responses.responses_server_event import ResponsesServerEvent
-from pydantic import TypeAdapter
 
 from antiphon.server.processes.run import background_server
 from support.server.key_server import MODELS, KeyServer, counted, numbers
@@ -13,6 +12,7 @@ from support.server.plain_http import events_in, post
 from support.server.raw_http import connect, error_of, exchange, request, statuses, until
 from support.server.responses_peer import LAST, connected, said
 from support.server.scripted_server import configured
+from support.wire.adapters import adapter
 
 pytestmark = pytest.mark.anyio
 
@@ -66,12 +66,12 @@ async def test_a_response_has_the_events_of_a_stream_over_http(url, question):
 
 
 async def test_every_event_is_one_of_the_official_types_and_names_its_lane(url):
-    adapter = TypeAdapter(ResponsesServerEvent)
+    theirs = adapter(ResponsesServerEvent)
     async with connected(url) as peer:
         for question in ("Hi", "think", "two tools", "break midway"):
             await peer.create(question, stream_id="main.1-a_B")
             for event in await peer.until(*LAST):
-                assert adapter.validate_python(event).stream_id == "main.1-a_B"
+                assert theirs.validate_python(event).stream_id == "main.1-a_B"
 
 
 async def test_an_error_within_a_response_has_the_shape_of_a_websocket_and_the_failure_follows(url):

@@ -12,7 +12,6 @@ from typing import Any
 
 import openai.types.beta.realtime as original_beta
 import openai.types.realtime as original
-from pydantic import TypeAdapter
 
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.capabilities import Capabilities
@@ -23,8 +22,9 @@ from antiphon.protocols.session import Close, CountTokens, FromClient, FromEngin
 from antiphon.wire.realtime.client_events import find_event_id
 from antiphon.wire.realtime.dialects import DIALECTS
 from antiphon.wire.realtime.server_events import ConversationItemRetrieved, RateLimit
+from support.wire.adapters import adapter
 
-VALID: dict[str, Any] = {"ga": TypeAdapter(original.RealtimeServerEvent), "beta": TypeAdapter(original_beta.RealtimeServerEvent)}
+VALID: dict[str, Any] = {"ga": original.RealtimeServerEvent, "beta": original_beta.RealtimeServerEvent}
 FRAME_LIMIT_BYTES, RETRIEVED_LIMIT_BYTES = 1 << 20, 16 << 20
 BEGUN_AT = 1_000.0
 EVENTS = (Tick, Hangup, Shutdown)
@@ -157,7 +157,7 @@ def check_valid(dialect, frame):
         if fields.get("item", {}).get("type") in LATER:
             return
         frame = json.dumps(known_to_the_beta(fields))
-    VALID[dialect].validate_json(frame, strict=True)
+    adapter(VALID[dialect]).validate_json(frame, strict=True)
 
 
 def numbered():

@@ -6,17 +6,13 @@ from typing import Any
 import openai.types.beta.realtime as original_beta
 import openai.types.realtime as original
 import pytest
-from pydantic import TypeAdapter
 
 from antiphon.wire.realtime import beta_events as beta
 from antiphon.wire.realtime.client_events import ClientEvent, decode_client, encode_client
 from antiphon.wire.realtime.server_events import ServerEvent, decode_server, encode_server
+from support.wire.adapters import adapter
 from support.wire.our_samples import alternatives, samples
 
-SERVER_EVENTS: Any = TypeAdapter(original.RealtimeServerEvent)
-CLIENT_EVENTS: Any = TypeAdapter(original.RealtimeClientEvent)
-BETA_SERVER_EVENTS: Any = TypeAdapter(original_beta.RealtimeServerEvent)
-BETA_CLIENT_EVENTS: Any = TypeAdapter(original_beta.RealtimeClientEvent)
 # The beta's strict type wants a secret, which only its HTTP endpoint gives
 SECRET = {"value": "ek_1", "expires_at": 1}
 # What the original has no type for, in the beta or in what a client asks, though it takes it
@@ -60,7 +56,7 @@ def each_of(union: Any) -> Any:
 def test_a_server_event_is_valid(kind):
     for event in samples(kind):
         written = encode_server(event)
-        SERVER_EVENTS.validate_json(written, strict=True)
+        adapter(original.RealtimeServerEvent).validate_json(written, strict=True)
         assert decode_server(written) == event
 
 
@@ -68,7 +64,7 @@ def test_a_server_event_is_valid(kind):
 def test_a_client_event_is_valid(kind):
     for event in samples(kind):
         written = encode_client(event)
-        CLIENT_EVENTS.validate_json(json.dumps(without(UNTYPED, json.loads(written))), strict=True)
+        adapter(original.RealtimeClientEvent).validate_json(json.dumps(without(UNTYPED, json.loads(written))), strict=True)
         assert decode_client(written) == event
 
 
@@ -79,7 +75,7 @@ def test_a_server_event_is_valid_in_the_beta_or_not_told(kind):
         if written is None:
             continue
         if known := as_the_beta_has_it(event, written):
-            BETA_SERVER_EVENTS.validate_json(known, strict=True)
+            adapter(original_beta.RealtimeServerEvent).validate_json(known, strict=True)
         assert beta.encode_server(beta.decode_server(written)) == written
 
 
@@ -88,5 +84,5 @@ def test_a_client_event_is_valid_in_the_beta(kind):
     for event in samples(kind):
         written = beta.encode_client(event)
         if known := as_the_beta_has_it(event, written):
-            BETA_CLIENT_EVENTS.validate_json(known, strict=True)
+            adapter(original_beta.RealtimeClientEvent).validate_json(known, strict=True)
         assert beta.encode_client(beta.decode_client(written)) == written

@@ -6,19 +6,19 @@ from typing import Any
 import openai.types.responses as original
 import pytest
 from openai.types.responses.responses_client_event import ResponsesClientEvent
-from pydantic import TypeAdapter
 
 from antiphon.wire.responses.events import OriginalEvent, decode_event, encode_event
 from antiphon.wire.responses.items import Item, decode_item, encode_item
 from antiphon.wire.responses.request import CreateRequest, decode_request, encode_request
 from antiphon.wire.responses.response import Response, decode_response, encode_response
 from antiphon.wire.responses.tools import Tool, decode_tool, encode_tool
+from support.wire.adapters import adapter
 from support.wire.our_samples import alternatives, samples
 
-ITEMS: Any = TypeAdapter(original.ResponseInputItem | original.ResponseItem | original.ResponseOutputItem)
-TOOLS: Any = TypeAdapter(original.Tool)
-EVENTS: Any = TypeAdapter(original.ResponseStreamEvent)
-REQUESTS: Any = TypeAdapter(ResponsesClientEvent)
+ITEMS: Any = original.ResponseInputItem | original.ResponseItem | original.ResponseOutputItem
+TOOLS: Any = original.Tool
+EVENTS: Any = original.ResponseStreamEvent
+REQUESTS: Any = ResponsesClientEvent
 
 
 def each_of(union: Any) -> Any:
@@ -29,7 +29,7 @@ def each_of(union: Any) -> Any:
 def test_an_item_is_valid(kind):
     for item in samples(kind):
         written = encode_item(item)
-        ITEMS.validate_json(written, strict=True)
+        adapter(ITEMS).validate_json(written, strict=True)
         assert decode_item(written) == item
 
 
@@ -37,7 +37,7 @@ def test_an_item_is_valid(kind):
 def test_a_tool_is_valid(kind):
     for tool in samples(kind):
         written = encode_tool(tool)
-        TOOLS.validate_json(written, strict=True)
+        adapter(TOOLS).validate_json(written, strict=True)
         assert decode_tool(written) == tool
 
 
@@ -45,7 +45,7 @@ def test_a_tool_is_valid(kind):
 def test_a_stream_event_is_valid(kind):
     for event in samples(kind):
         written = encode_event(event)
-        EVENTS.validate_json(written, strict=True)
+        adapter(EVENTS).validate_json(written, strict=True)
         assert decode_event(written) == event
 
 
@@ -54,7 +54,7 @@ def test_a_request_is_valid():
         if isinstance(request.instructions, list):
             continue  # the original only shows them so in a response
         written = encode_request(request)
-        REQUESTS.validate_python({"type": "response.create"} | json.loads(written), strict=True)
+        adapter(REQUESTS).validate_python({"type": "response.create"} | json.loads(written), strict=True)
         assert decode_request(written) == request
 
 
