@@ -16,7 +16,6 @@ import pytest
 from openai.types import Model as TheirModel
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response as TheirResponse, ResponseItemList, ResponseStreamEvent
-from pydantic import TypeAdapter
 
 from antiphon.config.webhooks import EVENTS, WebhookEntry
 from antiphon.runtime.service import Service
@@ -26,6 +25,7 @@ from antiphon.server.app import routes
 from antiphon.server.openapi.document import document
 from antiphon.wire.responses.profiles import PROFILES
 from support.server.scripted_server import configured
+from support.wire.adapters import adapter
 
 WEATHER = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}}
 
@@ -41,15 +41,32 @@ def answered(base_url, method, path, body=None):
         return error.code, error.headers, error.read()
 
 
+ADDRESS = "urn:document"
+
+
+class Api(dict):
+    """
+    A document.
+
+    Attributes:
+        registry: the document, prepared once for all schemas that refer to it.
+    """
+
+    def __init__(self, fields):
+        super().__init__(fields)
+        self.registry = jsonschema_rs.Registry([(ADDRESS, {"components": fields["components"]})])
+
+
 @pytest.fixture(scope="module")
 def api(base_url):
     """The document that the server gives."""
-    return json.loads(answered(base_url, "GET", "/openapi.json")[2])
+    return Api(json.loads(answered(base_url, "GET", "/openapi.json")[2]))
 
 
 def validator(api, schema):
     """Judges by a schema of the document, whose references lead into it."""
-    return jsonschema_rs.Draft202012Validator({**schema, "components": api["components"]})
+    absolute = json.dumps(schema).replace('"#/components/', f'"{ADDRESS}#/components/')
+    return jsonschema_rs.Draft202012Validator(json.loads(absolute), registry=api.registry)
 
 
 def made(profile="openai", *, is_open=True):
@@ -131,7 +148,7 @@ def test_the_official_types_read_the_examples(api):
     assert read == 6
     stream = told["createResponse"]["text/event-stream"]["examples"]["text"]["serializedValue"]
     events = [json.loads(line.removeprefix("data: ")) for line in stream.splitlines() if line.startswith("data: ")]
-    their_event = TypeAdapter(ResponseStreamEvent)
+    their_event = adapter(ResponseStreamEvent)
     judge = validator(api, {"$ref": "#/components/schemas/StreamEvent"})
     for number, event in enumerate(events):
         assert their_event.validate_python(event).sequence_number == number
