@@ -128,6 +128,7 @@ function page(request, response) {
 }
 
 before(async () => {
+  if (chromium === undefined) return;
   pages = createServer(page).listen(0, "127.0.0.1");
   await once(pages, "listening");
   origin = `http://127.0.0.1:${pages.address().port}`;
