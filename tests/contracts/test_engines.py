@@ -137,7 +137,7 @@ def test_an_engine_that_stops_fails_what_it_was_saying_so_that_clients_try_again
             had_ended = isinstance(end, events.ResponseEnded) and end.reason in ("stop", "length")
             assert had_ended or end == events.ResponseFailed.from_error("resp_1", shutting_down())
 
-    with_engine(name, options, scenario)
+    with_engine(name, options, scenario, is_shared=False)
 
 
 def test_every_engine_is_held_to_the_contract():

@@ -161,7 +161,10 @@ SERVERS = {}
 
 
 LOADED = {}
-"""The event loop of a module's tests, with its transcriber and synthesizer, which take longer to load than a test takes."""
+"""
+The event loop of a module's tests, with its transcriber and synthesizer, and an engine in a process of its own: they take longer to load
+than a test takes.
+"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -171,6 +174,9 @@ def loop():
         yield
         if "speech" in LOADED:
             runner.run(LOADED.pop("speech").stop())
+        if "child" in LOADED:
+            runner.run(LOADED["child"].stop())
+            runner.run(LOADED.pop("child").stop())
 
 
 def speech():
@@ -211,8 +217,39 @@ def nowhere(name):
     raise model_not_found(name, ())
 
 
-def with_engine(name, options, scenario):
-    """Build the engine, start it, play the scenario, stop it."""
+@contextlib.asynccontextmanager
+async def running(engine):
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+        await engine.stop()
+
+
+async def play_child(options, place, scenario, *, is_shared):
+    """Play with a local engine in a process of its own."""
+    if "child" in LOADED and is_shared:
+        await scenario(LOADED["child"])
+        return
+    inside = load_builder("local")("m", options, place)
+    engine = embedded_engine(ENGINES["local"], "m", options, place, inside.capabilities)
+    if is_shared:
+        await engine.start()
+        LOADED["child"] = engine
+        await scenario(engine)
+        return
+    async with running(engine):
+        await scenario(engine)
+
+
+def with_engine(name, options, scenario, *, is_shared=True):
+    """
+    Build the engine, start it, play the scenario, stop it.
+
+    Args:
+        is_shared: an engine in a process of its own may have played others before, and will play more.
+    """
 
     async def play():
         if name in SERVERS:
@@ -239,18 +276,13 @@ def with_engine(name, options, scenario):
             async with counting_model() as address:
                 await play_with(load_builder("omni")("m", options | {"workers": [address]}, place))
         elif name == "child":
-            inside = load_builder("local")("m", options, place)
-            await play_with(embedded_engine(ENGINES["local"], "m", options, place, inside.capabilities))
+            await play_child(options, place, scenario, is_shared=is_shared)
         else:
             await play_with(load_builder(name)("m", options, place))
 
     async def play_with(engine):
-        await engine.start()
-        try:
+        async with running(engine):
             await scenario(engine)
-        finally:
-            await engine.stop()
-            await engine.stop()
 
     LOADED["loop"].run(play())
 
