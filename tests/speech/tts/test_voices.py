@@ -105,58 +105,65 @@ def test_weights_that_are_none_are_told_at_the_start(tmp_path):
     run(scenario())
 
 
-@needs_piper
-def test_words_are_heard_one_after_the_other_and_together_are_the_text():
-    async def scenario():
-        async with started(piper_synthesizer([PIPER_FOLDER])) as mouth:
-            pieces = await collect_audio(mouth, "One of the best, in my opinion. And it was!")
-            assert "".join(piece.text for piece in pieces) == "One of the best, in my opinion. And it was!"
-            assert [piece.text for piece in pieces if piece.text][:4] == ["One ", "of ", "the ", "best, "]
-            lengths_s = [0.0]
-            for piece in pieces:  # one without text goes on with the word before
-                lengths_s += [0.0] * bool(piece.text)
-                lengths_s[-1] += len(piece.pcm) / 2 / mouth.rate_hz
-            assert lengths_s.pop(0) == 0
-            assert all(0.03 < length < 2 for length in lengths_s)
-            assert 2 < sum(lengths_s) < 8
-            assert 8_000 < peak(b"".join(piece.pcm for piece in pieces)) <= 32_767
-
-    run(scenario())
+@pytest.fixture(scope="module")
+def with_piper():
+    """Runs a scenario with a voice that several tests share, as it takes longer to start than a test takes."""
+    with asyncio.Runner() as runner:
+        mouth = piper_synthesizer([PIPER_FOLDER])
+        runner.run(mouth.start())
+        yield lambda scenario: runner.run(asyncio.wait_for(scenario(mouth), 120))
+        runner.run(mouth.stop())
 
 
 @needs_piper
-def test_it_is_as_fast_as_is_asked_and_text_without_words_is_a_pause():
-    async def scenario():
-        async with started(piper_synthesizer([PIPER_FOLDER])) as mouth:
-            lengths = {
-                speed: sum(len(piece.pcm) for piece in await collect_audio(mouth, "The capital of France is Paris.", None, speed))
-                for speed in (0.25, 1, 1.5, 4)
-            }
-            # The voice itself says no sentence twice at the same pace.
-            assert [lengths[1] / lengths[speed] / speed for speed in lengths] == pytest.approx([1] * 4, rel=0.15)
-            assert peak(b"".join(piece.pcm for piece in await collect_audio(mouth, "..."))) == 0
-            assert "".join(piece.text for piece in await collect_audio(mouth, "One\0two.")) == "One\0two."
+def test_words_are_heard_one_after_the_other_and_together_are_the_text(with_piper):
+    async def scenario(mouth):
+        pieces = await collect_audio(mouth, "One of the best, in my opinion. And it was!")
+        assert "".join(piece.text for piece in pieces) == "One of the best, in my opinion. And it was!"
+        assert [piece.text for piece in pieces if piece.text][:4] == ["One ", "of ", "the ", "best, "]
+        lengths_s = [0.0]
+        for piece in pieces:  # one without text goes on with the word before
+            lengths_s += [0.0] * bool(piece.text)
+            lengths_s[-1] += len(piece.pcm) / 2 / mouth.rate_hz
+        assert lengths_s.pop(0) == 0
+        assert all(0.03 < length < 2 for length in lengths_s)
+        assert 2 < sum(lengths_s) < 8
+        assert 8_000 < peak(b"".join(piece.pcm for piece in pieces)) <= 32_767
 
-    run(scenario())
+    with_piper(scenario)
 
 
 @needs_piper
-def test_parts_of_a_sentence_are_its_words_without_those_around_them():
-    async def scenario():
-        async with started(piper_synthesizer([PIPER_FOLDER])) as mouth:
-            lengths = {}
-            for text, context in (
-                ("The capital ", SentenceContext("", continues=True)),
-                ("of France is Paris.", SentenceContext("The capital", continues=False)),
-                ("The capital of France is Paris.", WHOLE_SENTENCE),
-            ):
-                pieces = [piece async for piece in mouth.synthesize(text, None, 1.0, context)]
-                assert "".join(piece.text for piece in pieces) == text
-                lengths[text] = sum(len(piece.pcm) for piece in pieces)
-            *parts, whole = lengths.values()
-            assert sum(parts) / whole == pytest.approx(1, rel=0.2), "each alone has silence and a fall at its end"
+def test_it_is_as_fast_as_is_asked_and_text_without_words_is_a_pause(with_piper):
+    async def scenario(mouth):
+        lengths = {
+            speed: sum(len(piece.pcm) for piece in await collect_audio(mouth, "The capital of France is Paris.", None, speed))
+            for speed in (0.25, 1, 1.5, 4)
+        }
+        # The voice itself says no sentence twice at the same pace.
+        assert [lengths[1] / lengths[speed] / speed for speed in lengths] == pytest.approx([1] * 4, rel=0.15)
+        assert peak(b"".join(piece.pcm for piece in await collect_audio(mouth, "..."))) == 0
+        assert "".join(piece.text for piece in await collect_audio(mouth, "One\0two.")) == "One\0two."
 
-    run(scenario())
+    with_piper(scenario)
+
+
+@needs_piper
+def test_parts_of_a_sentence_are_its_words_without_those_around_them(with_piper):
+    async def scenario(mouth):
+        lengths = {}
+        for text, context in (
+            ("The capital ", SentenceContext("", continues=True)),
+            ("of France is Paris.", SentenceContext("The capital", continues=False)),
+            ("The capital of France is Paris.", WHOLE_SENTENCE),
+        ):
+            pieces = [piece async for piece in mouth.synthesize(text, None, 1.0, context)]
+            assert "".join(piece.text for piece in pieces) == text
+            lengths[text] = sum(len(piece.pcm) for piece in pieces)
+        *parts, whole = lengths.values()
+        assert sum(parts) / whole == pytest.approx(1, rel=0.2), "each alone has silence and a fall at its end"
+
+    with_piper(scenario)
 
 
 @needs_piper
@@ -175,12 +182,12 @@ def test_killed_mid_word_it_fails_what_was_being_said_and_says_the_next():
 
 
 @needs_piper
-def test_two_who_speak_at_once_both_get_their_own():
-    async def scenario():
-        async with started(piper_synthesizer([PIPER_FOLDER])) as mouth, asyncio.TaskGroup() as tasks:
+def test_two_who_speak_at_once_both_get_their_own(with_piper):
+    async def scenario(mouth):
+        async with asyncio.TaskGroup() as tasks:
             texts = ["Hello there. How are you?", "One two three. Four five six."]
             both = [tasks.create_task(collect_audio(mouth, text)) for text in texts]
             for text, task in zip(texts, both, strict=True):
                 assert "".join(piece.text for piece in await task) == text
 
-    run(scenario())
+    with_piper(scenario)
