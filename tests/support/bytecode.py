@@ -1,8 +1,13 @@
-"""Compiles what the tests import, once for all pytest processes that start at the same time, in a checkout that is new."""
+"""
+Compiles what the tests import, once for all pytest processes that start at the same time, in a checkout that is new.
+
+What rewrites the assertions of tests is private to pytest, whose version is locked.
+"""
 
 import contextlib
 import py_compile
 import sys
+from collections.abc import Iterable
 from importlib.util import cache_from_source
 from pathlib import Path
 
@@ -23,19 +28,32 @@ def compile_share(config: pytest.Config) -> None:
     mine = getattr(config, "workerinput", None)
     if mine is None or config.args != config.getini("testpaths") or sys.dont_write_bytecode:
         return
-    worker, workers = int(mine["workerid"].removeprefix("gw")), mine["workercount"]
+    share = slice(int(mine["workerid"].removeprefix("gw")), None, mine["workercount"])
     tests = [path for pattern in ("test_*.py", "conftest.py") for path in (ROOT / "tests").rglob(pattern)]
-    plain = [path for folder in PLAIN for path in (ROOT / folder).rglob("*.py")]
-    for path in sorted(tests)[worker::workers]:
-        rewritten = get_cache_dir(path) / f"{path.stem}{PYC_TAIL}"
-        if is_outdated(rewritten, path):
-            source_hash, code = _rewrite_test(path, config)
-            rewritten.parent.mkdir(exist_ok=True)
-            _write_pyc(config.stash[assertstate_key], code, source_hash, rewritten)
-    for path in sorted(plain)[worker::workers]:
+    compile_tests(config, sorted(tests)[share])
+    compile_plain(sorted(path for folder in PLAIN for path in (ROOT / folder).rglob("*.py"))[share])
+
+
+def compile_tests(config: pytest.Config, paths: Iterable[Path]) -> None:
+    for path in paths:
+        compiled = rewritten(path)
+        if is_outdated(compiled, path):
+            with contextlib.suppress(SyntaxError):  # who imports it says what is wrong
+                source_hash, code = _rewrite_test(path, config)
+                compiled.parent.mkdir(exist_ok=True)
+                _write_pyc(config.stash[assertstate_key], code, source_hash, compiled)
+
+
+def compile_plain(paths: Iterable[Path]) -> None:
+    for path in paths:
         if is_outdated(Path(cache_from_source(str(path))), path):
-            with contextlib.suppress(py_compile.PyCompileError):  # who imports it says what is wrong
+            with contextlib.suppress(py_compile.PyCompileError):
                 py_compile.compile(str(path), doraise=True)
+
+
+def rewritten(test: Path) -> Path:
+    """Where pytest looks for a compiled test."""
+    return get_cache_dir(test) / f"{test.stem}{PYC_TAIL}"
 
 
 def is_outdated(compiled: Path, source: Path) -> bool:
