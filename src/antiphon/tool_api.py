@@ -103,6 +103,10 @@ class ImageTokens(Struct, frozen=True, kw_only=True):
     output_image: int = 0
     output_text: int = 0
 
+    def plus(self, more: "ImageTokens") -> "ImageTokens":
+        """The tokens of both."""
+        return ImageTokens(**{name: getattr(self, name) + getattr(more, name) for name in self.__struct_fields__})
+
 
 class ToolOutput(Struct, frozen=True):
     """

@@ -509,15 +509,30 @@ def _set_nested(tree: dict[str, Any], setting: _Setting, value: Any) -> None:
 def _resolve_paths(setting: _Setting, user_home: str | None) -> Any:
     """A setting's value with its relative paths made absolute; a model's table gets the folder where they start."""
     if setting.path in FOLDER_SETTINGS and isinstance(setting.value, str | Path):
-        path = Path(setting.value)
-        if path.parts[:1] == ("~",) and user_home:
-            path = Path(user_home, *path.parts[1:])
-        return setting.folder / path
+        return _absolute(setting.value, setting.folder, user_home)
+    if (key := _PATHS_IN_TABLES.get(setting.path)) is not None and isinstance(setting.value, list):
+        return [
+            table | {key: str(_absolute(table[key], setting.folder, user_home))}
+            if isinstance(table, dict) and isinstance(table.get(key), str)
+            else table
+            for table in setting.value
+        ]
     if setting.path == ("models",) and isinstance(setting.value, list):
         return [_split_model_table(table, setting.folder) for table in setting.value]
     if setting.path == ("prompts",) and isinstance(setting.value, list):
         return [_split_prompt_table(table) for table in setting.value]
     return setting.value
+
+
+_PATHS_IN_TABLES = {("tools", "functions"): "file", ("tools", "mcp"): "folder", ("tools", "web_search", "folders"): "path"}
+"""Settings that are lists of tables, and the key of each table that is a path."""
+
+
+def _absolute(value: str | Path, folder: Path, user_home: str | None) -> Path:
+    path = Path(value)
+    if path.parts[:1] == ("~",) and user_home:
+        path = Path(user_home, *path.parts[1:])
+    return folder / path
 
 
 def _split_model_table(table: Any, folder: Path) -> Any:

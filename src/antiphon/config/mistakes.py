@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 from antiphon.errors import quote_list
 from antiphon.masking import mask_password, mask_secrets
 
-FOLDER_SETTINGS = (("home",), ("models_dir",), ("tools", "code_interpreter", "packages_folder"))
+FOLDER_SETTINGS = (("home",), ("models_dir",), ("tools", "code_interpreter", "packages_folder"), ("tools", "web_search", "file"))
 """Paths of the settings that are folders."""
 
 TABLE_LISTS = ("models", "prompts", "routing", "webhooks", "rewrites")

@@ -21,7 +21,7 @@ from antiphon.protocols.citations import CitationWriter
 from antiphon.protocols.output import OutputItem, OutputMachine
 from antiphon.protocols.output_table import OutputKind
 from antiphon.protocols.session import CallTool, FromTool, NewId, PrepareTools, SendToEngine, ToolFailed, ToolsReady
-from antiphon.tool_api import ApprovalRequired, ServerFunction, ServerToolCall, ServerTools, ToolEvent, ToolOutput, ToolsListed
+from antiphon.tool_api import ApprovalRequired, ImageTokens, ServerFunction, ServerToolCall, ServerTools, ToolEvent, ToolOutput, ToolsListed
 
 
 class LoopLimits(Struct, frozen=True, kw_only=True):
@@ -99,6 +99,7 @@ class ToolLoop:
 
     Attributes:
         searches: web searches so far.
+        image_tokens: used to make images so far.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class ToolLoop:
         approved_calls: Sequence[ApprovedCall] = (),
     ) -> None:
         self.searches = 0
+        self.image_tokens = ImageTokens()
         self._respond = respond
         self._tools = tools
         self._output = output
@@ -284,6 +286,8 @@ class ToolLoop:
         calls, self._calls = tuple(self._calls.values()), {}
         outputs = [call.outcome for call in calls if isinstance(call.outcome, ToolOutput)]
         self.searches += sum(output.searches for output in outputs)
+        for output in outputs:
+            self.image_tokens = self.image_tokens.plus(output.image_tokens)
         self._citations.learn(citation for output in outputs for citation in output.citations)
         if self._has_client_call or len(outputs) < len(calls):
             # The client goes on: it runs its own calls, or approves. What was run here is in the items it has.

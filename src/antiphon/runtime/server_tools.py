@@ -1,30 +1,46 @@
 """The tools that the server runs: made from the configuration, and opened for each response that has some."""
 
+from pathlib import Path
+
 from msgspec import structs
 
 from antiphon.config.load import Config
 from antiphon.config.tools.settings import ToolsSettings
+from antiphon.engine_api.engine import Fetch
 from antiphon.installation import missing_modules
 from antiphon.protocols.responses.request import ResolvedRequest
 from antiphon.protocols.responses.tools import requested_tools, runs_on_server
 from antiphon.protocols.tool_loop import LoopLimits
 from antiphon.runtime.core import lazy
-from antiphon.tools.base import ToolContext
+from antiphon.runtime.files.library import FileLibrary
+from antiphon.runtime.files.reading import file_reader
+from antiphon.runtime.vector_stores.service import VectorStoreService
+from antiphon.tools.base import ToolContext, ToolKind
+from antiphon.tools.functions.server import function_servers
 from antiphon.tools.mcp.dialing import Dialer, DialLimits
 from antiphon.tools.mcp.requests import OwnServers
 from antiphon.tools.mcp.tool import McpTools
 from antiphon.tools.toolbox import OpenTools, Toolbox, ToolLimits
 
 
-def build_toolbox(config: Config) -> Toolbox:
+def build_toolbox(config: Config, files: FileLibrary, vector_stores: VectorStoreService, fetch: Fetch) -> Toolbox:
     """
-    The toolbox of a server.
+    The toolbox of a server, without the code interpreter, which is tried when the server starts.
 
     Raises:
         ServerError: the configuration names what isn't there.
     """
     settings = config.tools
-    return Toolbox([_build_mcp(config)], ToolLimits(call_s=settings.call_s, output_chars=settings.output_chars))
+    kinds: list[ToolKind] = [_build_mcp(config)]
+    if not missing_modules(["numpy"]):
+        kinds.append(lazy.FileSearch(vector_stores, settings.file_search.result_chars))
+    if (web_search := settings.web_search) is not None:
+        key = config.secrets.get(web_search.key_env or "")
+        kinds.append(lazy.WebSearchKind(web_search, lazy.page_fetcher(web_search.networks), key, Path()))
+    if settings.images:
+        read_file = file_reader(files, lazy.MAX_PICTURE_BYTES)
+        kinds.append(lazy.ImageGeneration(settings.images, config.secrets, read_file, fetch))
+    return Toolbox(kinds, ToolLimits(call_s=settings.call_s, output_chars=settings.output_chars))
 
 
 def _build_mcp(config: Config) -> McpTools:
@@ -33,7 +49,8 @@ def _build_mcp(config: Config) -> McpTools:
     def make_dialer(limits: DialLimits) -> Dialer:
         return lazy.RemoteServers(lazy.address_guard(config.server.fetch_networks), limits)
 
-    own_servers = OwnServers(settings.mcp, config.secrets, {})
+    functions = function_servers(settings.functions, Path())  # their paths are absolute
+    own_servers = OwnServers(settings.mcp, config.secrets, functions)
     has_library = not missing_modules(["mcp"])
     limits = DialLimits(
         list_s=settings.mcp_list_s, call_s=settings.call_s, idle_s=settings.mcp_idle_s, answer_bytes=settings.mcp_answer_kib << 10

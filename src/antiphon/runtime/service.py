@@ -34,6 +34,7 @@ from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.core.metrics import Metrics
 from antiphon.runtime.core.sessions import LiveSessions
 from antiphon.runtime.files.library import FileLibrary
+from antiphon.runtime.files.reading import FileUploads
 from antiphon.runtime.multiprocess.peer import PeerProcesses
 from antiphon.runtime.prompts import PromptLibrary, prompt_problems
 from antiphon.runtime.recording.library import DAY_S, RecordingLibrary
@@ -160,7 +161,7 @@ class Service:
             lambda: lazy.Embedder(config.models_dir / EMBEDDING_MODEL),
             EMBEDDING_MODEL,
         )
-        self.toolbox = build_toolbox(config)
+        self.toolbox = build_toolbox(config, self.files, self.vector_stores, self.fetch)
         self._content_cipher: lazy.ContentCipher | None = None
         self.recordings = RecordingLibrary(self.store.sessions, blobs, config.recording)
         self.recorder = self._build_recorder(blobs)
@@ -227,7 +228,7 @@ class Service:
     @property
     def _containers_folder(self) -> Path:
         """Beside the files where these are in memory, as containers name them."""
-        return (self.config.home if self._files_folder is None else self._files_folder) / "containers"
+        return (self.config.home if self._files_folder is None else self._files_folder) / "code_interpreter" / "containers"
 
     async def content_cipher(self) -> "lazy.ContentCipher":
         """
@@ -275,6 +276,8 @@ class Service:
             ("file sweeper", self._expire_files()),
         ):
             self._tasks.append(asyncio.create_task(work, name=name))  # noqa: TID251
+        if self.config.tools.code_interpreter.sandbox != "off":
+            self._tasks.append(asyncio.create_task(self._start_code_interpreter(), name="code interpreter"))  # noqa: TID251
         if self.config.speech.warm_up and self.speech.missing_reason is None:
             self.speech.warm_up_state = "running"  # at once, as the first question may come before the task begins
             self._tasks.append(asyncio.create_task(self._warm_up(), name="warm-up"))  # noqa: TID251
@@ -431,6 +434,21 @@ class Service:
                 if await self.store.background.expire(ended_before, limit_bytes):
                     continue  # there may be more
             await asyncio.sleep(EXPIRY_S)
+
+    async def _start_code_interpreter(self) -> None:
+        """Try the walls around code, and offer the tool if they stand; the operator is told if they don't."""
+        settings, folder = self.config.tools.code_interpreter, self._containers_folder.parent
+        kind, report = await lazy.start_code_interpreter(settings, folder, FileUploads(self.files))
+        if kind is None:
+            self._notice(report)
+            return
+        structlog.get_logger().info("code_interpreter_ready", message=report)
+        self._containers = kind.containers
+        self.toolbox.add(kind)
+        while True:
+            await asyncio.sleep(FILE_SWEEP_S)
+            with contextlib.suppress(ApiError):
+                await kind.sweep()
 
     async def _expire_files(self) -> None:
         while True:

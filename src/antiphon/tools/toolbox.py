@@ -43,6 +43,11 @@ class Toolbox:
         """The types of tools that the server runs."""
         return frozenset(self._kind_by_type)
 
+    def add(self, kind: ToolKind) -> None:
+        """Have another kind of tool, for the responses that begin from now on."""
+        self._kinds = (*self._kinds, kind)
+        self._kind_by_type = self._kind_by_type | dict.fromkeys(kind.types, kind)
+
     def open(self, tools: Sequence[tuple[str, wire_tools.Tool]], context: ToolContext) -> "OpenTools":
         """
         Open the tools of a request.

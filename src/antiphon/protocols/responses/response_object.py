@@ -16,8 +16,9 @@ from antiphon.protocols.responses.include import visible_item
 from antiphon.protocols.responses.request import ResolvedRequest
 from antiphon.protocols.session import NewId
 from antiphon.records import Direction, ItemRecord
+from antiphon.tool_api import ImageTokens
 from antiphon.wire.codec.fields import is_set, value_or
-from antiphon.wire.codec.types import Extra, JsonDict, Unknown, encode
+from antiphon.wire.codec.types import Extra, JsonDict, Maybe, Unknown, encode
 from antiphon.wire.responses import hosted_calls, items, parts, response as wire, tools
 from antiphon.wire.responses.request import ConversationReference, TextOptions
 from antiphon.wire.responses.summary import ResponseNotes, RewriteSummary, SummaryRouting
@@ -61,8 +62,8 @@ class ResponseBuilder:
         """An item as the client gets it."""
         return visible_item(item, self._resolved_request.request.include or ())
 
-    def finish(self, step: steps.OutputFinished, usage: events.Usage | None, at: float, searches: int = 0) -> None:
-        """Set the fields that are known at the end of the response; `searches` is the number of searches of the web."""
+    def finish(self, step: steps.OutputFinished, usage: events.Usage | None, at: float, tools: Maybe[wire.ToolUsage] = UNSET) -> None:
+        """Set the fields that are known at the end of the response; `tools` is what the server's tools used."""
         self._made_template = msgspec.structs.replace(
             self._template,
             # Responses: only a response that completed has this time.
@@ -70,7 +71,7 @@ class ResponseBuilder:
             incomplete_details=wire.IncompleteDetails(reason=step.reason) if step.reason else None,  # type: ignore[arg-type]
             error=response_error(step.failure) if step.failure else None,
             usage=_usage(usage) if usage else None,
-            tool_usage=_tool_usage(searches) if self._resolved_request.server_tools.types else UNSET,
+            tool_usage=tools,
         )
 
     def item_records(self) -> tuple[ItemRecord, ...]:
@@ -221,10 +222,17 @@ def _usage(usage: events.Usage) -> wire.ResponseUsage:
     )
 
 
-def _tool_usage(searches: int) -> wire.ToolUsage:
-    nothing = wire.ImageTokens(image_tokens=0, text_tokens=0)
+def tool_usage(searches: int, tokens: ImageTokens) -> wire.ToolUsage:
+    """What the server's tools used, as a response shows it."""
+    input_details = wire.ImageTokens(image_tokens=tokens.input_image, text_tokens=tokens.input_text)
+    output_details = wire.ImageTokens(image_tokens=tokens.output_image, text_tokens=tokens.output_text)
+    input_tokens, output_tokens = tokens.input_image + tokens.input_text, tokens.output_image + tokens.output_text
     images = wire.ImageGenerationUsage(
-        input_tokens=0, input_tokens_details=nothing, output_tokens=0, output_tokens_details=nothing, total_tokens=0
+        input_tokens=input_tokens,
+        input_tokens_details=input_details,
+        output_tokens=output_tokens,
+        output_tokens_details=output_details,
+        total_tokens=input_tokens + output_tokens,
     )
     return wire.ToolUsage(image_gen=images, web_search=wire.WebSearchUsage(num_requests=searches))
 

@@ -28,6 +28,7 @@ from antiphon.protocols.responses.response_object import (
     empty_wire_item,
     empty_wire_part,
     response_notes,
+    tool_usage,
     wire_item,
     wire_part,
 )
@@ -284,7 +285,8 @@ class ResponsesSession:
                 "failed",
                 failure=engine_events.ResponseFailed(id=self._resolved_request.id, message="The model was stopped before it had finished."),
             )
-        self._builder.finish(step, self._output.usage, at, self._loop.searches if self._loop is not None else 0)
+        tools = msgspec.UNSET if self._loop is None else tool_usage(self._loop.searches, self._loop.image_tokens)
+        self._builder.finish(step, self._output.usage, at, tools)
         # Stored before the client is told: `completed` must be true after a crash as well (docs/decisions/0005). The last
         # events of a background response are stored together with it, so they come first (docs/decisions/0026).
         persist: list[Effect[StreamEvent]] = []

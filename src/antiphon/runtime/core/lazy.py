@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from antiphon.speech.turn_detection.smart_turn import SmartTurn as SmartTurn
     from antiphon.speech.turn_detection.vad import SileroVad as SileroVad
     from antiphon.tools.code_interpreter.containers import Containers as Containers
+    from antiphon.tools.code_interpreter.start import start_code_interpreter as start_code_interpreter
+    from antiphon.tools.file_search.tool import FileSearch as FileSearch
+    from antiphon.tools.image_generation.pictures import MAX_PICTURE_BYTES as MAX_PICTURE_BYTES
+    from antiphon.tools.image_generation.tool import ImageGeneration as ImageGeneration
     from antiphon.tools.mcp.remote import RemoteServers as RemoteServers
     from antiphon.tools.web_search.kind import WebSearchKind as WebSearchKind
 
@@ -43,6 +47,9 @@ _MODULES = {
     "DuplexAdapter": "antiphon.engines.duplex.engine",
     "Embedder": "antiphon.embeddings.embedder",
     "FetchLimits": "antiphon.runtime.core.url_fetch",
+    "FileSearch": "antiphon.tools.file_search.tool",
+    "ImageGeneration": "antiphon.tools.image_generation.tool",
+    "MAX_PICTURE_BYTES": "antiphon.tools.image_generation.pictures",
     "MoonshineTranscriber": "antiphon.speech.stt.moonshine",
     "OpenAISynthesizer": "antiphon.speech.tts.openai",
     "OpenAITranscriber": "antiphon.speech.stt.openai",
@@ -60,6 +67,7 @@ _MODULES = {
     "fetcher": "antiphon.runtime.core.url_fetch",
     "page_fetcher": "antiphon.runtime.core.url_fetch",
     "post": "antiphon.runtime.core.url_fetch",
+    "start_code_interpreter": "antiphon.tools.code_interpreter.start",
 }
 """By name, the module that defines it."""
 

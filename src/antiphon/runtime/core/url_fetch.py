@@ -11,7 +11,7 @@ import asyncio
 import ipaddress
 import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -118,7 +118,7 @@ def page_fetcher(networks: Iterable[str], resolve: Resolve = _system_resolve) ->
     return fetch_page
 
 
-FetchPage = Callable[[str, Judge, int, float], Awaitable[PageResult]]
+FetchPage = Callable[[str, Judge, int, float], Coroutine[None, None, PageResult]]
 """
 Takes a URL, who judges the URLs that redirects lead to, and the most bytes and seconds; raises `ClientError` if the page
 can't or may not be fetched.

@@ -1,9 +1,27 @@
-"""Uploaded files for tools that need one whole."""
+"""Uploaded files for tools."""
 
 from collections.abc import Awaitable, Callable
 
 from antiphon.errors import file_too_large, wrong_id_prefix
 from antiphon.runtime.files.library import ID_PREFIX, FileLibrary
+from antiphon.tools.code_interpreter.tool import OpenUpload
+
+
+class FileUploads:
+    """The uploaded files, for a tool that copies them."""
+
+    def __init__(self, files: FileLibrary) -> None:
+        self._files = files
+
+    async def open(self, tenant: str, file_id: str, param: str) -> OpenUpload:
+        """
+        A file; `param` is the field that names it.
+
+        Raises:
+            ClientError: 404; there is none, or it is another tenant's.
+        """
+        record = await self._files.find(tenant, file_id, param)
+        return OpenUpload(record.filename, self._files.chunks(record))
 
 
 def file_reader(files: FileLibrary, max_bytes: int) -> Callable[[str, str, str], Awaitable[bytes]]:
