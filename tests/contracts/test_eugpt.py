@@ -17,6 +17,7 @@ from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engine_api.routing import RouteDecision
 from antiphon.errors import shutting_down
+from antiphon.protocols.responses.include import TOOL_RESULTS
 from antiphon.protocols.responses.session import ResponsesSession
 from antiphon.protocols.session import FromClient, FromEngine, Hangup, Send, Shutdown
 from antiphon.runtime.core.ids import new_response_id
@@ -82,7 +83,7 @@ scripts = st.lists(st.one_of(any_word, hosted), max_size=12)
 def session_events(words, route=None, last=None):
     """All that a session sends for an engine's words."""
     numbers = iter(range(10_000))
-    resolved_request = structs.replace(order_for(), id=new_response_id(), created_at=int(time.time()))
+    resolved_request = structs.replace(order_for(include=list(TOOL_RESULTS)), id=new_response_id(), created_at=int(time.time()))
     session = ResponsesSession(resolved_request, lambda prefix: f"{prefix}_{next(numbers)}", route=route)
     effects = session.handle(FromClient(None, 1000.0))
     for word in words:
@@ -253,7 +254,9 @@ def rewritten_events(words, pieces, rewrite, input_tokens):
         numbers = iter(range(10_000))
         route = None if input_tokens is None else (await route_of(input_tokens)).decision
         model = route.model if route else "m"
-        resolved_request = structs.replace(order_for(), id=new_response_id(), created_at=int(time.time()), model=model)
+        resolved_request = structs.replace(
+            order_for(include=list(TOOL_RESULTS)), id=new_response_id(), created_at=int(time.time()), model=model
+        )
         session = ResponsesSession(resolved_request, lambda prefix: f"{prefix}_{next(numbers)}", route=route)
         effects = session.handle(FromClient(None, 1000.0))
         deliver = lambda batch: effects.extend(session.handle(FromEngine(batch, 1001.0)))  # noqa: E731

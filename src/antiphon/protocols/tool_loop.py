@@ -233,7 +233,9 @@ class ToolLoop:
     def _show(self, event: ToolEvent) -> Iterator[LoopStep]:
         if isinstance(event, ToolsListed):
             self._add_functions(event.functions)
-        elif isinstance(event, events.HostedToolStarted | events.HostedToolProgress | events.HostedToolDone):
+        elif isinstance(event, events.HostedToolProgress):
+            yield events.HostedToolProgress(self._respond.id, {"item_id": "", **event.event})  # the session's to set
+        elif isinstance(event, events.HostedToolStarted | events.HostedToolDone):
             yield structs.replace(event, id=self._respond.id)
 
     def _add_functions(self, functions: Sequence[ServerFunction]) -> None:

@@ -16,7 +16,10 @@ def loaded(folder: Path, *entries: Any) -> LoadedConfig:
 
 def test_a_file_or_an_entry_point_is_named(tmp_path: Path):
     entries = loaded(tmp_path, MINE, {"label": "w", "entry_point": "weather", "read_only": ["rain"]}).config.tools.functions
-    assert [(entry.file, entry.entry_point, entry.read_only) for entry in entries] == [("tools.py", None, ()), (None, "weather", ("rain",))]
+    assert [(entry.file, entry.entry_point, entry.read_only) for entry in entries] == [
+        (str(tmp_path / "tools.py"), None, ()),
+        (None, "weather", ("rain",)),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -40,4 +40,10 @@ def configured(tmp_path: Path, models, **settings):
     """
     environ = {"HOME": str(tmp_path)}
     entries = [{"name": name, **options} for name, options in models.items()]
-    return load({"models": entries, "store.timeout_s": 120, "tools.code_interpreter.sandbox": "off", **settings}, None, environ, tmp_path, system_file=tmp_path / "none.toml").config
+    return load(
+        {"models": entries, "store.timeout_s": 120, "tools.code_interpreter.sandbox": "off", **settings},
+        None,
+        environ,
+        tmp_path,
+        system_file=tmp_path / "none.toml",
+    ).config

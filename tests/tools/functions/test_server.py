@@ -7,6 +7,7 @@ import sys
 import textwrap
 
 import pytest
+from structlog.testing import capture_logs
 
 from antiphon.config.tools.functions import FunctionsEntry
 from antiphon.tools.functions.call import mask_paths
@@ -279,7 +280,7 @@ def test_the_servers_own_variables_are_not_in_the_process(file):
         None,
     ],
 )
-def test_functions_that_cannot_be_loaded_are_told_without_a_path_and_not_tried_again_at_once(tmp_path, source, capsys):
+def test_functions_that_cannot_be_loaded_are_told_without_a_path_and_not_tried_again_at_once(tmp_path, source):
     file = tmp_path / "tools.py"
     if source is not None:
         file.write_text(source)
@@ -292,8 +293,9 @@ def test_functions_that_cannot_be_loaded_are_told_without_a_path_and_not_tried_a
             answer = await server.call_tool("add", {})
             assert isinstance(answer, McpProtocolError) and answer.message == "The functions can't be called: they can't be loaded now."
 
-    run(scenario())
-    assert "Functions can't be loaded." in capsys.readouterr().out
+    with capture_logs() as logs:
+        run(scenario())
+    assert "Functions can't be loaded." in [entry["event"] for entry in logs]
     assert RETRY_S > 1
 
 

@@ -17,7 +17,7 @@ from antiphon.errors import (
     unsupported_parameter,
 )
 from antiphon.tools.mcp.dialing import CommandTarget, HttpTarget, Target
-from antiphon.tools.mcp.server import ToolServer
+from antiphon.tools.mcp.server import LocalServer, ToolServer
 from antiphon.wire.responses.tools import McpTool
 
 MAX_SERVERS = 32
@@ -66,12 +66,17 @@ class OwnServers:
         ServerError: a key's variable is not set, or two servers have one label.
     """
 
-    def __init__(self, settings: Sequence[McpServerSettings], secrets: Mapping[str, str], functions: Mapping[str, ToolServer]) -> None:
+    def __init__(self, settings: Sequence[McpServerSettings], secrets: Mapping[str, str], functions: Mapping[str, LocalServer]) -> None:
         self._functions = functions
         self._settings = {entry.label: entry for entry in settings}
         self._targets = {entry.label: _own_target(entry, secrets) for entry in settings}
         if labels := sorted(functions.keys() & self._settings.keys()):
             raise ServerError(f"Both [[tools.mcp]] and [[tools.functions]] have the label '{labels[0]}'.")
+
+    async def close(self) -> None:
+        """End what runs in processes of this server's; idempotent."""
+        for server in self._functions.values():
+            await server.close()
 
     def function_server(self, label: str) -> ToolServer | None:
         """The server in this process that has the label."""

@@ -68,3 +68,10 @@ class ToolServer(Protocol):
             name: as listed, or anything: a model, or a client that resends an approval, may make it up.
             arguments: JSON, not checked against the tool's schema.
         """
+
+
+class LocalServer(ToolServer, Protocol):
+    """A server of tools on this machine, which lives as long as this one."""
+
+    async def close(self) -> None:
+        """End what it runs; idempotent."""

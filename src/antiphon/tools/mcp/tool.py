@@ -73,6 +73,7 @@ class McpTools:
         dialer, self._dialer = self._dialer, None
         if dialer is not None:
             await dialer.close()
+        await self._own_servers.close()
 
     async def connect(self, request: ServerRequest) -> ToolConnection:
         """A connection to a server that is not in this process."""

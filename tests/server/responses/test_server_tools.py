@@ -1,0 +1,198 @@
+"""Every tool that the server runs, through the Responses API, as the official client sees it; MCP has a module of its own."""
+
+import time
+
+import openai
+import pytest
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from antiphon.config.routing import EMBEDDING_MODEL
+from antiphon.server.processes.run import background_server
+from support.embeddings.tiny_model import write_tiny_model
+from support.server.scripted_server import configured
+
+THEIR_EVENT: TypeAdapter = TypeAdapter(ResponseStreamEvent)
+
+FUNCTIONS = '''
+"""Functions of the operator."""
+
+def double(number: int) -> int:
+    """Doubles a number."""
+    return 2 * number
+'''
+
+PAGE = "<title>Owls</title><h1>Owls</h1><p>The barn owl hears a mouse under the snow.</p>"
+
+PLOT = "open('/mnt/data/plot.txt', 'w').write('a plot')\nx = 20\nx + 1"
+
+SCRIPT = {
+    "answers": [
+        {"to": "result", "when": "barn owl", "say": "It hears a mouse [web:1]."},
+        {"to": "result", "when": "owls hunt", "say": "Owls hunt at night 【1】, and so on."},
+        {"to": "result", "when": "21", "say": "Here is [the plot](sandbox:/mnt/data/plot.txt)."},
+        {"to": "result", "say": "It is {input}."},
+        {"when": "files", "lines": [{"call": "file_search", "arguments": {"queries": ["when do owls hunt"]}}]},
+        {"when": "web", "lines": [{"call": "web_search", "arguments": {"query": "barn owl snow"}}]},
+        {"when": "plot", "lines": [{"call": "python", "arguments": {"code": PLOT}}]},
+        {"when": "again", "lines": [{"call": "python", "arguments": {"code": "x * 2"}}]},
+        {"when": "double", "lines": [{"call": "double", "namespace": "numbers", "arguments": {"number": 4}}]},
+    ]
+}
+
+
+@pytest.fixture(scope="module")
+def server_url(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tools")
+    (folder / "numbers.py").write_text(FUNCTIONS)
+    (folder / "pages").mkdir()
+    (folder / "pages" / "owls.html").write_text(PAGE)
+    write_tiny_model(folder / "models" / EMBEDDING_MODEL)
+    settings = {
+        "models_dir": str(folder / "models"),
+        "tools.code_interpreter.sandbox": "both",
+        "tools.functions": [{"label": "numbers", "file": str(folder / "numbers.py")}],
+        "tools.web_search.provider": "local",
+        "tools.web_search.folders": [{"path": str(folder / "pages"), "url": "https://birds.example/"}],
+    }
+    with background_server(configured(tmp_path_factory.mktemp("home"), {"parrot": {"engine": "scripted", **SCRIPT}}, **settings)) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def sdk(server_url):
+    with openai.OpenAI(base_url=f"{server_url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def streamed(sdk, **fields):
+    """The events of a stream, each valid as the SDK has it, and its last response."""
+    events = list(sdk.responses.create(model="parrot", stream=True, **fields))
+    for number, event in enumerate(events):
+        # The original's search has no `action` before it is done, though its client's type requires one.
+        if event.type != "response.output_item.added" or event.item.type != "web_search_call":
+            THEIR_EVENT.validate_python(event.model_dump(warnings=False))
+        assert event.sequence_number == number
+    return [event.type.removeprefix("response.") for event in events], events[-1].response
+
+
+def kinds(response):
+    return [item.type for item in response.output]
+
+
+@pytest.fixture(scope="module")
+def store(sdk):
+    store = sdk.vector_stores.create(name="Notes")
+    for name, text in {"owls.md": "Owls hunt at night. Their feathers make no sound.", "bells.md": "Bells are cast in bronze."}.items():
+        file = sdk.files.create(file=(name, text.encode()), purpose="assistants")
+        assert sdk.vector_stores.files.create_and_poll(file.id, vector_store_id=store.id).status == "completed"
+    return store
+
+
+@pytest.mark.parametrize("include", [None, ["file_search_call.results"]])
+def test_files_are_searched_and_cited(sdk, store, include):
+    tool = {"type": "file_search", "vector_store_ids": [store.id]}
+    types, response = streamed(sdk, input="Search my files.", tools=[tool], include=include)
+    assert kinds(response) == ["file_search_call", "message"]
+    call, message = response.output
+    assert call.queries == ["when do owls hunt"] and call.status == "completed"
+    assert (call.results is not None) == (include is not None)
+    [citation] = message.content[0].annotations
+    assert (citation.type, citation.filename, message.content[0].text) == ("file_citation", "owls.md", "Owls hunt at night , and so on.")
+    assert citation.index == len("Owls hunt at night ")
+    assert types[2:7] == [
+        "output_item.added",
+        "file_search_call.in_progress",
+        "file_search_call.searching",
+        "file_search_call.completed",
+        "output_item.done",
+    ]
+    stored = sdk.responses.retrieve(response.id)
+    assert stored.output[0].results[0].filename == "owls.md"
+
+
+def test_the_web_is_searched_and_cited(sdk):
+    types, response = streamed(sdk, input="Search the web.", tools=[{"type": "web_search"}], include=["web_search_call.action.sources"])
+    assert kinds(response) == ["web_search_call", "message"]
+    assert response.output[0].action.sources[0].url == "https://birds.example/owls.html"
+    text = response.output[1].content[0].text
+    [citation] = response.output[1].content[0].annotations
+    assert text[citation.start_index : citation.end_index] == "([birds.example](https://birds.example/owls.html))"
+    assert citation.type == "url_citation" and "output_text.annotation.added" in types
+    assert response.tool_usage.web_search.num_requests == 1
+    without = sdk.responses.create(model="parrot", input="Search the web.", tools=[{"type": "web_search"}])
+    assert without.output[0].action.sources is None
+
+
+def has_walls(sdk):
+    """Whether the code interpreter is offered here: its walls are tried when the server starts."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        response = sdk.responses.create(
+            model="parrot", input="Again.", tools=[{"type": "code_interpreter", "container": {"type": "auto"}}], store=False
+        )
+        if kinds(response) != ["function_call"]:
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def test_code_is_run_in_a_container_that_stays(sdk):
+    if not has_walls(sdk):
+        pytest.skip("the walls of the code interpreter don't stand on this machine")
+    tool = {"type": "code_interpreter", "container": {"type": "auto"}}
+    types, first = streamed(sdk, input="Make a plot.", tools=[tool], include=["code_interpreter_call.outputs"])
+    call, message = first.output
+    assert (call.code, call.outputs[0].logs.strip(), call.status) == (PLOT, "21", "completed")
+    assert types[2:9] == [
+        "output_item.added",
+        "code_interpreter_call.in_progress",
+        "code_interpreter_call_code.delta",
+        "code_interpreter_call_code.done",
+        "code_interpreter_call.interpreting",
+        "code_interpreter_call.completed",
+        "output_item.done",
+    ]
+    text = message.content[0].text
+    [citation] = message.content[0].annotations
+    assert citation.type == "container_file_citation" and citation.filename == "plot.txt"
+    assert text[citation.start_index : citation.end_index] == "sandbox:/mnt/data/plot.txt"
+    assert sdk.containers.files.content.retrieve(citation.file_id, container_id=call.container_id).read() == b"a plot"
+    _, second = streamed(sdk, input="Again.", tools=[tool], previous_response_id=first.id, include=["code_interpreter_call.outputs"])
+    assert second.output[0].container_id == call.container_id
+    assert second.output[0].outputs[0].logs.strip() == "40"  # the variable is still there
+
+
+def test_a_function_of_the_operators_is_called_by_its_label(sdk):
+    tool = {"type": "mcp", "server_label": "numbers", "require_approval": "never"}
+    _, response = streamed(sdk, input="Double it.", tools=[tool])
+    assert kinds(response) == ["mcp_list_tools", "mcp_call", "message"]
+    assert response.output_text == "It is 8."
+
+
+def test_all_tools_at_once_are_echoed_as_they_came(sdk, store):
+    tools = [
+        {"type": "file_search", "vector_store_ids": [store.id], "max_num_results": 3},
+        {"type": "web_search", "search_context_size": "low"},
+        {"type": "mcp", "server_label": "numbers", "require_approval": "never"},
+    ]
+    response = sdk.responses.create(model="parrot", input="Search my files.", tools=tools)
+    assert [tool.type for tool in response.tools] == ["file_search", "web_search", "mcp"]
+    assert Response.model_validate(response.model_dump(warnings=False)).tools[0].max_num_results == 3
+
+
+@pytest.mark.parametrize(
+    ("tool", "param"),
+    [
+        ({"type": "file_search", "vector_store_ids": ["vs_none"]}, "tools"),
+        ({"type": "file_search", "vector_store_ids": []}, "tools"),
+        ({"type": "code_interpreter", "container": "cntr_none"}, "tools"),
+        ({"type": "mcp", "server_label": "nobody"}, "tools"),
+    ],
+)
+def test_a_tool_that_names_nothing_is_refused(sdk, tool, param):
+    if tool["type"] == "code_interpreter" and not has_walls(sdk):
+        pytest.skip("the walls of the code interpreter don't stand on this machine")
+    with pytest.raises(openai.APIStatusError) as refusal:
+        sdk.responses.create(model="parrot", input="Hi", tools=[tool])
+    assert refusal.value.status_code in (400, 404) and refusal.value.param
