@@ -6,7 +6,7 @@ import ipaddress
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -153,6 +153,8 @@ class Service:
         file_blobs = BlobStore(location or str(self._files_folder), notice, error_code="files_unavailable")
         self.files = FileLibrary(self.store.files, file_blobs, config.files)
         self._containers: lazy.Containers | None = None
+        self._walls_task: asyncio.Task[None] | None = None
+        self._sweep_kernels: Callable[[], Awaitable[None]] | None = None
         self.vector_stores = VectorStoreService(
             self.store,
             self.files,
@@ -277,7 +279,8 @@ class Service:
         ):
             self._tasks.append(asyncio.create_task(work, name=name))  # noqa: TID251
         if self.config.tools.code_interpreter.sandbox != "off":
-            self._tasks.append(asyncio.create_task(self._start_code_interpreter(), name="code interpreter"))  # noqa: TID251
+            # Never cancelled: a process would be left that is just being started.
+            self._walls_task = asyncio.create_task(self._start_code_interpreter(), name="code interpreter")  # noqa: TID251
         if self.config.speech.warm_up and self.speech.missing_reason is None:
             self.speech.warm_up_state = "running"  # at once, as the first question may come before the task begins
             self._tasks.append(asyncio.create_task(self._warm_up(), name="warm-up"))  # noqa: TID251
@@ -289,6 +292,8 @@ class Service:
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
+        if self._walls_task is not None:
+            tasks.append(self._walls_task)
         if tasks:
             await asyncio.wait(tasks)
         await self.background.close()
@@ -444,11 +449,8 @@ class Service:
             return
         structlog.get_logger().info("code_interpreter_ready", message=report)
         self._containers = kind.containers
+        self._sweep_kernels = kind.sweep
         self.toolbox.add(kind)
-        while True:
-            await asyncio.sleep(FILE_SWEEP_S)
-            with contextlib.suppress(ApiError):
-                await kind.sweep()
 
     async def _expire_files(self) -> None:
         while True:
@@ -457,6 +459,8 @@ class Service:
                 await self.files.sweep()
             if self._containers is not None or self._containers_folder.is_dir():
                 await self.containers.sweep()
+            if self._sweep_kernels is not None:
+                await self._sweep_kernels()
 
     async def _write_key_uses(self) -> None:
         while True:
