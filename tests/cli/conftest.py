@@ -23,6 +23,11 @@ to = "message"
 lines = [{ call = "get_weather", arguments = { city = "Lisbon" } }]
 
 [[models.answers]]
+when = "DictReader"
+to = "message"
+lines = [{ call = "python", arguments = { code = "20 + 1" } }]
+
+[[models.answers]]
 when = "Rome"
 say = '{"city": "Rome", "country": "Italy", "capital": true}'
 

@@ -36,6 +36,12 @@ engine = "worker"
 """
 
 
+def kept_whole(told):
+    """What is told of a recording, once it is over and all of it is stored."""
+    names = {file["name"] for file in told["files"]}
+    return told["status"] != "live" and {"in.wav", "events.jsonl"} <= names and told
+
+
 @pytest.fixture
 def anyio_backend():
     return "asyncio"
@@ -191,7 +197,7 @@ async def test_the_gateway_is_killed_and_started_again(mortal):
                 back = await again.fate()
             async with peer(mortal) as other:
                 after = f"the worker joins again, the next client {await served(other)}"
-            kept = await mortal.settled(f"/v1/sessions/{created['session_id']}", lambda told: told["status"] != "live" and told)
+            kept = await mortal.settled(f"/v1/sessions/{created['session_id']}", kept_whole)
             files = {file["name"]: file["bytes"] for file in kept["files"]}
             assert files["in.wav"] > 44 and files["events.jsonl"] > 0
     seen("gateway killed, and started again", f"{fates[0]}; with its token then {back}", fates[1], f"{after}; recording `{kept['status']}`")

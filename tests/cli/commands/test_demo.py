@@ -38,6 +38,7 @@ def test_the_demo_plays_every_act_and_ends_well(parrot):
         "     Ben  waits: number 1 of ",
         "    Cleo  waits: number 2 of 2",
         "    Cleo  is done",
+        "9  Code that the server runs, on a file of yours",
     ):
         assert said in result.out
 
@@ -84,8 +85,8 @@ def test_the_demo_shows_only_the_parts_that_are_asked_for(parrot):
     )
 
 
-def test_there_is_no_ninth_part(parrot):
-    assert parrot("demo", "--only", "9").code == 2
+def test_there_is_no_tenth_part(parrot):
+    assert parrot("demo", "--only", "10").code == 2
 
 
 def test_the_demo_is_drawn_as_text_that_can_be_read_and_copied(parrot, home):

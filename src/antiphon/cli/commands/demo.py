@@ -4,6 +4,7 @@ import asyncio
 import json
 import textwrap
 import time
+from base64 import b64encode
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Annotated
@@ -26,7 +27,7 @@ from antiphon.cli.voice.realtime_session import AUDIO_UNSUPPORTED, RealtimeSessi
 from antiphon.cli.voice.render import Renderer, TerminalRenderer, format_queue_position
 from antiphon.cli.voice.transcript import MODEL, DuplexTranscript, TextChunk
 from antiphon.config.load import Config, ModelEntry
-from antiphon.errors import UpstreamError
+from antiphon.errors import ApiError, UpstreamError
 from antiphon.runtime.speech import service
 from antiphon.wire.codec.types import JsonDict
 from antiphon.wire.minicpmo.media import RATE_IN_HZ
@@ -55,6 +56,13 @@ _CITY_SCHEMA: JsonDict = {
     "additionalProperties": False,
 }
 
+_PRICES_NAME = "prices.csv"
+_PRICES = "item,price\n" + "".join(f"item {number},{number * number % 97 + 1}\n" for number in range(1, 41))
+_CODE_QUESTION = "What is the sum of all prices in the file?"
+_CODE_HINT = f"Import csv, and print sum() of float(row['price']) over csv.DictReader(open('/mnt/data/{_PRICES_NAME}'))."
+_WALLS_S = 15.0
+"""How long the server may take to try the walls around code."""
+
 _MAX_OUTPUT_TOKENS = 300
 """Small models don't always find an end."""
 
@@ -72,7 +80,7 @@ _ARRIVAL_GAP_S = 0.05
 _INSTRUCTIONS = "Answer in one short sentence."
 
 
-_PartNumber = Annotated[int, Parameter(validator=validators.Number(gte=1, lte=8))]
+_PartNumber = Annotated[int, Parameter(validator=validators.Number(gte=1, lte=9))]
 
 
 def demo(
@@ -150,12 +158,22 @@ class _DemoRunner:
         response = self.client.post("/v1/responses", body)
         took_s = time.perf_counter() - start_s
         check_response(response, self.shell)
+        for item in response["output"]:
+            if item["type"] == "code_interpreter_call":
+                self.print_code(item)
         for call in function_calls(response):
             self.print_line("model", f"calls {call['name']}({call['arguments']})")
         if text := output_text(response):
             self.print_line("model", text)
         self.print_line("", f"{took_s:.2f} s, {response['usage']['output_tokens']} tokens")
         return response
+
+    def print_code(self, item: JsonDict) -> None:
+        """Print the code of a call, and what it printed."""
+        for number, line in enumerate((item["code"] or "").strip().splitlines()):
+            self.shell.say(f"  {'' if number else 'code':>6}  {line}")
+        for output in item.get("outputs") or ():
+            self.print_line("result", output.get("logs", "(a picture)").strip())
 
 
 def function_calls(response: JsonDict) -> list[JsonDict]:
@@ -198,6 +216,38 @@ def _show_tool(runner: _DemoRunner) -> None:
     runner.print_line("tool", result)
     outputs = [{"type": "function_call_output", "call_id": call["call_id"], "output": result} for call in function_calls(response)]
     runner.ask(outputs, previous_response_id=response["id"], tools=[_WEATHER_TOOL], tool_choice="none")
+
+
+def _show_code(runner: _DemoRunner) -> None:
+    runner.print_line("you", f"{_CODE_QUESTION} (with {_PRICES_NAME}, a file of {len(_PRICES.splitlines()) - 1} rows)")
+    tool = {"type": "code_interpreter", "container": {"type": "auto"}}
+    data = f"data:text/csv;base64,{b64encode(_PRICES.encode()).decode()}"
+    file = {"type": "input_file", "filename": _PRICES_NAME, "file_data": data}
+    message = {"role": "user", "content": [file, {"type": "input_text", "text": f"{_CODE_QUESTION} {_CODE_HINT}"}]}
+    if not _has_code_interpreter(runner):
+        runner.print_line("", "No code is run here: the server has no walls to put around it. `antiphon doctor` says what is missing.")
+        return
+    include = ["code_interpreter_call.outputs"]
+    response = runner.ask(
+        [message], tools=[tool], tool_choice={"type": "code_interpreter"}, include=include, max_tool_calls=3, temperature=0
+    )
+    calls = [item for item in response["output"] if item["type"] == "code_interpreter_call"]
+    if not calls:
+        raise UpstreamError("The model ran no code, though it had to.")
+    runner.print_line("", f"{len(calls)} run in a container without a network, behind two walls")
+
+
+def _has_code_interpreter(runner: _DemoRunner) -> bool:
+    """Whether the server runs code; it tries its walls when it starts, which takes a moment."""
+    deadline = time.monotonic() + _WALLS_S
+    while time.monotonic() < deadline:
+        body = {"model": runner.model, "input": "Hi", "tools": [{"type": "code_interpreter", "container": "cntr_none"}]}
+        try:
+            runner.client.post("/v1/responses", {**body, "max_output_tokens": 16, "store": False})
+        except ApiError as error:
+            return error.status == 404  # it runs code, and has no container of that name
+        time.sleep(0.5)
+    return False
 
 
 def _show_structured_output(runner: _DemoRunner) -> None:
@@ -317,4 +367,5 @@ _STEPS = {
     "A question by voice": _show_voice,
     "The same in full duplex: audio goes both ways all the time": _show_duplex,
     "Three people, and a model that serves one at a time": _show_queue,
+    "Code that the server runs, on a file of yours": _show_code,
 }

@@ -24,7 +24,7 @@ async def start_code_interpreter(
     walls = settings.sandbox
     if walls == "off":
         return None, "The code interpreter is off (tools.code_interpreter.sandbox)."
-    report = await try_walls(folder)
+    report = await try_walls(folder, walls)
     if report.problems[walls] is not None:
         return None, report.describe(walls)
     limits = ContainerLimits(

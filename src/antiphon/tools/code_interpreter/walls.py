@@ -58,16 +58,19 @@ _NAMES: dict[Walls, str] = {
 }
 
 
-async def try_walls(folder: Path) -> WallReport:
+async def try_walls(folder: Path, walls: Walls) -> WallReport:
     """
-    Start a process behind both walls and behind each alone, and let it try to read a file outside and to open sockets.
+    Start a process behind walls, and let it try to read a file outside and to open sockets; if they don't stand, the others
+    are tried too, so that the operator knows which do.
 
     Args:
         folder: for what it needs, such as the containers' own: what works in one may not in another.
     """
-    problems: dict[Walls, str | None] = {}
-    for walls in get_args(Walls):
-        problems[walls] = await _try(walls, folder)
+    problems: dict[Walls, str | None] = {walls: await _try(walls, folder)}
+    if problems[walls] is not None:
+        for others in get_args(Walls):
+            if others != walls:
+                problems[others] = await _try(others, folder)
     return WallReport(problems)
 
 
