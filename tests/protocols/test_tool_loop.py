@@ -214,6 +214,12 @@ def test_a_server_that_cannot_be_listed_may_fail_the_response():
     assert dialogue.is_closed and not dialogue.requests
 
 
+def test_a_function_named_as_one_of_the_servers_is_refused():
+    own = tools.FunctionTool(name="file_search", parameters={"type": "object"})
+    with pytest.raises(ClientError, match="has a function 'file_search', and so does its tool of type 'file_search'"):
+        search_session(tools=[SEARCH_TOOL, own])
+
+
 # Approvals
 
 REQUEST = hosted_calls.McpApprovalRequest(id="mcpr_1", arguments='{"a":1}', name="add", server_label="math")

@@ -225,7 +225,9 @@ def _show_code(runner: _DemoRunner) -> None:
     file = {"type": "input_file", "filename": _PRICES_NAME, "file_data": data}
     message = {"role": "user", "content": [file, {"type": "input_text", "text": f"{_CODE_QUESTION} {_CODE_HINT}"}]}
     if not _has_code_interpreter(runner):
-        runner.print_line("", "No code is run here: the server has no walls to put around it. `antiphon doctor` says what is missing.")
+        runner.print_line(
+            "", "No code is run here: the walls around it don't stand on this machine. `antiphon serve` says why when it starts."
+        )
         return
     include = ["code_interpreter_call.outputs"]
     response = runner.ask(

@@ -84,7 +84,11 @@ def build_engine_tools(tools_with_paths: Sequence[tuple[str, tools.Tool]], conte
                 _add_tool(member, f"{path}.tools[{index}]", tool.name, context, engine_tools)
         else:
             _add_tool(tool, path, None, context, engine_tools)
+    client_keys = {tool.key for tool in engine_tools.tools}
     for own in context.server_tools.functions:
+        if own.function.key in client_keys:
+            message = f"'tools' has a function '{own.function.key}', and so does its tool of type '{own.type}'. Rename yours."
+            raise ClientError(message, code="invalid_value", param="tools")
         engine_tools.tools.append(own.function)
         engine_tools.server_keys.setdefault(own.type, []).append(own.function.key)
     return engine_tools
