@@ -122,6 +122,16 @@ def test_max_tool_calls_is_told_to_the_model_and_makes_no_item():
     assert_is_one_lifecycle(dialogue)
 
 
+def test_the_results_of_a_response_have_a_limit_together():
+    dialogue = search_session(limits=LoopLimits(output_chars=10)).said(*called(), ended())
+    dialogue.tool_said(dialogue.tool_calls[0].call_id, output("x" * 10))
+    assert dialogue.requests[1].tool_choice == ToolChoice("none")
+    dialogue.said(*called("b"), ended())  # which a model may still do
+    assert len(dialogue.tool_calls) == 1
+    [note] = dialogue.requests[2].history[-1].parts
+    assert note.text == "The call was skipped: the limit of 10 characters of results (tools.response_chars) is reached."
+
+
 def test_the_last_turn_has_no_tools_of_the_server():
     dialogue = search_session(limits=LoopLimits(turns=3), tools=[SEARCH_TOOL, CLIENT_TOOL])
     for turn in range(2):

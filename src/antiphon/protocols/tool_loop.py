@@ -33,12 +33,14 @@ class LoopLimits(Struct, frozen=True, kw_only=True):
         calls_field: what sets that limit, for the model to read.
         turns: the most times that the model is asked; the last time it can call none of the server's tools.
         parallel: the most calls that run at once.
+        output_chars: of the results of all calls; when they have more, no further calls are run.
     """
 
     calls: int = 128
     calls_field: str = "tools.calls"
     turns: int = 32
     parallel: int = 8
+    output_chars: int = 2_000_000
 
 
 class ApprovedCall(Struct, frozen=True):
@@ -129,6 +131,7 @@ class ToolLoop:
         self._turn_start = 0
         self._turn_items: list[OutputItem] = []
         self._call_count = 0
+        self._output_chars = 0
         self._has_client_call = False
         self._calls: dict[str, _Call] = {}  # of this turn, by the engine's ids
         self._running: dict[str, _Call] = {}  # by ours, in their order
@@ -199,12 +202,18 @@ class ToolLoop:
         yield events.ItemBoundary(self._respond.id)  # what the model wrote is complete
         self._turn_items = self._output.items[self._turn_start :]
         for call in self._calls.values():
-            if self._call_count < self._limits.calls:
+            if self._output_chars >= self._limits.output_chars:
+                limit = f"{self._limits.output_chars} characters of results (tools.response_chars)"
+            elif self._call_count >= self._limits.calls:
+                limit = f"{self._limits.calls} calls ({self._limits.calls_field})"
+            else:
+                limit = ""
+            if not limit:
                 self._call_count += 1
                 self._waiting.append(call)
             else:
                 # A model that is not told makes up results, and upstream servers refuse a call without one.
-                note = f"The call was skipped: the limit of {self._limits.calls} calls ({self._limits.calls_field}) is reached."
+                note = f"The call was skipped: the limit of {limit} is reached."
                 call.outcome, call.state = ToolOutput((history.TextPart(note),)), "over"
         yield from self._go_on()
 
@@ -287,6 +296,7 @@ class ToolLoop:
     def _end_turn(self) -> Iterator[LoopStep]:
         calls, self._calls = tuple(self._calls.values()), {}
         outputs = [call.outcome for call in calls if isinstance(call.outcome, ToolOutput)]
+        self._output_chars += sum(map(_output_chars, calls))
         self.searches += sum(output.searches for output in outputs)
         for output in outputs:
             self.image_tokens = self.image_tokens.plus(output.image_tokens)
@@ -324,7 +334,7 @@ class ToolLoop:
         return structs.replace(
             respond,
             history=(*respond.history, *new_items),
-            size_bytes=respond.size_bytes + sum(map(_size_bytes, calls)),
+            size_bytes=respond.size_bytes + sum(len(call.arguments) + _output_chars(call) for call in calls),
             sampling=sampling,
             tool_choice=self._next_choice(respond),
         )
@@ -332,7 +342,8 @@ class ToolLoop:
     def _next_choice(self, respond: commands.Respond) -> ToolChoice:
         # Responses: `required` binds the first turn. A model that had to call a tool each time would never answer.
         choice = self._expand(self._later_choice)
-        if self._request_count + 1 < self._limits.turns and self._call_count < self._limits.calls:
+        has_room = self._call_count < self._limits.calls and self._output_chars < self._limits.output_chars
+        if has_room and self._request_count + 1 < self._limits.turns:
             return choice
         names = tuple(tool.key for tool in respond.tools if tool.key not in self._functions)
         if choice.names is not None:
@@ -377,10 +388,10 @@ def _result(call: _Call, call_id: str) -> history.ToolResult:
     return history.ToolResult(call_id, call.outcome.parts if isinstance(call.outcome, ToolOutput) else ())
 
 
-def _size_bytes(call: _Call) -> int:
+def _output_chars(call: _Call) -> int:
     parts = call.outcome.parts if isinstance(call.outcome, ToolOutput) else ()
     texts = (getattr(part, "text", None) or getattr(part, "url", None) or getattr(part, "inline", None) or "" for part in parts)
-    return sum(map(len, call.chunks)) + sum(map(len, texts))
+    return sum(map(len, texts))
 
 
 def _history_item(item: OutputItem) -> history.HistoryItem | None:

@@ -20,6 +20,9 @@ class ToolsSettings(BaseModel, frozen=True, extra="forbid"):
     turns: int = Field(default=32, ge=1, description="The most times that the model is asked in one response; the last time without tools.")
     parallel: int = Field(default=8, ge=1, description="The most calls of one response that run at once.")
     output_chars: int = Field(default=200_000, ge=1000, description="The most characters of one call's result that the model reads.")
+    response_chars: int = Field(
+        default=2_000_000, ge=1000, description="The most characters of the results of all calls in one response; then no more are made."
+    )
     mcp: tuple[McpServerSettings, ...] = Field(
         default=(), max_length=MAX_SERVERS, description="MCP servers of the operator's; a later list replaces an earlier one."
     )
