@@ -1,5 +1,6 @@
 """Connections to an upstream speech server, and its failures as API errors."""
 
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -42,7 +43,9 @@ async def map_exceptions(name: str, base_url: str) -> AsyncIterator[None]:
     except TimeoutError:
         raise UpstreamError(f"The {name} did not answer in time.", status=504, code="upstream_timeout") from None
     except aiohttp.ClientConnectorError as error:
-        raise UpstreamError(f"The {name} can't be reached: {error.strerror or 'no such address'}.", code="upstream_unreachable") from None
+        # Not the error's own words: they have the server's address in them, which is not the client's to know.
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else "no such address"
+        raise UpstreamError(f"The {name} can't be reached: {reason}.", code="upstream_unreachable") from None
     except aiohttp.InvalidURL:
         raise _wrong_address(name, base_url) from None
     except aiohttp.ClientError:

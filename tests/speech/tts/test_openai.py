@@ -202,8 +202,9 @@ def test_a_server_that_is_not_there_or_says_nothing_is_told():
                 await collect_audio(mouth, "One.")
             assert fault.value.status == 504
         async with started(OpenAISynthesizer(SpeechServer(base_url="http://127.0.0.1:1/v1", model="x", voices=("a",)))) as mouth:
-            with pytest.raises(ApiError, match="can't be reached"):
+            with pytest.raises(ApiError, match="can't be reached") as fault:
                 await collect_audio(mouth, "One.")
+            assert fault.value.message == "The speech server can't be reached: Connection refused."  # and not where it is
 
     run(scenario())
 
