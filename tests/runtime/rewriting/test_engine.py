@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 import structlog
-from hypothesis import given, strategies as st
+from hypothesis import assume, given, strategies as st
 from structlog.contextvars import bound_contextvars, merge_contextvars
 from structlog.testing import capture_logs
 
@@ -85,6 +85,8 @@ cuts = st.lists(st.integers(1, 12), max_size=4)
 @given(scripts, cuts, st.sampled_from(["shouts", "fails", "whispers", "nothing"]), st.sampled_from(["send", "hold"]))
 def test_whatever_an_engine_says_only_the_text_at_the_end_changes(words, pieces, does, drafts):
     plain, _ = machine_of(words)
+    # An engine that goes on with a call that it has not started breaks its contract, and the response: here it may be told later.
+    assume(plain.outcome != "failed" or isinstance(words[-1], events.ResponseFailed))
     heard = answered(words, Louder(does, drafts=drafts), pieces)
     machine, streamed = machine_of(heard)
     assert sum(isinstance(word, events.ResponseEnded | events.ResponseFailed) for word in heard) == 1

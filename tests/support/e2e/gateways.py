@@ -23,6 +23,10 @@ PATIENCE_S = 120
 
 EMPTY_WAV_BYTES = 44
 KEY = "a key of workers"
+
+NO_CODE = {"ANTIPHON_TOOLS__CODE_INTERPRETER__SANDBOX": "off"}
+"""The walls around code are tried in the home folder, whose files are read here while it changes."""
+
 SILENCE = base64.b64encode(bytes(6400)).decode()
 TONE = base64.b64encode(struct.pack("<1600f", *(0.5 if n // 80 % 2 else -0.5 for n in range(1600)))).decode()
 
@@ -42,7 +46,7 @@ class Program:
     def running(self):
         """The process, once it serves."""
         command = [sys.executable, "-m", "antiphon", "serve", "--port", str(self.port)]
-        environ = os.environ | {"ANTIPHON_HOME": str(self.home / "data"), "ANTIPHON_WORKER_KEY": KEY}
+        environ = os.environ | {"ANTIPHON_HOME": str(self.home / "data"), "ANTIPHON_WORKER_KEY": KEY} | NO_CODE
         pipe = subprocess.PIPE
         with forks.Popen(command, cwd=self.home, env=environ, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
             try:
@@ -57,7 +61,7 @@ class Program:
         """A process that joins as a worker with one slot."""
         command = [sys.executable, "-m", "antiphon", "worker", "--join", f"ws://127.0.0.1:{self.port}", "--engine", "scripted"]
         command += ["--model", "far", "--slots", "1"]
-        environ = os.environ | {"ANTIPHON_HOME": str(self.home / "worker"), "ANTIPHON_WORKER_KEY": KEY}
+        environ = os.environ | {"ANTIPHON_HOME": str(self.home / "worker"), "ANTIPHON_WORKER_KEY": KEY} | NO_CODE
         with forks.Popen(command, cwd=self.home, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             try:
                 yield process
