@@ -361,6 +361,17 @@ class ToolLoop:
         return ToolChoice(choice.mode if names else "none", tuple(names))
 
 
+def mcp_texts(content: object) -> str:
+    """The texts in the content of an MCP result, which may be anything; empty where there are none."""
+    parts = content if isinstance(content, list) else []
+    return "\n".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
+
+
+def denial(reason: str | None) -> history.TextPart:
+    """What the model reads of a call that the user did not approve."""
+    return history.TextPart("The user did not approve this call." + (f" The reason: {reason}" if reason else ""))
+
+
 def _with_results(past: Sequence[history.HistoryItem], calls: Sequence[_Call]) -> tuple[history.HistoryItem, ...]:
     """The history with what approved calls have come to: where the user approved each, or at the end."""
     results = {call.approval_request_id or "": _result(call, call.approval_request_id or "") for call in calls}

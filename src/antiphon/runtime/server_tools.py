@@ -1,5 +1,6 @@
 """The tools that the server runs: made from the configuration, and opened for each response that has some."""
 
+from itertools import chain
 from pathlib import Path
 
 from msgspec import structs
@@ -9,7 +10,7 @@ from antiphon.config.tools.settings import ToolsSettings
 from antiphon.engine_api.engine import Fetch
 from antiphon.installation import missing_modules
 from antiphon.protocols.responses.request import ResolvedRequest
-from antiphon.protocols.responses.tools import requested_tools, runs_on_server
+from antiphon.protocols.responses.tools import brings_tools, requested_tools, runs_on_server
 from antiphon.protocols.tool_loop import LoopLimits
 from antiphon.runtime.core import lazy
 from antiphon.runtime.files.library import FileLibrary
@@ -72,6 +73,8 @@ def open_tools(toolbox: Toolbox, settings: ToolsSettings, resolved_request: Reso
     if not toolbox.types or not capabilities.tools or resolved_request.is_warm_up:
         return resolved_request, None
     past, new = resolved_request.previous_items, resolved_request.input_items
+    if not brings_tools(resolved_request.request, chain(past, new)):  # as of most requests, however long
+        return resolved_request, None
     pairs = [*((resolved_request.request.previous_path, item) for item in past), *((f"input[{i}]", item) for i, item in enumerate(new))]
     tools = [
         (path, tool) for path, tool in requested_tools(resolved_request.request, pairs) if runs_on_server(tool, capabilities, toolbox.types)

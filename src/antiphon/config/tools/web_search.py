@@ -1,10 +1,11 @@
 """The settings `[tools.web_search]`."""
 
-import ipaddress
 from typing import Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, field_validator, model_validator
+
+from antiphon.config.settings import check_networks
 
 MAX_FOLDERS = 20
 
@@ -54,15 +55,7 @@ class WebSearchSettings(BaseModel, frozen=True, extra="forbid"):
     def _validate_url(cls, url: str | None) -> str | None:
         return None if url is None else _check_url(url)
 
-    @field_validator("networks")
-    @classmethod
-    def _validate_networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
-        for network in networks:
-            try:
-                ipaddress.ip_network(network)
-            except ValueError:
-                raise ValueError(f"expected networks such as '10.1.0.0/16'; got '{network}'") from None
-        return networks
+    _validate_networks = field_validator("networks")(check_networks)
 
     @model_validator(mode="after")
     def _validate_provider(self) -> "WebSearchSettings":

@@ -13,6 +13,7 @@ from msgspec import UNSET, Struct, field, structs
 from antiphon.audio import duration_ms, size_bytes
 from antiphon.engine_api import events, history
 from antiphon.errors import ClientError, shorten
+from antiphon.protocols.tool_loop import denial
 from antiphon.tool_api import mcp_function_name
 from antiphon.wire.codec.types import Maybe
 from antiphon.wire.realtime.items import (
@@ -298,10 +299,9 @@ def _denied_call(request: McpApprovalRequestItem | None, response: McpApprovalRe
     if request is None or response.approve:
         return []
     id, name = _text_or_empty(request.id), mcp_function_name(request.server_label, request.name)
-    reason = f" The reason: {response.reason}" if _text_or_empty(response.reason) else ""
     return [
         history.ToolCall(id, name, request.arguments, namespace=request.server_label),
-        history.ToolResult(id, (history.TextPart(f"The user did not approve this call.{reason}"),)),
+        history.ToolResult(id, (denial(_text_or_empty(response.reason)),)),
     ]
 
 

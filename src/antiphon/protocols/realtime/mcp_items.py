@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from antiphon.protocols.outbox import Outbox
+from antiphon.protocols.tool_loop import mcp_texts
 from antiphon.wire.codec.types import JsonDict
 from antiphon.wire.realtime import server_events as events
 from antiphon.wire.realtime.items import (
@@ -37,10 +38,7 @@ def _error(fields: JsonDict | None) -> McpProtocolError | McpToolExecutionError 
         return None
     match fields["type"]:
         case "mcp_tool_execution_error":
-            content = fields.get("content")
-            parts = content if isinstance(content, list) else []
-            texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
-            return McpToolExecutionError(message="\n".join(texts) or "The tool failed.")
+            return McpToolExecutionError(message=mcp_texts(fields.get("content")) or "The tool failed.")
         case "http_error":
             return McpHttpError(code=fields["code"], message=fields["message"])
         case _:

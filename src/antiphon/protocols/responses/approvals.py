@@ -6,9 +6,9 @@ from msgspec import Struct, field
 
 from antiphon.engine_api import history
 from antiphon.errors import ClientError, shorten
-from antiphon.protocols.tool_loop import ApprovedCall
+from antiphon.protocols.tool_loop import ApprovedCall, denial, mcp_texts
 from antiphon.tool_api import mcp_function_name
-from antiphon.wire.codec.fields import is_set
+from antiphon.wire.codec.fields import value_or
 from antiphon.wire.responses import hosted_calls as calls, items
 
 _Item = calls.McpApprovalRequest | calls.McpApprovalResponse | calls.McpCall
@@ -49,8 +49,7 @@ class Approvals(Struct, frozen=True):
 
     def _result(self, response: calls.McpApprovalResponse) -> tuple[history.HistoryPart, ...]:
         if not response.approve:
-            reason = f" The reason: {response.reason}" if is_set(response.reason) and response.reason else ""
-            return (history.TextPart(f"The user did not approve this call.{reason}"),)
+            return (denial(value_or(response.reason, None)),)
         call = self.approved_calls.get(response.approval_request_id)
         # The loop puts the result of a call that is still to be run here.
         return () if call is None else (history.TextPart(mcp_result_text(call)),)
@@ -91,15 +90,8 @@ def mcp_result_text(call: calls.McpCall) -> str:
     error = call.error
     match error:
         case calls.McpToolExecutionError(content=content):
-            return f"The tool failed: {_texts(content)}"
+            return f"The tool failed: {mcp_texts(content) or content}"
         case calls.McpProtocolError(message=message) | calls.HttpError(message=message):
             return f"The call failed: {message}"
         case _:
             return call.output or ""
-
-
-def _texts(content: object) -> str:
-    """The texts in an MCP result's content; all of it where there are none."""
-    parts = content if isinstance(content, list) else []
-    texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
-    return "\n".join(texts) if texts else str(content)

@@ -108,6 +108,11 @@ def runs_on_server(tool: tools.Tool, capabilities: Capabilities, server_types: C
     return is_operators or tool.type not in capabilities.hosted
 
 
+def brings_tools(request: CreateRequest, conversation: Iterable[items.Item]) -> bool:
+    """Whether there are any `requested_tools`."""
+    return bool(request.tools) or any(isinstance(item, items.AdditionalTools | ToolSearchOutput) for item in conversation)
+
+
 def requested_tools(request: CreateRequest, conversation: Sequence[tuple[str, items.Item]]) -> Iterator[tuple[str, tools.Tool]]:
     """Every tool that the model may use: those of the request, and those added in the conversation."""
     yield from ((f"tools[{index}]", tool) for index, tool in enumerate(request.tools or ()))
