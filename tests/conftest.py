@@ -37,7 +37,7 @@ GC_THRESHOLDS = (10_000, 20, 20)
 
 # No deadline for an example: its duration depends on the machine's load. A test may multiply the profile's number of examples.
 SLOW_MACHINE = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("quick", max_examples=50, **SLOW_MACHINE)
+settings.register_profile("quick", max_examples=25, **SLOW_MACHINE)
 settings.register_profile("long", max_examples=1000, **SLOW_MACHINE)
 
 

@@ -71,20 +71,19 @@ def watched_server(home, models, *starts, environ=None, **settings):
         yield url, journeys
 
 
-async def says_words(writer):
-    writer.write(STREAM_HEAD)
-    for number in range(20):
-        writer.write(chunk(event(f" {number}")))
-        await writer.drain()
-        await asyncio.sleep(0.005)
-    writer.write(chunk(event(finish="stop") + DONE) + b"0\r\n\r\n")
-
-
 @contextlib.contextmanager
 def model_server():
-    """The address of a server of Chat Completions that says a word at a time."""
+    """The address of a server of Chat Completions that says a word at a time, and what has it say the next."""
     ready, loop, ports = threading.Event(), asyncio.new_event_loop(), []
-    stop = asyncio.Event()
+    stop, is_heard = asyncio.Event(), asyncio.Event()
+
+    async def says_words(writer):
+        writer.write(STREAM_HEAD)
+        for number in range(20):
+            writer.write(chunk(event(f" {number}")))
+            await is_heard.wait()  # so that no read has two words, however slow the machine is
+            is_heard.clear()
+        writer.write(chunk(event(finish="stop") + DONE) + b"0\r\n\r\n")
 
     async def serve():
         async with Server(says_words).open() as server:
@@ -96,7 +95,7 @@ def model_server():
     thread.start()
     assert ready.wait(TIMEOUT_S)
     try:
-        yield f"http://127.0.0.1:{ports[0]}/v1"
+        yield f"http://127.0.0.1:{ports[0]}/v1", lambda: loop.call_soon_threadsafe(is_heard.set)
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join()
@@ -107,12 +106,13 @@ def test_a_token(tmp_path):
     start = "engines/upstream/http_connection.py:data_received"
     # Not stored: where a disk is slow, the first words wait in the driver until the beginning of the response is stored.
     body = json.dumps({"model": "upstream", "input": "Hi", "stream": True, "store": False}).encode()
-    with model_server() as base_url:
+    with model_server() as (base_url, say_next):
         models = {"upstream": {"engine": "chat", "base_url": base_url, "quirks": "generic"}}
         with watched_server(tmp_path, models, start) as (url, journeys):
             request = urllib.request.Request(url + "/v1/responses", body, {"content-type": "application/json"})
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-                assert b"response.completed" in answer.read()
+                last = [say_next() for line in answer if line.startswith(b"event: response.output_text.delta")]
+                assert len(last) == 20
     found = [by_file(journey) for journey in journeys.seen]
     for title in ("The first tokens out", "A token out"):
         assert written(title) in found, title + "\n" + "\n\n".join("\n".join(journey) for journey in found)

@@ -15,6 +15,7 @@ from antiphon.config.settings import SpeechSettings
 from antiphon.errors import ServerError
 from antiphon.installation import install_hint
 from antiphon.runtime.speech import service
+from support.programs import forks
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "antiphon" / "models"
 WEIGHTS = Path(os.environ.get("ANTIPHON_MODELS") or CACHE)
@@ -78,7 +79,7 @@ def run_without(modules: str, tmp_path: Path, *arguments: str) -> subprocess.Com
     (tmp_path / "models").write_text("")
     environ = {"HOME": str(tmp_path), "ANTIPHON_MODELS": str(tmp_path / "models"), "PYTHONPATH": ":".join(sys.path), "ANTIPHON_PORT": "0"}
     command = [sys.executable, "-c", _RUN_WITHOUT, modules, *arguments]
-    return subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    return forks.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ class Talker:
 @pytest.fixture(scope="module")
 def talker():
     with asyncio.Runner() as runner:
-        engine = build(SMALL, {"context": 512}, BuildContext(weights_folder=WEIGHTS, base_folder=Path()))
+        engine = build(SMALL, {"context": 512, "threads": 1}, BuildContext(weights_folder=WEIGHTS, base_folder=Path()))
         runner.run(engine.start())
         yield Talker(engine, runner)
         runner.run(engine.stop())

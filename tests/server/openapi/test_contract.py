@@ -90,7 +90,7 @@ def test_every_field_of_an_operation_with_many_is_taken_and_refused_as_described
 
 
 def test_random_requests_and_what_follows_from_them_are_answered_as_described(quiet_url, tmp_path, pytestconfig):
-    examples = 100 if pytestconfig.getoption("long") else 2
+    examples = 100 if pytestconfig.getoption("long") else 1
     check_with_schemathesis(quiet_url, tmp_path, "--phases", "examples,fuzzing,stateful", examples=examples)
 
 

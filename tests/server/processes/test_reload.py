@@ -16,6 +16,7 @@ import pytest
 
 from antiphon.server.processes.run import background_server
 from support.embeddings.tiny_model import write_tiny_model
+from support.programs import forks
 from support.server import plain_http
 from support.server.config_file import Files, ask, model, names, reload
 
@@ -290,14 +291,9 @@ serve(read(), on_ready=lambda url, _access: print(url, flush=True), load=read)
 @contextlib.contextmanager
 def own_process(folder, processes):
     """A server in a process of its own, without a terminal; the process and its address."""
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(folder), str(processes)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
-    ) as process:
+    command = [sys.executable, "-c", PROGRAM, str(folder), str(processes)]
+    more = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    with forks.Popen(command, children=forks.shared_by(processes), **more) as process:
         try:
             yield process, process.stdout.readline().strip()
         finally:

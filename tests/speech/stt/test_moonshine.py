@@ -25,39 +25,47 @@ def noise(seconds, dbfs):
     return samples.clip(-32_768, 32_767).astype("<i2").tobytes()
 
 
-@pytest.mark.weights
-def test_what_people_say_is_written_down(recording, weights):
-    async def scenario():
-        async with started(MoonshineTranscriber(weights / MODEL)) as ear:
-            for name, text in SAID.items():
-                transcript = await ear.transcribe(recording(name), OPTIONS)
-                assert (transcript.text, transcript.language) == (text, "en")
-                assert 3 < transcript.tokens < 40
-
-    run(scenario())
+@pytest.fixture(scope="module")
+def with_moonshine(weights):
+    """Runs a scenario with a model that several tests share, as it takes longer to load than a test takes."""
+    with asyncio.Runner() as runner:
+        ear = MoonshineTranscriber(weights / MODEL)
+        runner.run(ear.start())
+        yield lambda scenario: runner.run(asyncio.wait_for(scenario(ear), 120))
+        runner.run(ear.stop())
 
 
 @pytest.mark.weights
-def test_several_are_written_down_at_once(recording, weights):
-    async def scenario():
-        async with started(MoonshineTranscriber(weights / MODEL)) as ear, asyncio.TaskGroup() as tasks:
+def test_what_people_say_is_written_down(recording, with_moonshine):
+    async def scenario(ear):
+        for name, text in SAID.items():
+            transcript = await ear.transcribe(recording(name), OPTIONS)
+            assert (transcript.text, transcript.language) == (text, "en")
+            assert 3 < transcript.tokens < 40
+
+    with_moonshine(scenario)
+
+
+@pytest.mark.weights
+def test_several_are_written_down_at_once(recording, with_moonshine):
+    async def scenario(ear):
+        async with asyncio.TaskGroup() as tasks:
             asked = {name: tasks.create_task(ear.transcribe(recording(name), OPTIONS)) for name in SAID}
             for name, task in asked.items():
                 assert (await task).text == SAID[name]
 
-    run(scenario())
+    with_moonshine(scenario)
 
 
 @pytest.mark.weights
-def test_a_long_sound_is_cut_in_its_pauses_and_nothing_is_lost(recording, weights):
-    async def scenario():
-        async with started(MoonshineTranscriber(weights / MODEL)) as ear:
-            pause = silence(0.4)
-            transcript = await ear.transcribe(pause.join([recording("lv_0870"), recording("lv_0890")] * 3), OPTIONS)
-            said = transcript.text.lower()
-            assert said.count("john dashwood") == said.count("to do for them") == said.count("selfish") == said.count("disposed") == 3
+def test_a_long_sound_is_cut_in_its_pauses_and_nothing_is_lost(recording, with_moonshine):
+    async def scenario(ear):
+        pause = silence(0.4)
+        transcript = await ear.transcribe(pause.join([recording("lv_0870"), recording("lv_0890")] * 3), OPTIONS)
+        said = transcript.text.lower()
+        assert said.count("john dashwood") == said.count("to do for them") == said.count("selfish") == said.count("disposed") == 3
 
-    run(scenario())
+    with_moonshine(scenario)
 
 
 @pytest.mark.weights
@@ -66,24 +74,22 @@ def test_a_long_sound_is_cut_in_its_pauses_and_nothing_is_lost(recording, weight
     [b"", b"\1\0", silence(0.05), silence(5), noise(6, -65), noise(1, -40), noise(6, -40), silence(2)[:-2] + b"\xff\x7f"],
     ids=["nothing", "a sample", "a moment", "silence", "faint noise", "a second of noise", "noise", "a click"],
 )
-def test_nothing_is_written_down_where_nothing_is_said(pcm, weights):
-    async def scenario():
-        async with started(MoonshineTranscriber(weights / MODEL)) as ear:
-            assert (await ear.transcribe(pcm, OPTIONS)).text == ""
+def test_nothing_is_written_down_where_nothing_is_said(pcm, with_moonshine):
+    async def scenario(ear):
+        assert (await ear.transcribe(pcm, OPTIONS)).text == ""
 
-    run(scenario())
+    with_moonshine(scenario)
 
 
 @pytest.mark.weights
-def test_a_loop_is_given_up_on_before_the_most_there_could_be(weights):
-    async def scenario():
-        async with started(MoonshineTranscriber(weights / MODEL)) as ear:
-            beat = np.repeat(np.tile([0.1, 1.0], 18), 8_000)
-            samples = np.random.default_rng(1).standard_normal(len(beat)) * beat * 300
-            transcript = await ear.transcribe(samples.astype("<i2").tobytes(), OPTIONS)
-            assert 0 < transcript.tokens < 188
+def test_a_loop_is_given_up_on_before_the_most_there_could_be(with_moonshine):
+    async def scenario(ear):
+        beat = np.repeat(np.tile([0.1, 1.0], 18), 8_000)
+        samples = np.random.default_rng(1).standard_normal(len(beat)) * beat * 300
+        transcript = await ear.transcribe(samples.astype("<i2").tobytes(), OPTIONS)
+        assert 0 < transcript.tokens < 188
 
-    run(scenario())
+    with_moonshine(scenario)
 
 
 @pytest.mark.weights
@@ -107,6 +113,7 @@ def test_more_than_can_wait_is_refused_and_cancelling_makes_room(recording, weig
 @pytest.mark.weights
 def test_stopping_breaks_off_what_is_under_way_and_leaves_no_thread(recording, weights):
     async def scenario():
+        before = threading.enumerate()
         ear = MoonshineTranscriber(weights / MODEL, max_workers=1)
         await ear.start()
 
@@ -119,7 +126,7 @@ def test_stopping_breaks_off_what_is_under_way_and_leaves_no_thread(recording, w
             await asyncio.sleep(0)
             await ear.stop()
         await ear.stop()
-        assert not [thread for thread in threading.enumerate() if thread.name.startswith("antiphon-moonshine")]
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("antiphon-moonshine") and thread not in before]
 
     run(scenario())
 

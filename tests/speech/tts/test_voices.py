@@ -167,18 +167,17 @@ def test_parts_of_a_sentence_are_its_words_without_those_around_them(with_piper)
 
 
 @needs_piper
-def test_killed_mid_word_it_fails_what_was_being_said_and_says_the_next():
-    async def scenario():
-        async with started(piper_synthesizer([PIPER_FOLDER])) as mouth:
-            async with aclosing(mouth.synthesize("This goes on. " * 200)) as speaking:
-                await anext(speaking)
-                os.kill(mouth.process.pid, signal.SIGKILL)
-                with pytest.raises(ApiError, match="broke off"):
-                    async for _ in speaking:
-                        pass
-            assert await collect_audio(mouth, "The next.")
+def test_killed_mid_word_it_fails_what_was_being_said_and_says_the_next(with_piper):
+    async def scenario(mouth):
+        async with aclosing(mouth.synthesize("This goes on. " * 200)) as speaking:
+            await anext(speaking)
+            os.kill(mouth.process.pid, signal.SIGKILL)
+            with pytest.raises(ApiError, match="broke off"):
+                async for _ in speaking:
+                    pass
+        assert await collect_audio(mouth, "The next.")
 
-    run(scenario())
+    with_piper(scenario)
 
 
 @needs_piper

@@ -2,10 +2,11 @@
 A process that has loaded antiphon, and forks a new one at each request of `forks.Popen`.
 
 A forked process is like a new interpreter: it has its own session, arguments, environment, folder, signals, standard
-streams and `__main__`, and no other descriptor. It returns from `main` here, so that the interpreter ends it like any
-program. Modules that load numpy are not loaded: numpy starts threads, which don't survive a fork.
+streams and `__main__`, and no other descriptor. When its program ends, its threads, its functions for the exit and its
+streams end as in any other. Modules that load numpy are not loaded: numpy starts threads, which don't survive a fork.
 """
 
+import atexit
 import contextlib
 import ctypes
 import fcntl
@@ -19,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import types
 from pathlib import Path
@@ -47,7 +49,7 @@ def main():
     if request is not None and request["children"]:
         request = nest(request)
     if request is not None:
-        run(request)
+        run_to_the_end(request)
 
 
 def nest(request):
@@ -129,6 +131,31 @@ def _take(received, numbers):
         if int(name) not in numbers:
             with contextlib.suppress(OSError):  # the folder that lists them is gone
                 os.close(int(name))
+
+
+def run_to_the_end(request):
+    """
+    Run it, and end the process, without tearing down the interpreter where all went well: to free each loaded object copies
+    nearly all memory that is shared with the template, which takes longer than most programs here.
+    """
+    try:
+        run(request)
+        status = 0
+    except SystemExit as ended:
+        if not (ended.code is None or isinstance(ended.code, int)):
+            raise
+        status = ended.code or 0
+    # In the order of `Py_FinalizeEx`. If it fails, the interpreter does it again, and says so.
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    gc.collect()
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    except (OSError, ValueError):
+        sys.exit(status)
+    os._exit(status & 0xFF)
 
 
 def run(request):
