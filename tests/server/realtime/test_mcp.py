@@ -127,9 +127,12 @@ def test_the_user_is_asked(server_url, math, approve, items):
             [request] = asking[-1]["response"]["output"]
             answer = {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": approve}
             await peer.say("conversation.item.create", item=answer)
-            return asking, await peer.until("response.done")
+            events = await peer.until("response.done")
+            await peer.say("conversation.item.create", item=answer | {"approve": True})
+            return asking, events, await peer.until("error")
 
-    asking, events = asyncio.run(scenario())
+    asking, events, again = asyncio.run(scenario())
+    assert again[-1]["error"]["param"] == "item.approval_request_id" and "answered already" in again[-1]["error"]["message"]
     check_with_sdk([*asking, *events])
     assert outputs(asking) == ["mcp_approval_request"] and outputs(events) == items
 

@@ -141,6 +141,14 @@ def test_a_call_is_approved_over_the_previous_response(sdk, math):
     assert kinds(third) == ["mcp_approval_request"]
 
 
+def test_servers_with_equal_lists_are_not_mixed_up(sdk, mcp, math):
+    both = [math, {**math, "server_url": mcp.url_by_kind["streamable-2025"]}]
+    firsts = [sdk.responses.create(model="parrot", input="Add.", tools=[tool]) for tool in both]
+    for tool, first in zip(both, firsts, strict=True):
+        second = sdk.responses.create(model="parrot", input="Add.", tools=[tool], previous_response_id=first.id)
+        assert kinds(second) == ["mcp_call", "message"]
+
+
 def test_a_call_is_not_made_if_it_is_not_approved(sdk, math):
     tools = [{**math, "require_approval": {"always": {"tool_names": ["add"]}}}]
     first = sdk.responses.create(model="parrot", input="Add.", tools=tools)

@@ -157,7 +157,11 @@ class BrokenServer:
             return
         path, request = scope["path"], await read_json(receive)
         self.seen.append((path, request.get("method", scope["method"])))
-        if path.startswith("/late/") and request.get("method") != "tools/call":
+        if "method" not in request and "id" in request:  # an answer to a question
+            await reply(send, 202, b"", "application/json")
+        elif path.endswith(("/longlist", "/tornlist")) and request.get("method") == "tools/list":
+            await self._break(path.rpartition("/")[2], request, receive, send)
+        elif path.startswith("/late/") and request.get("method") != "tools/call":
             await self._serve(request, send)
         else:
             self.last_headers = {name.decode(): value.decode() for name, value in scope["headers"]}
@@ -179,6 +183,19 @@ class BrokenServer:
     async def _result(self, request: dict[str, Any], result: Any, send: Any) -> None:
         await reply(send, 200, json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode(), "application/json")
 
+    async def _drip(self, send: Any) -> None:
+        await _start(send, "application/json")
+        for _ in range(200):
+            await _send_part(send, b" ")
+            await asyncio.sleep(0.05)
+
+    async def _ask_back(self, send: Any) -> None:
+        await _start(send, "text/event-stream")
+        for n in range(3000):
+            question = {"jsonrpc": "2.0", "id": n, "method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}}
+            await _send_part(send, b"data: " + json.dumps(question).encode() + b"\n\n")
+            await asyncio.sleep(0.02)  # until it is left
+
     async def _break(self, kind: str, request: dict[str, Any], receive: Any, send: Any) -> None:
         if kind.isdigit():
             await reply(send, int(kind), b"", "text/plain")
@@ -188,14 +205,13 @@ class BrokenServer:
         elif kind == "hang":
             await receive()
         elif kind == "loris":
-            await _start(send, "application/json")
-            for _ in range(200):
-                await _send_part(send, b" ")
-                await asyncio.sleep(0.05)
+            await self._drip(send)
         elif kind == "cut":
             await _start(send, "application/json", (b"content-length", b"100"))
             await _send_part(send, b"{")
             raise ConnectionResetError
+        elif kind == "asker":
+            await self._ask_back(send)
         elif kind in ("huge", "hugestream"):
             await _start(send, "application/json" if kind == "huge" else "text/event-stream")
             await _send_part(send, b"" if kind == "huge" else b"data: ")
@@ -205,23 +221,27 @@ class BrokenServer:
             await self._answer_wrongly(kind, request, send)
 
     async def _answer_wrongly(self, kind: str, request: dict[str, Any], send: Any) -> None:
+        echo = [{"type": "text", "text": json.dumps(self.last_headers)}]
+        results: dict[str, Any] = {
+            "crowd": {"content": [{"type": "text", "text": ""}] * 11_000},
+            "nonsense": {"content": 5},
+            "longlist": {"tools": [{"name": "x" * 2_000_000, "inputSchema": {"type": "object"}}]},
+            "echo": {"content": echo},
+            "echoerror": {"content": echo, "isError": True},
+        }
+        codes = {"error": -32042, "bigcode": 10**30}
         if kind == "html":
             await reply(send, 200, b"<p>hi", "text/html")
         elif kind == "moved":
             await reply(send, 307, b"", "text/plain", (("location", f"{self.other_origin}/mcp"),))
         elif kind == "packed":
             await reply(send, 200, b"\x1f\x8b", "application/json", (("content-encoding", "gzip"),))
-        elif kind == "crowd":
-            await self._result(request, {"content": [{"type": "text", "text": ""}] * 11_000}, send)
-        elif kind == "nonsense":
-            await self._result(request, {"content": 5}, send)
-        elif kind == "echo":
-            await self._result(request, {"content": [{"type": "text", "text": json.dumps(self.last_headers)}]}, send)
-        elif kind == "echoerror":
-            content = [{"type": "text", "text": json.dumps(self.last_headers)}]
-            await self._result(request, {"content": content, "isError": True}, send)
-        elif kind == "error":
-            error = {"jsonrpc": "2.0", "id": request["id"], "error": {"code": -32042, "message": "not today"}}
+        elif kind in ("torn", "tornlist"):  # a text that was cut in the middle of an emoji, as JavaScript writes it
+            await reply(send, 200, b'{"jsonrpc": "2.0", "id": 1, "result": "\\ud83d"}', "application/json")
+        elif kind in results:
+            await self._result(request, results[kind], send)
+        elif kind in codes:
+            error = {"jsonrpc": "2.0", "id": request["id"], "error": {"code": codes[kind], "message": "not today"}}
             await reply(send, 200, json.dumps(error).encode(), "application/json")
 
 

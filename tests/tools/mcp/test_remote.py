@@ -207,6 +207,8 @@ def test_a_slow_server_is_given_up_at_the_limit(servers: Servers, path: str):
         ("html", McpProtocolError(code=-32600, message="Unexpected content type: text/html")),
         ("nonsense", McpProtocolError(code=-32600, message="The server's answer is not as the protocol has it.")),
         ("error", McpProtocolError(code=-32042, message="not today")),
+        ("bigcode", McpProtocolError(code=-32603, message="not today")),
+        ("torn", McpProtocolError(code=-32700, message="The server's answer is not as the protocol has it.")),
     ],
 )
 def test_a_server_that_breaks_later_fails_the_call_with_the_errors_type(servers: Servers, path: str, error: CallError):
@@ -218,6 +220,24 @@ def test_a_server_that_breaks_later_fails_the_call_with_the_errors_type(servers:
     run(use)
     calls = [method for seen_path, method in servers.broken.seen if seen_path == f"/late/{path}" and method == "tools/call"]
     assert len(calls) == 1  # its outcome is unknown, so it is never sent again
+
+
+def test_a_server_that_asks_back_all_the_time_is_left(servers: Servers, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("antiphon.tools.mcp.transport.MAX_ANSWERS", 5)
+    failure = call(at(f"{servers.broken.url}/late/asker"), "add", {}, DialLimits(call_s=60))
+    assert failure == HttpError(code=502, message="It asked back more than 5 times.")
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("longlist", "its answer is larger than 1024 KiB (tools.mcp_answer_kib)"),
+        ("tornlist", "The server's answer is not as the protocol has it."),
+    ],
+)
+def test_a_list_that_can_not_be_read_says_why_in_own_words(servers: Servers, path: str, reason: str):
+    error = listing_error(at(f"{servers.broken.url}/late/{path}"))
+    assert (error.status, error.reason) == (None, reason)
 
 
 def test_a_redirect_to_another_origin_carries_no_credentials_there(servers: Servers):

@@ -44,7 +44,19 @@ def test_a_url_is_reached_with_the_requests_credentials_and_judged():
 
 @pytest.mark.parametrize(
     "url",
-    ["", "example.com", "ftp://example.com", "file:///etc/passwd", "http://", "https://me:secret@example.com/", "http://[::1", "stdio:ls"],
+    [
+        "",
+        "example.com",
+        "ftp://example.com",
+        "file:///etc/passwd",
+        "http://",
+        "https://me:secret@example.com/",
+        "http://[::1",
+        "stdio:ls",
+        "https://a.example/\r\nx",
+        "https://a.example/\x00",
+        "https://a b/",
+    ],
 )
 def test_what_is_no_url_of_a_server_is_refused_without_repeating_it(url: str):
     error = refusal({"server_url": url})

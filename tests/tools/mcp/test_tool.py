@@ -22,12 +22,14 @@ from antiphon.tools.mcp.requests import OwnServers
 from antiphon.tools.mcp.server import CallError, ListingError, ToolDescription, ToolServer
 from antiphon.tools.mcp.tool import McpTools
 from antiphon.tools.toolbox import OpenTools, Toolbox
+from antiphon.wire.codec.reading import Reader
 from antiphon.wire.responses import items, tools as wire_tools
 from antiphon.wire.responses.hosted_calls import McpToolExecutionError
 from support.tools.mcp_servers import QUICK_COMMAND, Servers
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 _item_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(items.Item)
+_tool_reader: Reader[wire_tools.Tool] = Reader(wire_tools.Tool)
 
 
 class Weather:
@@ -77,7 +79,7 @@ class Stage:
 
     def open(self, *requests: dict[str, Any], items: Sequence[Any] = (), tenant: str = "") -> OpenTools:
         tools = [
-            (f"tools[{n}]", msgspec.convert({"type": "mcp", "server_label": "weather"} | request, wire_tools.Tool))
+            (f"tools[{n}]", _tool_reader.read(json.dumps({"type": "mcp", "server_label": "weather"} | request).encode()))
             for n, request in enumerate(requests)
         ]
         return self.toolbox.open(tools, ToolContext(response_id="resp_1", tenant=tenant, model="m", items=items))
@@ -320,11 +322,12 @@ def test_a_list_that_says_too_little_is_not_used(item: dict[str, Any], request_f
     asyncio.run(main())
 
 
-def test_a_list_of_another_server_or_with_another_filter_is_not_used_as_far_as_that_is_known(servers: Servers):
+@pytest.mark.parametrize("filter_of_add", [["add"], {"tool_names": ["add"], "of_a_later_version": 1}])
+def test_a_list_of_another_server_or_with_another_filter_is_not_used_as_far_as_that_is_known(servers: Servers, filter_of_add: Any):
     async def main() -> None:
         stage = Stage()
-        here = {"server_url": servers.url_by_kind["streamable-2026"], "allowed_tools": ["add"]}
-        there = {"server_url": servers.url_by_kind["streamable-2025"], "allowed_tools": ["add"]}
+        here = {"server_url": servers.url_by_kind["streamable-2026"], "allowed_tools": filter_of_add}
+        there = {"server_url": servers.url_by_kind["streamable-2025"], "allowed_tools": filter_of_add}
         open_tools = stage.open(here)
         await stage.prepare(open_tools)
         item = _item_decoder.decode(json.dumps(stage.shown()[-1]))

@@ -248,6 +248,11 @@ class ConversationItems:
         entry = self._entries.get(request_id)
         return entry is not None and isinstance(entry.item, McpApprovalRequestItem)
 
+    def has_approval_answer(self, request_id: str) -> bool:
+        """Whether the MCP approval request with that id has been answered."""
+        answers = (McpApprovalResponseItem, McpCallItem)
+        return any(isinstance(entry.item, answers) and entry.item.approval_request_id == request_id for entry in self)
+
     def approval_request(self, request_id: str) -> McpApprovalRequestItem:
         """The MCP approval request with that id, which there is."""
         item = self._entries[request_id].item

@@ -235,6 +235,12 @@ class ItemCommands:
                     code="invalid_value",
                     param="item.approval_request_id",
                 )
+            case McpApprovalResponseItem(approval_request_id=request_id) if self._conversation.has_approval_answer(request_id):
+                raise ClientError(
+                    f"Approval request '{shorten(request_id)}' has been answered already.",
+                    code="invalid_value",
+                    param="item.approval_request_id",
+                )
             case _:
                 pass
 

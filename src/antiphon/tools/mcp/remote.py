@@ -11,7 +11,9 @@ from mcp import Client, MCPError
 from mcp_types import (
     CONNECTION_CLOSED,
     HEADER_MISMATCH,
+    INTERNAL_ERROR,
     INVALID_REQUEST,
+    PARSE_ERROR,
     CallToolRequest,
     CallToolRequestParams,
     CallToolResult,
@@ -51,6 +53,14 @@ _STATUS_MESSAGES = frozenset({"Server returned an error response", "Not Found", 
 _CLOSED_MESSAGE = "Connection closed"
 _LOST_MESSAGES = (_CLOSED_MESSAGE, "SSE stream")
 """How the library begins what it says of a connection that ended."""
+
+_UNREADABLE_MESSAGES = ("Failed to parse JSON response", "Failed to parse SSE message")
+"""How the library begins what it says of an answer that it can't read; then it quotes it, and its own parts."""
+
+_NOT_THE_PROTOCOL = "The server's answer is not as the protocol has it."
+
+MAX_ERROR_CODE = (1 << 31) - 1
+"""Of a server's error: JSON-RPC has no limit, but many clients read a code as an integer of 32 bits."""
 
 
 class RemoteServers:
@@ -112,8 +122,9 @@ class _RemoteServer:
             raise ListingError(self._mask(str(failure)), failure.status) from None
         except MCPError as error:
             reason = _explain(error, exchange, session.exchange)
-            status = reason.code if isinstance(reason, HttpError) else None
-            raise ListingError(self._mask(reason.message), status) from None
+            # Where the server is not what said so, a status would hide the reason, such as a limit.
+            status = reason.code if isinstance(reason, HttpError) and not exchange.problem else None
+            raise ListingError(exchange.problem or self._mask(reason.message), status) from None
         except ValidationError:
             raise ListingError("its list of tools is not as the protocol has it") from None
         finally:
@@ -172,7 +183,7 @@ class _RemoteServer:
                 session.end()  # the next call begins another
             return _explain(error, exchange, session.exchange)
         except ValidationError:
-            return McpProtocolError(code=INVALID_REQUEST, message="The server's answer is not as the protocol has it.")
+            return McpProtocolError(code=INVALID_REQUEST, message=_NOT_THE_PROTOCOL)
         finally:
             current_exchange.reset(token)
         if result.is_error:
@@ -259,6 +270,10 @@ def _explain(error: MCPError, exchange: Exchange, session_exchange: Exchange) ->
     if code == CONNECTION_CLOSED and message.startswith(_LOST_MESSAGES):
         problem = session_exchange.problem or "the server broke the connection"
         return _http_error(HTTPStatus.BAD_GATEWAY, _sentence(problem))
+    if code == PARSE_ERROR and message.startswith(_UNREADABLE_MESSAGES):
+        return McpProtocolError(code=PARSE_ERROR, message=_NOT_THE_PROTOCOL)
+    if abs(code) > MAX_ERROR_CODE:
+        code = INTERNAL_ERROR
     return McpProtocolError(code=code, message=shorten(message, MAX_MESSAGE_LENGTH))
 
 

@@ -22,6 +22,7 @@ from antiphon.tools.mcp.permissions import is_allowed, known_names, needs_approv
 from antiphon.tools.mcp.requests import OwnServers, ServerRequest, read_requests
 from antiphon.tools.mcp.server import CallError, ListingError, ToolDescription, ToolServer
 from antiphon.wire.codec.structure import check_depth
+from antiphon.wire.codec.types import encode
 from antiphon.wire.responses.hosted_calls import HttpError, McpListTools, McpProtocolError, McpToolExecutionError
 from antiphon.wire.responses.tools import McpTool, Tool as WireTool
 
@@ -32,6 +33,9 @@ INVALID_PARAMS = -32602
 
 MAX_LISTS = 10_000
 """Of which it is remembered which server they came from."""
+
+MAX_ORIGINS = 8
+"""The most servers that are remembered for one list."""
 
 
 class McpTools:
@@ -85,23 +89,24 @@ class McpTools:
 
 
 class _ListOrigins:
-    """Which server, with which filter, the latest lists of tools came from, as far as this process knows."""
+    """Which servers, with which filters, the latest lists of tools came from, as far as this process knows; several may have equal ones."""
 
     def __init__(self) -> None:
-        self._origins: OrderedDict[bytes, bytes] = OrderedDict()
+        self._origins: OrderedDict[bytes, tuple[bytes, ...]] = OrderedDict()
 
     def remember(self, tenant: str, request: ServerRequest, tools: Sequence[ToolDescription]) -> None:
-        key = self._key(tenant, request.label, tools)
-        self._origins[key] = self._origin(request)
+        key, origin = self._key(tenant, request.label, tools), self._origin(request)
+        others = [other for other in self._origins.get(key, ()) if other != origin]
+        self._origins[key] = (origin, *others[: MAX_ORIGINS - 1])
         self._origins.move_to_end(key)
         if len(self._origins) > MAX_LISTS:
             self._origins.popitem(last=False)
 
     def is_of(self, tenant: str, request: ServerRequest, tools: Sequence[ToolDescription]) -> bool:
         """Whether a list is of this server with this filter. One that is not known is, if it has all that the filter names."""
-        origin = self._origins.get(self._key(tenant, request.label, tools))
-        if origin is not None:
-            return origin == self._origin(request)
+        origins = self._origins.get(self._key(tenant, request.label, tools))
+        if origins is not None:
+            return self._origin(request) in origins
         return known_names(request.tool) <= {tool.name for tool in tools}
 
     @staticmethod
@@ -111,7 +116,7 @@ class _ListOrigins:
     @staticmethod
     def _origin(request: ServerRequest) -> bytes:
         allowed_tools = request.tool.allowed_tools
-        return hashlib.sha256(msgspec.json.encode([request.tool.server_url or "", allowed_tools or None])).digest()
+        return hashlib.sha256(encode([request.tool.server_url or "", allowed_tools or None])).digest()
 
 
 class _Server:

@@ -27,6 +27,13 @@ MAX_LIST_PARTS = 50_000
 """Of a list of tools, whose schemas cost less."""
 
 
+MAX_ANSWERS = 500
+"""
+Of a session, to what the server asks: pings, and sampling or elicitation, which are refused. Each takes a request of its
+own, some 2 ms of the event loop, and 1 MiB has 10,000 questions.
+"""
+
+
 class Exchange:
     """
     What happened to the HTTP requests of one call, or of one list.
@@ -145,12 +152,22 @@ class SessionTransport(httpx2.AsyncBaseTransport):
         self._pool = pool
         self._answer_bytes = answer_bytes
         self._on_failure = on_failure
+        self._answers = 0
+
+    @property
+    def asks_too_much(self) -> bool:
+        """Whether the server asked back more often than it may."""
+        return self._answers > MAX_ANSWERS
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         exchange = current_exchange.get() or self.exchange
         # Nothing is unpacked: it would be more than was counted.
         request.headers["accept-encoding"] = "identity"
         assert isinstance(request.stream, httpx2.AsyncByteStream)
+        if request.method == "POST" and b'"method"' not in request.content:
+            self._answers += 1
+            if self.asks_too_much:
+                return self._fail(exchange, _asked_too_much())
         try:
             reply = await self._pool.handle_async_request(
                 httpcore2.Request(
@@ -176,7 +193,7 @@ class SessionTransport(httpx2.AsyncBaseTransport):
         headers = httpx2.Headers(reply.headers)
         is_own_stream = request.method == "GET" and headers.get("content-type", "").startswith(_EVENT_STREAM)
         assert not isinstance(reply.stream, bytes)
-        body = _Body(reply.stream, self._answer_bytes, exchange, is_own_stream=is_own_stream, headers=headers)
+        body = _Body(reply.stream, self._answer_bytes, exchange, self, is_own_stream=is_own_stream, headers=headers)
         if self.is_open and reply.status >= 300:
             self._on_failure()
         return httpx2.Response(status_code=reply.status, headers=reply.headers, stream=body, extensions=reply.extensions)
@@ -193,8 +210,18 @@ class SessionTransport(httpx2.AsyncBaseTransport):
 class _Body(httpx2.AsyncByteStream):
     """An answer's body, up to a limit."""
 
-    def __init__(self, stream: object, answer_bytes: int, exchange: Exchange, *, is_own_stream: bool, headers: httpx2.Headers) -> None:
+    def __init__(
+        self,
+        stream: object,
+        answer_bytes: int,
+        exchange: Exchange,
+        session: SessionTransport,
+        *,
+        is_own_stream: bool,
+        headers: httpx2.Headers,
+    ) -> None:
         self._stream = stream
+        self._session = session
         self._limit = answer_bytes
         self._exchange = exchange
         self._counter = Exchange() if is_own_stream else exchange
@@ -212,6 +239,8 @@ class _Body(httpx2.AsyncByteStream):
                 if self._counter.received_bytes > self._max_bytes:
                     raise self._failure(f"its answer is larger than {self._limit >> 10} KiB (tools.mcp_answer_kib)")
                 self._counter.parts += chunk.count(b'"type"')
+                if self._session.asks_too_much:
+                    raise self._failure(_asked_too_much())
                 if self._counter.parts > self._max_parts:
                     raise self._failure(f"its answer has more than {self._max_parts} parts")
                 yield chunk
@@ -229,3 +258,7 @@ class _Body(httpx2.AsyncByteStream):
     def _failure(self, problem: str) -> BodyFailure:
         self._exchange.problem = self._exchange.problem or problem
         return BodyFailure(problem)
+
+
+def _asked_too_much() -> str:
+    return f"it asked back more than {MAX_ANSWERS} times"
