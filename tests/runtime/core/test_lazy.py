@@ -26,6 +26,38 @@ def test_another_name_is_an_error_as_of_any_module():
         _ = lazy.Unknown
 
 
+_START = """
+import asyncio, sys
+from pathlib import Path
+from antiphon.config.load import Config
+from antiphon.runtime.service import Service
+from antiphon.server.app import build
+
+async def start():
+    service = Service(Config.model_validate({
+        "home": Path(sys.argv[1]),
+        "models_dir": Path(sys.argv[1]),
+        "models": [{"name": "scripted", "engine": "scripted"}],
+        "store": {"url": sys.argv[2]},
+        "tools": {"code_interpreter": {"sandbox": "off"}, "mcp": [{"label": "kb", "url": "http://127.0.0.1:9/mcp"}]},
+    }), print)
+    build(service)
+    await service.open()
+    await service.close()
+
+asyncio.run(start())
+print([name for name in sys.argv[3:] if name in sys.modules])
+"""
+
+
+def test_a_server_starts_without_libraries_that_it_may_never_need(tmp_path):
+    heavy = ["PIL", "aiohttp", "asyncpg", "cryptography", "httpx", "lxml", "mcp", "numpy"]
+    heavy += ["obstore", "onnxruntime", "pypdfium2", "soundfile", "soxr", "tokenizers"]
+    url = f"sqlite+aiosqlite:///{tmp_path}/antiphon.db"
+    done = subprocess.run([sys.executable, "-c", _START, tmp_path, url, *heavy], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_a_server_loads_no_library_that_it_may_never_need():
     heavy = ("aiohttp", "alembic", "numpy", "obstore", "onnxruntime", "soundfile", "soxr")
     script = "import sys, antiphon.server.app, antiphon.stores.sql.store; print([name for name in sys.argv[1:] if name in sys.modules])"

@@ -10,9 +10,10 @@ from antiphon.config.tools.vector_stores import VectorStoreSettings
 from antiphon.errors import ApiError, ServerError, overloaded_error
 from antiphon.runtime.vector_stores.index_cache import IndexCache, OpenIndex
 from antiphon.runtime.vector_stores.library import VectorStoreLibrary
-from antiphon.tools.file_search.base import Floats32, QueryEmbedder, Ranking, SearchResult
+from antiphon.tools.file_search.base import QueryEmbedder, Ranking, SearchResult
 from antiphon.tools.file_search.filters import allowed_files
 from antiphon.tools.file_search.index import Match, Query, search
+from antiphon.tools.file_search.vectors import Floats32
 from antiphon.wire.responses.tools import Filter
 
 MAX_WAITING = 64

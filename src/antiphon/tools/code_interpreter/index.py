@@ -6,6 +6,7 @@ from pathlib import Path
 
 from antiphon.tools.code_interpreter.folder import FileStamp
 from antiphon.tools.code_interpreter.records import Container, ContainerFile, ContainerFilePage, ContainerPage, Order
+from antiphon.tools.sqlite_files import write_ahead
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS containers (
@@ -41,7 +42,7 @@ class ContainerIndex:
     def __init__(self, path: Path) -> None:
         self._database = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         self._database.row_factory = sqlite3.Row
-        self._database.execute("PRAGMA journal_mode = WAL")
+        write_ahead(self._database, _BUSY_TIMEOUT_S)
         self._database.execute("PRAGMA synchronous = NORMAL")
         self._database.executescript(_SCHEMA)
         # One for the event loop's thread, which the other's transactions don't hold up.

@@ -1,19 +1,18 @@
 """What the tool `file_search`, the vector stores and the library between them say to each other."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from antiphon.tools.file_search.formats import UnreadableFileError as UnreadableFileError
 from antiphon.wire.responses.tools import Filter
 
+if TYPE_CHECKING:  # numpy takes 100 ms to load, which would delay the start of servers that search no files
+    from antiphon.tools.file_search.vectors import Floats32
+
 Attributes = Mapping[str, str | int | float | bool]
 """What the client has written about a file, by key."""
-
-Floats32 = NDArray[np.float32]
 
 
 class QueryEmbedder(Protocol):
@@ -22,7 +21,7 @@ class QueryEmbedder(Protocol):
     async def dimensions(self) -> int:
         """How many numbers a vector has."""
 
-    async def embed(self, texts: Sequence[str]) -> Floats32:
+    async def embed(self, texts: Sequence[str]) -> "Floats32":
         """The vectors of texts, of unit length: (texts, dimensions). What is longer than the model reads is cut off."""
 
 

@@ -18,10 +18,10 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from antiphon.tools.file_search.base import Floats32, QueryEmbedder, Ranking
+from antiphon.tools.file_search.base import QueryEmbedder, Ranking
 from antiphon.tools.file_search.chunking import Chunk, Chunking, chunk, cut_windows
 from antiphon.tools.file_search.ranking import QueryMatches, merge, rank
-from antiphon.tools.file_search.vectors import Rows, VectorTable
+from antiphon.tools.file_search.vectors import Floats32, Rows, VectorTable
 from antiphon.tools.file_search.words import TOKENIZER, indexable, query_terms, weight
 
 FORMAT = 1

@@ -9,13 +9,12 @@ as files do. Source of the method: Charikar, Similarity estimation techniques fr
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.tools.file_search.base import Floats32
-
 CANDIDATES = 400
 """The fewest vectors that are compared exactly."""
 
 _SMALLEST_CAPACITY = 256
 
+Floats32 = NDArray[np.float32]
 Rows = NDArray[np.int64]
 
 

@@ -22,6 +22,7 @@ from urllib.parse import quote
 import structlog
 from msgspec import Struct
 
+from antiphon.tools.sqlite_files import write_ahead
 from antiphon.tools.web_search.base import SearchFailure, SearchQuery, WebSearchResult
 from antiphon.tools.web_search.domains import refusal
 from antiphon.tools.web_search.page_text import FILE_TYPES, PageText, to_text
@@ -36,6 +37,8 @@ MAX_FILE_BYTES = 4 << 20
 MAX_PAGE_CHARS = 1_000_000
 MAX_QUERY_WORDS = 32
 MAX_HITS = 500
+BUSY_S = 10.0
+"""How long another process may hold the file."""
 REFRESH_S = 10.0
 """How old a look at the folders may be when a search begins."""
 
@@ -43,6 +46,7 @@ APPLICATION_ID = 0x616E7470
 """In the header of a file that is an index. Source: https://www.sqlite.org/fileformat2.html, 1.3.17."""
 
 _SCHEMA = f"""
+BEGIN IMMEDIATE;
 PRAGMA application_id = {APPLICATION_ID};
 CREATE TABLE IF NOT EXISTS pages (
     id INTEGER PRIMARY KEY,
@@ -65,6 +69,7 @@ END;
 CREATE TRIGGER IF NOT EXISTS pages_delete AFTER DELETE ON pages BEGIN
     INSERT INTO words (words, rowid, title, text) VALUES ('delete', old.id, old.title, old.text);
 END;
+COMMIT;
 """
 _log = structlog.get_logger(__name__)
 
@@ -129,10 +134,10 @@ class LocalIndex:
 
     def _open(self) -> sqlite3.Connection:
         if self._database is None:
-            database = sqlite3.connect(self._file or ":memory:", timeout=10, check_same_thread=False, isolation_level=None)
+            database = sqlite3.connect(self._file or ":memory:", timeout=BUSY_S, check_same_thread=False, isolation_level=None)
             try:
                 self._check_file(database)
-                database.execute("PRAGMA journal_mode = WAL")
+                write_ahead(database, BUSY_S)
                 database.execute("PRAGMA synchronous = NORMAL")
                 database.executescript(_SCHEMA)
                 # Folders that are no longer configured are not searched any more.
@@ -145,8 +150,9 @@ class LocalIndex:
         return self._database
 
     def _check_file(self, database: sqlite3.Connection) -> None:
-        (number,) = database.execute("PRAGMA application_id").fetchone()
+        # In this order: another process may write both now, at once.
         (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        (number,) = database.execute("PRAGMA application_id").fetchone()
         if tables and number != APPLICATION_ID:
             raise sqlite3.DatabaseError("the file is another program's database")
 
