@@ -1,11 +1,12 @@
-"""Responses whose server died are failed, by whichever server is left."""
+"""The start of a server: mistakes in its configuration, and what a server left that died."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from antiphon.config.load import Config, load
+from antiphon.config.load import Config, load, pack, unpack
+from antiphon.errors import ServerError
 from antiphon.records import ResponseRecord
 from antiphon.runtime.service import Service, is_loopback
 from antiphon.stores.sql.store import SqlStore
@@ -24,6 +25,17 @@ def anyio_backend() -> str:
 
 def configured(folder: Path, url: str) -> Config:
     return load({"store.url": url}, None, {"HOME": str(folder)}, folder, system_file=folder / "none.toml").config
+
+
+async def test_every_mistake_in_a_models_options_is_told_with_its_line_in_each_process_of_a_server(tmp_path: Path) -> None:
+    file = tmp_path / "antiphon.toml"
+    file.write_text('[[models]]\nname = "a"\nengine = "scripted"\nwords = 3\n[[models]]\nname = "b"\nengine = "scriptd"\n')
+    config = load({}, file, {"HOME": str(tmp_path)}, tmp_path, system_file=tmp_path / "none.toml").config
+    with pytest.raises(ServerError) as caught:
+        Service(unpack(pack(config)), print)
+    first, second = caught.value.message.split("\n")
+    assert first.startswith(f"{file}:4: The script of model 'a' is wrong")
+    assert second.startswith(f"{file}:5: Model 'b': There is no engine 'scriptd'")
 
 
 async def working(url: str) -> SqlStore:

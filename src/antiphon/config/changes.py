@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from antiphon.config.load import Config, with_secrets
+from antiphon.config.load import Config, with_origins, with_secrets
 
 LIVE_LISTS = ("models", "prompts", "rewrites", "routing")
 """Tables that are taken over whole."""
@@ -56,6 +56,9 @@ def compare(former: Config, new: Config) -> ConfigChanges:
         current = updates.get(section, getattr(former, section))
         updates[section] = current.model_copy(update={name: getattr(getattr(new, section), name)})
     config = with_secrets(former.model_copy(update=updates), {**former.secrets, **new.secrets})
+    origins = {key: origin for key, origin in former.origins.items() if key not in LIVE_LISTS and key not in live}
+    origins |= {key: origin for key, origin in new.origins.items() if key in LIVE_LISTS or key in live}
+    config = with_origins(config, origins)
     return ConfigChanges(config, tuple(key for key in live if key != "models"), tuple(key for key in changes if key not in live))
 
 

@@ -169,6 +169,12 @@ class Config(BaseModel, frozen=True, extra="forbid"):
     # No settings: never dumped, shown or put into a schema.
     _secrets: dict[str, str] = PrivateAttr(default_factory=dict)
     _places: dict[str, str] = PrivateAttr(default_factory=dict)
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @property
+    def origins(self) -> Mapping[str, str]:
+        """By dotted key, the file, variable or flag that set a setting; one that is not there is built-in."""
+        return self._origins
 
     @property
     def secrets(self) -> Mapping[str, str]:
@@ -294,6 +300,7 @@ def load(
         raise
     config._secrets.update(_read_secrets(config, environ))
     set_by = {path: _setting_at(settings, path) for path, _ in _leaves(config.model_dump())}
+    config._origins.update({".".join(path): setting.origin for path, setting in set_by.items() if setting})
     return LoadedConfig(config, {".".join(path): setting.origin if setting else "built-in" for path, setting in set_by.items()})
 
 
@@ -302,12 +309,21 @@ def with_secrets(config: Config, secrets: Mapping[str, str]) -> Config:
     copy = Config.model_validate(config.model_dump())
     copy._secrets.update(secrets)
     copy._places.update(config._places)
+    copy._origins.update(config._origins)
+    return copy
+
+
+def with_origins(config: Config, origins: Mapping[str, str]) -> Config:
+    """A copy of the configuration that has the origins of these settings, and of no others."""
+    copy = with_secrets(config, config.secrets)
+    copy._origins.clear()
+    copy._origins.update(origins)
     return copy
 
 
 def pack(config: Config) -> bytes:
     """The configuration with its secrets and places, for other processes of this server only."""
-    private = {"secrets": config._secrets, "places": config._places}
+    private = {"secrets": config._secrets, "places": config._places, "origins": config._origins}
     return json.dumps({"config": config.model_dump(mode="json"), **private}).encode()
 
 
@@ -317,6 +333,7 @@ def unpack(payload: bytes) -> Config:
     config = Config.model_validate(content["config"])
     config._secrets.update(content["secrets"])
     config._places.update(content["places"])
+    config._origins.update(content["origins"])
     return config
 
 

@@ -29,7 +29,7 @@ from antiphon.engine_api.engine import (
 from antiphon.engine_api.options import ConversationKind
 from antiphon.engines.duplex.options import can_adapt
 from antiphon.engines.duplex.vision import OcrReader, new_ocr_reader
-from antiphon.errors import ApiError, ClientError, missing_parameter, model_not_found, only_embeds
+from antiphon.errors import ApiError, ClientError, ServerError, missing_parameter, model_not_found, only_embeds
 from antiphon.runtime.balancing.balanced_engine import BalancedEngine
 from antiphon.runtime.balancing.build import NULL_ROUTING_OBSERVER, build_engine, check_fallbacks
 from antiphon.runtime.balancing.fallback_engine import FallbackEngine
@@ -132,9 +132,10 @@ class ModelRegistry:
         coordinator: leases the workers of engines with a limited number of them.
         route_names: names that stand for one of the models; clients are told of them, too.
         find_builder: loads what builds an engine of that name.
+        locate: puts the place of a model's mistake before it; see `Config.locate_model`.
 
     Raises:
-        ServerError: an entry names an unknown engine, or its options are wrong.
+        ServerError: entries name an unknown engine, or their options are wrong; a line for each.
     """
 
     def __init__(
@@ -152,6 +153,7 @@ class ModelRegistry:
         routing_observer: RoutingObserver = NULL_ROUTING_OBSERVER,
         route_names: Sequence[str] = (),
         find_builder: Callable[[str], Build] = load_builder,
+        locate: Callable[[str, str], str] = lambda _name, problem: problem,
     ) -> None:
         check_fallbacks(entries)
         self._route_names = route_names
@@ -168,10 +170,25 @@ class ModelRegistry:
         self._image_reader: OcrReader | None = None
         self._stopping: dict[asyncio.Task[None], Sequence[Engine]] = {}
         self._models: dict[str, ServedModel] = {}  # models with fallbacks look for them while they are built
-        self._offers = {entry.name: self._build_offer(entry, secrets, created_at) for entry in entries}
+        self._offers = self._build_offers(entries, secrets, created_at, locate)
         self._models = {name: offer.model for name, offer in self._offers.items()}
         for offer in self._offers.values():
             self._add_workers(offer)
+
+    def _build_offers(
+        self, entries: Sequence[ModelEntry], secrets: Mapping[str, str], created_at: int, locate: Callable[[str, str], str]
+    ) -> dict[str, _Offer]:
+        offers: dict[str, _Offer] = {}
+        problems: list[str] = []
+        for entry in entries:
+            try:
+                offers[entry.name] = self._build_offer(entry, secrets, created_at)
+            except ServerError as error:
+                text = error.message if f"'{entry.name}'" in error.message else f"Model '{entry.name}': {error.message}"
+                problems.append(locate(entry.name, text))
+        if problems:
+            raise ServerError("\n".join(problems))
+        return offers
 
     def _build_offer(self, entry: ModelEntry, secrets: Mapping[str, str], created_at: int) -> _Offer:
         """All that a model needs; nobody knows of it yet."""

@@ -1,11 +1,11 @@
 """Reading the configuration again while the server runs."""
 
 import asyncio
-import re
 from collections.abc import Callable, Mapping
 
 import structlog
 
+from antiphon.config.listing import hide_folders
 from antiphon.config.load import Config, ConfigError
 from antiphon.errors import ApiError, ClientError
 from antiphon.wire.http.reload import ReloadReport
@@ -33,11 +33,6 @@ def invalid_configuration(error: ApiError) -> ClientError:
     """The error for who asked for a reload: a line for each mistake, which names files without their folders."""
     structlog.get_logger().error("reload_failed", message=error.operator_message)
     return ClientError(f"The configuration stays as it was. {hide_folders(error.message)}", status=409, code="invalid_configuration")
-
-
-def hide_folders(message: str) -> str:
-    """A message for who may be on another machine: it names files without their folders."""
-    return re.sub(r"(?m)^/(?:[^:/\n]*/)+|(?<![\w:/.])/(?:[^\s:/'\"`]+/)+", "", message)
 
 
 def log_report(report: ReloadReport, problems: Mapping[str, str]) -> None:

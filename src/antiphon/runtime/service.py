@@ -14,6 +14,7 @@ import structlog
 from msgspec import structs
 
 from antiphon.config.changes import compare
+from antiphon.config.listing import hide_folders
 from antiphon.config.load import Config
 from antiphon.config.names import name_problems
 from antiphon.config.routing import EMBEDDING_MODEL, is_configured
@@ -41,7 +42,7 @@ from antiphon.runtime.recording.library import DAY_S, RecordingLibrary
 from antiphon.runtime.recording.recorder import Recorder
 from antiphon.runtime.recording.spool import SpoolLimits
 from antiphon.runtime.registry import ModelRegistry, ServedModel
-from antiphon.runtime.reload import LoadConfig, hide_folders, invalid_configuration, load_again, log_report
+from antiphon.runtime.reload import LoadConfig, invalid_configuration, load_again, log_report
 from antiphon.runtime.rewriting.rewriter import Rewriter
 from antiphon.runtime.routing.features import RouteFeatures
 from antiphon.runtime.routing.router import Abilities, Route, Router
@@ -194,6 +195,7 @@ class Service:
             self.coordinator,
             self.metrics,
             [route.name for route in config.routing],
+            locate=config.locate_model,
         )
 
     def _can_do(self, model: ServedModel, features: RouteFeatures) -> Capabilities | None:

@@ -16,9 +16,9 @@ def test_show_says_who_set_what(antiphon, home):
 
 
 def test_show_has_the_origin_beside_the_value(antiphon):
-    lines = antiphon("config", "show", "--origin", ANTIPHON_PORT="9000").out.splitlines()
-    assert "server.port                     = 9000  # ANTIPHON_PORT" in lines
-    assert "server.processes                = 1  # built-in" in lines
+    lines = [line.split() for line in antiphon("config", "show", "--origin", ANTIPHON_PORT="9000").out.splitlines()]
+    assert "server.port = 9000 # ANTIPHON_PORT".split() in lines
+    assert 'tools.code_interpreter.memory_limit = "1g" # built-in'.split() in lines
 
 
 def test_show_keeps_the_password_of_a_database_to_itself(antiphon):
@@ -263,3 +263,28 @@ def test_an_unknown_table_is_a_mistake_even_if_it_is_empty(antiphon, home):
 
 def test_the_schema_describes_the_settings(antiphon):
     assert "server" in antiphon("config", "schema").json["properties"]
+
+
+def test_what_tools_need_and_is_not_there_is_found_by_the_check(antiphon, home):
+    (home / "antiphon.toml").write_text(
+        '[tools.web_search]\nprovider = "brave"\nkey_env = "BRAVE_KEY"\n[[tools.web_search.folders]]\npath = "pages"\n'
+        'url = "https://pages.example/"\n[tools.code_interpreter]\npackages_folder = "packages"\n'
+        '[[tools.mcp]]\nlabel = "wiki"\nurl = "https://wiki.example/mcp"\nkey_env = "WIKI_KEY"\n'
+        '[[tools.mcp]]\nlabel = "files"\ncommand = ["no-such-program-anywhere"]\n'
+        '[[tools.functions]]\nlabel = "stock"\nfile = "stock.py"\n'
+        '[[tools.images]]\nmodel = "flux"\nbase_url = "http://127.0.0.1:9/v1"\nkey_env = "IMAGES_KEY"\n'
+    )
+    problems = antiphon("config", "check")
+    assert problems.code == 2
+    for key, word in {
+        "tools.web_search.key_env": "BRAVE_KEY is not set",
+        "tools.mcp[0].key_env": "WIKI_KEY is not set",
+        "tools.images[0].key_env": "IMAGES_KEY is not set",
+        "tools.mcp[1].command": "no-such-program-anywhere",
+        "tools.functions[0].file": "stock.py",
+        "tools.web_search.folders[0].path": "pages",
+        "tools.code_interpreter.packages_folder": "packages",
+    }.items():
+        assert any(f"`{key}`" in line and word in line for line in problems.err.splitlines()), key
+    (home / "antiphon.toml").write_text('[[tools.mcp]]\nlabel = "wiki"\nurl = "https://wiki.example/mcp"\nkey_env = "WIKI_KEY"\n')
+    assert antiphon("config", "check", WIKI_KEY="word").code == 0

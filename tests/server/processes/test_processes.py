@@ -318,7 +318,7 @@ def test_a_process_that_can_not_start_ends_the_server_with_its_words_said_once(t
     with serving(tmp_path, '[[models]]\nname = "m"\nengine = "none"\n') as (process, said):
         assert (said, process.wait(10)) == ([], 1)
         (line,) = process.stderr.read().splitlines()
-        assert json.loads(line)["message"].startswith("There is no engine 'none'")
+        assert json.loads(line)["message"].partition(": Model 'm': ")[2].startswith("There is no engine 'none'")
 
 
 def test_a_store_in_memory_is_refused(tmp_path):

@@ -9,8 +9,8 @@ from antiphon.cli.common import checks, settings
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
 from antiphon.cli.common.shell import UsageError
 from antiphon.config import load as config_files
-from antiphon.config.load import Config, ConfigError, ModelEntry
-from antiphon.masking import mask_secrets
+from antiphon.config.listing import flatten, origin_of
+from antiphon.config.load import Config, ConfigError
 
 app = App(
     name="config",
@@ -35,8 +35,8 @@ def check(
     Check the configuration, and say where it comes from.
 
     Prints all errors, one line for each setting or model, with exit code 2. It
-    checks the store's address, the models' options and the files they name, too,
-    but loads no model and connects to no other server.
+    checks the store's address, the models' options, the files they name and what
+    tools need, too, but loads no model and connects to no other server.
 
     Try:
         antiphon config check --config antiphon.toml
@@ -73,6 +73,7 @@ def _further_problems(config: Config, notice: Callable[[str], None]) -> Iterator
     yield from checks.store_problems(config)
     yield from checks.prompt_problems(config)
     yield from checks.webhook_problems(config)
+    yield from checks.tool_problems(config)
     yield from checks.route_problems(config)
     yield from checks.model_problems(config, notice)
 
@@ -96,12 +97,12 @@ def show(
         origin: show the file, variable or flag that set each one.
     """
     loaded_config = settings.load(shell, file)
-    values = _flatten(loaded_config.config)
+    values = flatten(loaded_config.config)
     if as_json:
         return shell.say_json(
-            {key: {"value": value, "origin": loaded_config.origins.get(key)} if origin else value for key, value in values.items()}
+            {key: {"value": value, "origin": origin_of(loaded_config.origins, key)} if origin else value for key, value in values.items()}
         )
-    set_by = {key: f"  # {loaded_config.origins.get(key, 'built-in')}" if origin else "" for key in values}
+    set_by = {key: f"  # {origin_of(loaded_config.origins, key)}" if origin else "" for key in values}
     return shell.say_rows([(key, f"= {_format_value(value)}{set_by[key]}") for key, value in values.items()])
 
 
@@ -114,22 +115,6 @@ def schema(*, shell: ShellParameter) -> None:
         antiphon config schema > antiphon.schema.json
     """
     shell.say_json(config_files.schema())
-
-
-def _flatten(config: Config) -> dict[str, object]:
-    """Every setting, by dotted key."""
-    flat: dict[str, object] = {}
-    for section, value in config.model_dump(mode="json", exclude={"models", "prompts"}).items():
-        flat |= {f"{section}.{key}": inner for key, inner in value.items()} if isinstance(value, dict) else {section: value}
-    flat["models"] = [_model_table(model) for model in config.models]
-    flat["prompts"] = [prompt.model_dump(exclude={"content"}) | prompt.content for prompt in config.prompts]
-    return {key: mask_secrets(value, key.rpartition(".")[2]) for key, value in flat.items()}
-
-
-def _model_table(model: ModelEntry) -> dict[str, object]:
-    """The model as it stands in a file."""
-    sessions = {} if model.sessions is None else {"sessions": model.sessions}
-    return {"name": model.name, "engine": model.engine, **sessions, **model.options}
 
 
 def _format_value(value: object) -> str:

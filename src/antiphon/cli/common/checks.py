@@ -1,5 +1,6 @@
 """Checks of the configuration and of what is installed, without loading what they check."""
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -69,6 +70,37 @@ def webhook_problems(config: Config) -> Iterator[str]:
     for index, webhook in enumerate(config.webhooks):
         for problem in _problems_from(lambda entry: build_endpoints([entry], config.secrets), webhook):
             yield config.locate(f"webhooks[{index}].secret_env", problem)
+
+
+def tool_problems(config: Config) -> Iterator[str]:
+    """What the configured tools need and is not there: keys, files, folders, programs; one line each. It runs none of them."""
+    for key, problem in _missing_for_tools(config):
+        yield config.locate(key, f"`{key}`: {problem}")
+
+
+def _missing_for_tools(config: Config) -> Iterator[tuple[str, str]]:
+    tools = config.tools
+    keys = {f"tools.mcp[{n}]": server.key_env for n, server in enumerate(tools.mcp)}
+    keys |= {f"tools.images[{n}]": images.key_env for n, images in enumerate(tools.images)}
+    keys["tools.web_search"] = tools.web_search.key_env if tools.web_search else None
+    for table, name in keys.items():
+        if name and not config.secrets.get(name, "").strip():
+            yield f"{table}.key_env", f"{name} is not set."
+    for n, server in enumerate(tools.mcp):
+        program = server.command[0] if server.command else ""
+        # A relative path is one in the folder in which the program will run.
+        if program and (Path(program).is_absolute() or "/" not in program) and not shutil.which(program):
+            yield f"tools.mcp[{n}].command", f"there is no program '{program}'."
+    for n, functions in enumerate(tools.functions):
+        if functions.file and not Path(functions.file).is_file():
+            yield f"tools.functions[{n}].file", f"there is no file '{functions.file}'."
+    pages = tools.web_search.folders if tools.web_search else ()
+    folders = {f"tools.web_search.folders[{n}].path": Path(each.path) for n, each in enumerate(pages)}
+    if (packages := tools.code_interpreter.packages_folder) is not None:
+        folders["tools.code_interpreter.packages_folder"] = packages
+    for key, folder in folders.items():
+        if not folder.is_dir():
+            yield key, f"there is no folder '{folder}'."
 
 
 def _problems_from(check: Callable[[_T], object], subject: _T) -> Iterator[str]:
