@@ -332,6 +332,14 @@ async def test_tenants_take_turns_and_their_files_go_in_order(store: Store) -> N
     ]
 
 
+async def test_a_claim_passes_over_tenants(store: Store) -> None:
+    await create(store, "file-1", tenant="")
+    await create(store, "file-2", "file-3", id="vs_2")
+    await create(store, "file-4", id="vs_3", tenant="bob")
+    jobs = [await store.indexes.claim("bob", other_than) for other_than in ({""}, {"", "ada"}, {"", "ada"}, {"ada"})]
+    assert [job and job.file.file_id for job in jobs] == ["file-2", "file-4", None, "file-1"]
+
+
 async def test_a_tenant_without_a_name_has_its_turn(store: Store) -> None:
     await create(store, "file-1", tenant="")
     await create(store, "file-2", id="vs_2")

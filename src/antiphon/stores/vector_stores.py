@@ -149,10 +149,13 @@ class IndexRecords(Protocol):
     A file to be indexed is that of the server that has claimed it, until it is finished or the server dies.
     """
 
-    async def claim(self, after_tenant: str = "") -> IndexingJob | None:
+    async def claim(self, after_tenant: str = "", other_than: Collection[str] = ()) -> IndexingJob | None:
         """
         Give this server a file that is to be indexed and that no living server has: the oldest of the tenant that comes
         next by name, and after the last one of the first. None where there is none.
+
+        Args:
+            other_than: tenants that are passed over.
         """
 
     async def release(self) -> None:

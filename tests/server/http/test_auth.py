@@ -10,16 +10,21 @@ from typing import Any, NamedTuple, get_args
 
 import openai
 import pytest
+from starlette.applications import Starlette
+from starlette.responses import Response
 
 from antiphon.errors import ServerError
 from antiphon.runtime.access.keys import SCOPES, make_key
+from antiphon.runtime.core.resolver import asking_client
 from antiphon.runtime.service import Service
 from antiphon.server.app import routes
 from antiphon.server.http import auth
 from antiphon.server.http.auth import GuardedRoute
+from antiphon.server.http.operation import Operation
 from antiphon.server.processes.run import background_server
 from antiphon.stores.sql.store import SqlStore
 from support.server.scripted_server import SCRIPT, configured
+from support.server.threaded_server import serving
 
 MODELS = {"parrot": {"engine": "scripted", **SCRIPT}, "slow": {"engine": "scripted", "pace_ms": 5, **SCRIPT}}
 ASK = {"model": "parrot", "input": "Hi"}
@@ -117,6 +122,23 @@ def test_the_routes_that_need_no_key_are_these():
     assert {path for path, access in open_to_all.items() if access == "probe"} == {"/livez", "/readyz", "/health"}
     assert {path for path, access in open_to_all.items() if access == "public"} <= {"/version", "/openapi.json", "/docs", "/"}
     assert set(get_args(auth.keys.Scope)) == SCOPES.keys()
+
+
+def test_names_are_resolved_for_the_key_or_the_address_of_who_asks(tmp_path):
+    async def who(_request):
+        return Response(asking_client.get())
+
+    def build(service):
+        operation = Operation("who", "Server", "Who asks", None)
+        return Starlette(routes=[GuardedRoute("/who", who, service=service, access="models:read", operation=operation)])
+
+    config = configured(tmp_path, {}, **{"logging.level": "error"})
+    with serving(config, build) as (_server, url):
+        door = Door(url, str(config.database_url))
+        assert door.ask("GET", "/who").body == b"127.0.0.1"
+        record, secret = make_key("laptop", now=1)
+        with_keys(door.database_url, lambda keys: keys.add(record))
+        assert door.ask("GET", "/who", key=secret).body.decode() == record.id
 
 
 def test_every_route_with_a_key_refuses_who_has_none(door):

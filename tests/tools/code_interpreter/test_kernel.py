@@ -62,6 +62,23 @@ def test_cancelling_stops_the_code_and_keeps_the_variables(tmp_path):
     with_kernel(tmp_path, dialogue)
 
 
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("for i in range(1100): open(f'{i}', 'w').close()", "tools.code_interpreter.files"),
+        ("for i in range(3): open(f'{i}', 'w').truncate(500_000)", "tools.code_interpreter.disk_mib"),
+    ],
+)
+def test_code_that_is_quicker_than_the_watcher_is_held_to_its_limits(tmp_path, monkeypatch, code, name):
+    monkeypatch.setattr("antiphon.tools.code_interpreter.kernel.WATCH_INTERVAL_S", 60)
+
+    async def dialogue(kernel: Kernel) -> None:
+        outcome = await kernel.run(code, MIB)
+        assert outcome.went_over_disk and not outcome.is_alive and name in (outcome.problem or "")
+
+    with_kernel(tmp_path, dialogue)
+
+
 @pytest.mark.parametrize("walls", ["both", "landlock-only"])
 def test_nothing_runs_between_calls(tmp_path, walls):
     async def dialogue(kernel: Kernel) -> None:

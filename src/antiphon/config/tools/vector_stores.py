@@ -11,7 +11,9 @@ class VectorStoreSettings(BaseModel, frozen=True, extra="forbid"):
     store_files: int = Field(default=10_000, ge=1, description="The most files in a vector store.")
     file_mib: int = Field(default=128, ge=1, description="The largest file that is indexed, in MiB. One is read at a time per indexer.")
     file_chars: int = Field(default=20_000_000, ge=1000, description="The most characters of text that a file may have to be indexed.")
-    indexers: int = Field(default=2, ge=1, le=64, description="How many files a process indexes at once.")
+    indexers: int = Field(
+        default=2, ge=1, le=64, description="How many files a process indexes at once; tenants with none among them have as many more."
+    )
     index_mib: int = Field(
         default=2048, ge=16, description="What the indexes of a process may take, in memory and temporary files, in MiB, about."
     )

@@ -12,7 +12,6 @@ import ipaddress
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -25,6 +24,7 @@ from yarl import URL
 
 from antiphon.engine_api.engine import Fetch
 from antiphon.errors import ClientError
+from antiphon.runtime.core.resolver import system_resolver
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -82,18 +82,7 @@ Judge = Callable[[str], str | None]
 """Takes a URL, and returns why it must not be asked, as the end of a sentence; None if it may be."""
 
 
-# Threads of their own: whoever names a URL decides how long its resolver takes, and uvloop resolves names in two threads,
-# which the server needs to find its upstreams.
-_resolver_threads = ThreadPoolExecutor(max_workers=32, thread_name_prefix="antiphon-resolver")
-
-
-async def _system_resolve(host: str) -> Sequence[str]:
-    query = partial(socket.getaddrinfo, host, None, type=socket.SOCK_STREAM)
-    addresses = await asyncio.get_running_loop().run_in_executor(_resolver_threads, query)
-    return [str(address[0]) for *_, address in addresses]
-
-
-async def fetch(url: str, param: str, limits: FetchLimits, resolve: Resolve = _system_resolve) -> FetchResult:
+async def fetch(url: str, param: str, limits: FetchLimits, resolve: Resolve = system_resolver.resolve) -> FetchResult:
     """
     Fetch `url`.
 
@@ -107,7 +96,7 @@ async def fetch(url: str, param: str, limits: FetchLimits, resolve: Resolve = _s
     return FetchResult(page.body, page.content_type)
 
 
-def page_fetcher(networks: Iterable[str], resolve: Resolve = _system_resolve) -> "FetchPage":
+def page_fetcher(networks: Iterable[str], resolve: Resolve = system_resolver.resolve) -> "FetchPage":
     """Fetches pages from the public internet, and from `networks`; whoever asks judges each redirect too."""
     allowed_networks = tuple(ipaddress.ip_network(network) for network in networks)
 
@@ -155,7 +144,9 @@ class PostFailure(OSError):
     """There is no answer; the message says why, for the operator of this server."""
 
 
-async def post(url: str, body: bytes, headers: Mapping[str, str], limits: FetchLimits, resolve: Resolve = _system_resolve) -> PostReply:
+async def post(
+    url: str, body: bytes, headers: Mapping[str, str], limits: FetchLimits, resolve: Resolve = system_resolver.resolve
+) -> PostReply:
     """
     Send `body` to a URL. A redirect is not followed, and the answer's body is not read.
 
@@ -383,7 +374,7 @@ class Guard(Protocol):
         """
 
 
-def address_guard(networks: Iterable[str], resolve: Resolve = _system_resolve) -> Guard:
+def address_guard(networks: Iterable[str], resolve: Resolve = system_resolver.resolve) -> Guard:
     """The same checks for a library that makes its connections itself: the addresses that it may dial, judged once."""
     limits = FetchLimits(allowed_networks=tuple(ipaddress.ip_network(network) for network in networks))
 

@@ -32,7 +32,8 @@ class IndexingQueue:
 
     Args:
         work: indexes a file, and ends it in the store; is cancelled where the file is not this server's any more.
-        limit: of files at once.
+        limit: of files at once. Tenants of whom none is among them have as many more, one each: a large file takes
+            minutes, in which others would wait.
     """
 
     def __init__(self, indexes: IndexRecords, work: Callable[[IndexingJob], Awaitable[None]], limit: int) -> None:
@@ -42,6 +43,7 @@ class IndexingQueue:
         self._wake = asyncio.Event()
         self._loop_task: asyncio.Task[None] | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._tenants: dict[int, str] = {}
         self._last_tenant = ""
 
     def start(self) -> None:
@@ -87,13 +89,17 @@ class IndexingQueue:
                     task.cancel()
 
     async def _start_next(self) -> None:
-        while len(self._tasks) < self._limit and (job := await self._indexes.claim(self._last_tenant)) is not None:
+        while len(self._tasks) < 2 * self._limit:
+            other_than = {*self._tenants.values()} if len(self._tasks) >= self._limit else ()
+            if (job := await self._indexes.claim(self._last_tenant, other_than)) is None:
+                return
             self._last_tenant = job.tenant
             if job.file.number in self._tasks:  # this server was taken for dead, and goes on
                 return
             # It lives as long as the file takes, at most until `close`.
             task = asyncio.create_task(self._index(job), name=f"indexing {job.file.file_id}")  # noqa: TID251
             self._tasks[job.file.number] = task
+            self._tenants[job.file.number] = job.tenant
 
     async def _index(self, job: IndexingJob) -> None:
         try:
@@ -102,4 +108,5 @@ class IndexingQueue:
             _log.exception("Indexing a file failed.", file_id=job.file.file_id)
         finally:
             self._tasks.pop(job.file.number, None)
+            self._tenants.pop(job.file.number, None)
             self._wake.set()

@@ -26,6 +26,7 @@ from antiphon.runtime.access import keys
 from antiphon.runtime.access.body_budget import BodyLease
 from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.access.rate_limits import LimitKind, LimitState, format_duration
+from antiphon.runtime.core.resolver import asking_client
 from antiphon.runtime.service import Service
 from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY
 from antiphon.server.http.errors import REQUEST_ID_SCOPE_KEY, on_api_error, on_exception_group, on_http_exception, speaks_messages
@@ -102,7 +103,9 @@ class GuardedRoute(Route):
                 return
             if self.access not in ("probe", "public"):
                 caller = await self._authorize(scope, headers, sender)
-                lease = scope[BODY_LEASE_SCOPE_KEY] = self.service.body_budget.lease(_budget_holder(scope, caller))
+                holder = _budget_holder(scope, caller)
+                asking_client.set(holder)
+                lease = scope[BODY_LEASE_SCOPE_KEY] = self.service.body_budget.lease(holder)
             await super().handle(scope, receive, sender)
         except (
             ApiError,

@@ -25,7 +25,8 @@ class SqlIndexRecords:
         self._database = database
         is_waiting = and_(_files.status == "in_progress", database.backend.is_dead(_files.owner))
         # Both may be the empty text, the tenant of a server without keys.
-        self._first_tenant = select(func.min(_files.tenant)).where(is_waiting)
+        is_meant = _files.tenant.not_in(bindparam("other_than", expanding=True))
+        self._first_tenant = select(func.min(_files.tenant)).where(is_waiting, is_meant)
         self._next_tenant = self._first_tenant.where(_files.tenant > bindparam("after_tenant"))
         oldest = (
             select(_files.number)
@@ -41,12 +42,13 @@ class SqlIndexRecords:
     def _is_ours(self, number: int) -> ColumnElement[bool]:
         return and_(_files.number == number, _files.status == "in_progress", _files.owner == self._database.server_number)
 
-    async def claim(self, after_tenant: str = "") -> IndexingJob | None:
+    async def claim(self, after_tenant: str = "", other_than: Collection[str] = ()) -> IndexingJob | None:
         living = {"living": self._database.backend.live_servers}
+        search = living | {"other_than": [*other_than]}
         async with self._database.read_connection() as connection:
-            tenant = await connection.scalar(self._next_tenant, living | {"after_tenant": after_tenant})
+            tenant = await connection.scalar(self._next_tenant, search | {"after_tenant": after_tenant})
             if tenant is None:
-                tenant = await connection.scalar(self._first_tenant, living)
+                tenant = await connection.scalar(self._first_tenant, search)
         if tenant is None:
             return None
         values = living | {"of_tenant": tenant, "new_owner": self._database.server_number}

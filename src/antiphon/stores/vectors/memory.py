@@ -184,13 +184,15 @@ class MemoryIndexRecords:
         file = self._records.files.get(number)
         return file if file is not None and file.status == "in_progress" and number in self._claimed_numbers else None
 
-    async def claim(self, after_tenant: str = "") -> IndexingJob | None:
+    async def claim(self, after_tenant: str = "", other_than: Collection[str] = ()) -> IndexingJob | None:
         for number in [number for number in self._records.parts if number not in self._records.files]:
             del self._records.parts[number]
         waiting_files = [
             (self._records.stores[file.store_id].tenant, number)
             for number, file in self._records.files.items()
-            if file.status == "in_progress" and number not in self._claimed_numbers
+            if file.status == "in_progress"
+            and number not in self._claimed_numbers
+            and self._records.stores[file.store_id].tenant not in other_than
         ]
         if not waiting_files:
             return None

@@ -193,9 +193,14 @@ class Kernel:
                 await self._send(msgspec.json.encode({"run": run_id, "code": code}) + b"\n", run)
                 problem = await self._finish(run, watching)
                 self._output.drain(run.add_output)
-            is_alive = self.is_alive
-            if is_alive:
+            if self.is_alive:
                 await asyncio.to_thread(freeze, self._process.pid)
+            if not (isinstance(problem, _Violation) and problem.of_disk):
+                # Quick code writes much before the watcher looks, and all later calls would pay for it.
+                violation = await asyncio.to_thread(self._check_disk, disk_bytes)
+                if violation is not None:
+                    problem = violation
+                    await self.stop()
         except asyncio.CancelledError:
             await asyncio.shield(self._settle(run, watching))
             raise
@@ -207,7 +212,7 @@ class Kernel:
             logs=logs,
             images=tuple(run.images),
             problem=None if problem is None else str(problem),
-            is_alive=is_alive,
+            is_alive=self.is_alive,
             went_over_disk=of_disk,
         )
 
@@ -365,7 +370,10 @@ class Kernel:
             return _Violation(
                 f"It took more than {self._memory_bytes >> 20} MiB of memory (the container's memory_limit), and was stopped."
             )
-        total_bytes, entries = usage.nameless_bytes, 0
+        return self._check_disk(disk_bytes, usage.nameless_bytes)
+
+    def _check_disk(self, disk_bytes: int, nameless_bytes: int = 0) -> _Violation | None:
+        total_bytes, entries = nameless_bytes, 0
         for folder in (self._data_folder, scratch_folder(self._run_folder)):
             holding = scan(folder, self._limits.files)
             total_bytes += holding.bytes
