@@ -24,6 +24,7 @@ import os
 import random
 import re
 import statistics
+import tempfile
 import time
 from pathlib import Path
 
@@ -134,12 +135,12 @@ def ask_ms(index, queries, ranking, allowed):
     return f"{statistics.median(times):.1f} ms | {max(times):.1f} ms"
 
 
-async def speed(rows, embedder, count):
-    """Prints the second table."""
+async def speed(rows, embedder, count, path):
+    """Prints the second table; `path` is that of a file for the index."""
     dimensions = await embedder.dimensions()
     print("\n| | median | longest |\n|---|---|---|")
     print(f"| a page is cut, embedded and indexed | {1000 * await page_s(rows, embedder):.0f} ms | |", flush=True)
-    index, adding_s, vocabulary = Index(dimensions), 0.0, []
+    index, adding_s, vocabulary = Index(dimensions, path), 0.0, []
     for entry, vocabulary in random_entries(count, dimensions):  # noqa: B007 - the last vocabulary, as all are the same, is used below
         begin = time.perf_counter()
         index.add(entry)
@@ -164,6 +165,11 @@ async def speed(rows, embedder, count):
     print(f"| words that a fifth of the chunks have | {ask_ms(index, common, hybrid, None)} |")
     print(f"| no words | {ask_ms(index, [Query('', query.vector) for query in rare], vectors_alone, None)} |")
     index.close()
+    begin = time.perf_counter()
+    index = Index(dimensions, path)
+    search([(index, None)], rare[:1], hybrid, 20)
+    print(f"| the index is opened again from its file, and asked for the first time | {1000 * (time.perf_counter() - begin):.0f} ms | |")
+    index.close()
 
 
 async def run(options):
@@ -173,7 +179,8 @@ async def run(options):
     try:
         await recall(rows, embedder)
         if options.chunks:
-            await speed(rows, embedder, options.chunks)
+            with tempfile.TemporaryDirectory() as folder:
+                await speed(rows, embedder, options.chunks, Path(folder) / "index")
     finally:
         await embedder.stop()
 

@@ -156,14 +156,7 @@ class Service:
         self._containers: lazy.Containers | None = None
         self._walls_task: asyncio.Task[None] | None = None
         self._sweep_kernels: Callable[[], Awaitable[None]] | None = None
-        self.vector_stores = VectorStoreService(
-            self.store,
-            self.files,
-            config.tools.vector_stores,
-            config.tools.file_search,
-            lambda: lazy.Embedder(config.models_dir / EMBEDDING_MODEL),
-            EMBEDDING_MODEL,
-        )
+        self.vector_stores = self._build_vector_stores()
         self.toolbox = build_toolbox(config, self.files, self.vector_stores, self.fetch)
         self._content_cipher: lazy.ContentCipher | None = None
         self.recordings = RecordingLibrary(self.store.sessions, blobs, config.recording)
@@ -179,6 +172,18 @@ class Service:
         )
         self.webhooks = WebhookDispatcher(build_endpoints(config.webhooks, config.secrets), self.store, self.metrics)
         self._tasks: list[asyncio.Task[None]] = []
+
+    def _build_vector_stores(self) -> VectorStoreService:
+        config = self.config
+        return VectorStoreService(
+            self.store,
+            self.files,
+            config.tools.vector_stores,
+            config.tools.file_search,
+            lambda: lazy.Embedder(config.models_dir / EMBEDDING_MODEL),
+            EMBEDDING_MODEL,
+            index_folder=None if config.database_url is None else config.home / "vector_indexes",
+        )
 
     def _build_registry(self) -> ModelRegistry:
         config = self.config

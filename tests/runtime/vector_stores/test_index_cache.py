@@ -1,7 +1,10 @@
 """The indexes in memory: read when they are used, brought up to date, and dropped for others or when they are idle."""
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -10,9 +13,11 @@ from antiphon.config.tools.vector_stores import VectorStoreSettings
 from antiphon.errors import ApiError
 from antiphon.records import IndexedFileRecord, IndexPart, VectorStoreRecord
 from antiphon.runtime.vector_stores.index_cache import MEMORY_FACTOR, IndexCache
+from antiphon.runtime.vector_stores.index_files import IndexFiles
 from antiphon.runtime.vector_stores.part_text import StoredText, encode_text
 from antiphon.runtime.vector_stores.part_vectors import encode_vectors
 from antiphon.stores.memory import MemoryStore
+from antiphon.stores.vector_stores import IndexRecords, VectorStoreContents
 from antiphon.tools.file_search.index import IndexEntry
 
 pytestmark = pytest.mark.anyio
@@ -28,13 +33,22 @@ def anyio_backend() -> str:
 class Shelf:
     """Stores with files of any size, a cache of 16 MiB over them, and a clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None, disk_bytes: int = 64 * MIB) -> None:
         self.store = MemoryStore()
         self.now = 0.0
         self.outdated = 0
-        self._threads = ThreadPoolExecutor(2)
-        settings = VectorStoreSettings(index_mib=16, idle_minutes=1)
-        self.cache = IndexCache(self.store.indexes, self._dimensions, "words", settings, self._threads, self._on_outdated, lambda: self.now)
+        self.files = IndexFiles(folder, disk_bytes)
+        self.cache = self.new_cache()
+
+    def new_cache(self, embedding: str = "words", indexes: IndexRecords | None = None) -> IndexCache:
+        """That of another process, or of the same server after a restart."""
+        settings, threads = VectorStoreSettings(index_mib=16, idle_minutes=1), ThreadPoolExecutor(2)
+        indexes = indexes or self.store.indexes
+        return IndexCache(indexes, self._dimensions, embedding, settings, threads, self._on_outdated, self.files, lambda: self.now)
+
+    async def restart(self) -> None:
+        await self.cache.close()
+        self.cache = self.new_cache()
 
     async def _dimensions(self) -> int:
         return 4
@@ -171,3 +185,127 @@ async def test_files_of_another_model_are_left_out_and_given_back_to_be_indexed(
     assert shelf.outdated == 1
     assert (await shelf.record("vs_1")).counts.in_progress == 1
     await shelf.cache.close()
+
+
+async def add_and_use(shelf: Shelf, *file_ids: str) -> None:
+    for file_id in file_ids:
+        await shelf.add("vs_1", file_id)
+    assert await shelf.use("vs_1") == {*file_ids}
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.index"))
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.suffix for path in folder.iterdir())
+
+
+class WithoutParts:
+    """What is stored of files can't be read any more: they can only be found in an index that was kept."""
+
+    def __init__(self, indexes: IndexRecords) -> None:
+        self._indexes = indexes
+
+    async def contents(self, store_id: str) -> VectorStoreContents:
+        return await self._indexes.contents(store_id)
+
+    async def reindex(self, store_id: str, embedding: str) -> int:
+        return await self._indexes.reindex(store_id, embedding)
+
+    async def parts(self, number: int, first: int, limit: int) -> Sequence[IndexPart]:
+        return []
+
+
+async def kept_files(shelf: Shelf, embedding: str = "words") -> set[str]:
+    """The files that are in the index after a restart without being read from the store."""
+    await shelf.restart()
+    cache = shelf.new_cache(embedding, cast(IndexRecords, WithoutParts(shelf.store.indexes)))
+    async with cache.use(await shelf.record("vs_1")) as entry:
+        files = {*entry.index.versions}
+    await cache.close()
+    return files
+
+
+async def test_an_index_is_kept_for_the_next_use(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    await add_and_use(shelf, "file-1", "file-2")
+    shelf.now += 61
+    await shelf.cache.drop_idle()
+    assert names(tmp_path) == [".index", ".label", ".lock"]
+    assert await shelf.use("vs_1") == {"file-1", "file-2"}
+    assert await kept_files(shelf) == {"file-1", "file-2"}
+
+
+async def test_what_has_changed_meanwhile_is_read_and_what_is_gone_is_not_found(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    await add_and_use(shelf, "file-1", "file-2")
+    await shelf.restart()
+    await shelf.add("vs_1", "file-1", 200)  # again
+    await shelf.add("vs_1", "file-3")
+    await shelf.store.vector_stores.remove_file("ada", "vs_1", "file-2")
+    assert await shelf.use("vs_1") == {"file-1", "file-3"}
+    await shelf.restart()
+    assert names(tmp_path) == [".lock"], "traces of what was taken out may be left in a file"
+
+
+async def test_another_process_has_a_file_of_its_own(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    await add_and_use(shelf, "file-1")
+    other = shelf.new_cache()
+    async with other.use(await shelf.record("vs_1")) as entry:
+        assert {*entry.files} == {"file-1"}
+    await other.close()
+    await shelf.cache.close()
+    assert names(tmp_path) == [".index", ".index", ".label", ".label", ".lock", ".lock"]
+
+
+def harm(folder: Path, damage: str) -> None:
+    (label,) = folder.glob("*.label")
+    if damage == "crash":
+        label.unlink()
+    elif damage == "label":
+        label.write_bytes(b"{")
+    elif damage == "noise":
+        label.with_suffix(".index").write_bytes(b"no database at all" * 500)
+
+
+@pytest.mark.parametrize("damage", ["crash", "noise", "label", "embedding"])
+async def test_what_is_not_whole_or_of_another_model_is_begun_anew(tmp_path: Path, damage: str) -> None:
+    shelf = Shelf(tmp_path)
+    await add_and_use(shelf, "file-1")
+    await shelf.restart()
+    harm(tmp_path, damage)
+    assert await kept_files(shelf, "others" if damage == "embedding" else "words") == set()
+
+
+async def test_a_store_that_is_forgotten_leaves_no_file(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    await add_and_use(shelf, "file-1")
+    other = shelf.new_cache()
+    async with other.use(await shelf.record("vs_1")):
+        await shelf.cache.forget("vs_1")
+        shelf.files.forget("vs_1")
+    await other.close()  # it had the file open, and does not keep it
+    assert names(tmp_path) == []
+
+
+async def test_those_that_have_waited_the_longest_make_room_on_the_disk(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path, disk_bytes=MIB)
+    for store_id in ("vs_1", "vs_2", "vs_3"):
+        await shelf.add(store_id, f"file-{store_id}", 300_000)
+        await shelf.use(store_id)
+        shelf.now += 61
+        await shelf.cache.drop_idle()
+    assert sorted(label.store_id for label in shelf.files.waiting()) != ["vs_1", "vs_2", "vs_3"]
+    assert "vs_3" in [label.store_id for label in shelf.files.waiting()]
+    assert size_of(tmp_path) <= MIB
+    await shelf.cache.close()
+
+
+async def test_no_folder_keeps_nothing_and_a_folder_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in (None, tmp_path / "file" / "folder"):
+        shelf = Shelf(folder)
+        await add_and_use(shelf, "file-1")
+        assert await kept_files(shelf) == set()

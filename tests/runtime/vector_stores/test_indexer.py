@@ -11,7 +11,7 @@ from antiphon.errors import overloaded_error
 from antiphon.records import IndexedFileRecord, IndexPart
 from antiphon.runtime.vector_stores.indexer import MAX_RETRIES, FileIndexer, cut_parts
 from antiphon.runtime.vector_stores.part_text import StoredText, decode_text, encode_text, without_overlaps
-from antiphon.runtime.vector_stores.part_vectors import encode_vectors, join_parts
+from antiphon.runtime.vector_stores.part_vectors import encode_vectors, index_version, join_parts
 from antiphon.stores.memory import MemoryStore
 from antiphon.subprocesses import Backoff
 from antiphon.tools.file_search.chunking import Chunking, chunk
@@ -51,7 +51,7 @@ def test_a_file_comes_out_of_its_parts_as_it_went_in() -> None:
         number=7, store_id="vs_1", file_id="file-1", filename="a", created_at=1, max_chunk_tokens=800, overlap_tokens=400
     )
     whole = join_parts(file, [part for part, _ in parts])
-    assert (whole.file_id, whole.version, list(whole.chunks)) == ("file-1", "7", ["abc"] * 6)
+    assert (whole.file_id, whole.version, list(whole.chunks)) == ("file-1", index_version(file), ["abc"] * 6)
     assert np.array_equal(whole.vectors, np.concatenate([vectors for _, vectors in parts]))
     assert whole.parents.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
 

@@ -270,3 +270,31 @@ async def test_a_model_that_is_missing_fails_files_and_searches_without_saying_w
         await stage.indexed(vector_store.id, "file-2")
         error = (await stage.file(vector_store.id, "file-2")).error
         assert error is not None and error.code == "server_error" and str(folder) not in error.message
+
+
+async def test_an_index_waits_on_the_disk_and_goes_with_what_is_deleted(folder: Path) -> None:
+    store = MemoryStore()
+    async with VectorStage(store, folder) as stage:
+        first = await stage.create(await stage.upload("file-1", OWLS))
+        second = await stage.create(await stage.upload("file-2", BELLS))
+        third = await stage.create("file-2")
+        for each, file_id in ((first, "file-1"), (second, "file-2"), (third, "file-2")):
+            await stage.indexed(each.id, file_id)
+            assert await stage.find("owls bells", each.id) == [file_id]
+    assert kept_stores(stage) == {first.id, second.id, third.id}
+    async with VectorStage(store, folder) as stage:
+        assert await stage.find("owls", first.id) == ["file-1"]
+        await stage.service.delete("ada", third.id)
+        assert third.id not in kept_stores(stage)
+    await stage.files.delete("ada", "file-2")
+    assert kept_stores(stage) == {first.id, second.id}
+    async with VectorStage(store, folder) as stage:  # which looks at what was kept when it starts
+
+        async def is_erased() -> bool:
+            return kept_stores(stage) == {first.id}
+
+        await eventually(is_erased)
+
+
+def kept_stores(stage: VectorStage) -> set[str]:
+    return {path.name.partition(".")[0] for path in stage.index_folder.glob("*.index")}

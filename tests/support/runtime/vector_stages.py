@@ -73,8 +73,16 @@ class VectorStage:
         self.embedder = embedder or HeldEmbedder()
         self._blobs = BlobStore(str(folder))
         self.files = FileLibrary(store.files, self._blobs, FilesSettings(), lambda: self.now)
+        self.index_folder = folder / "indexes"
         self.service = VectorStoreService(
-            store, self.files, VectorStoreSettings(**settings), FileSearchSettings(), lambda: self.embedder, embedding, lambda: self.now
+            store,
+            self.files,
+            VectorStoreSettings(**settings),
+            FileSearchSettings(),
+            lambda: self.embedder,
+            embedding,
+            lambda: self.now,
+            self.index_folder,
         )
         self.library = self.service.library
 

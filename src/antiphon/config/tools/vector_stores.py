@@ -17,5 +17,8 @@ class VectorStoreSettings(BaseModel, frozen=True, extra="forbid"):
     index_mib: int = Field(
         default=2048, ge=16, description="What the indexes of a process may take, in memory and temporary files, in MiB, about."
     )
+    index_disk_mib: int = Field(
+        default=4096, ge=0, description="What indexes may take on the disk that wait there for their next use, in MiB; 0: none are kept."
+    )
     idle_minutes: float = Field(default=15, gt=0, description="How long an index that nobody uses stays in memory.")
     searches: int = Field(default=4, ge=1, le=64, description="How many searches a process makes at once.")

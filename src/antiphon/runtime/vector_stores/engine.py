@@ -11,6 +11,7 @@ from antiphon.config.tools.file_search import FileSearchSettings
 from antiphon.config.tools.vector_stores import VectorStoreSettings
 from antiphon.runtime.files.library import FileLibrary
 from antiphon.runtime.vector_stores.index_cache import IndexCache
+from antiphon.runtime.vector_stores.index_files import IndexFiles
 from antiphon.runtime.vector_stores.indexer import FileIndexer
 from antiphon.runtime.vector_stores.library import VectorStoreLibrary
 from antiphon.runtime.vector_stores.searcher import Searcher
@@ -35,6 +36,7 @@ class VectorEngine:
     Args:
         model: is stopped with the engine.
         embedding: its name.
+        index_files: of indexes, for their next use.
 
     Attributes:
         indexer: indexes files.
@@ -51,12 +53,15 @@ class VectorEngine:
         parse_settings: FileSearchSettings,
         model: EmbeddingModel,
         embedding: str,
+        index_files: IndexFiles,
     ) -> None:
         self.on_outdated: Callable[[], None] = lambda: None
         self._model = model
         # Its own threads: reading large indexes must not keep others from those of the event loop.
         self._threads = ThreadPoolExecutor(settings.searches, thread_name_prefix="antiphon-vector-stores")
-        self._cache = IndexCache(store.indexes, model.dimensions, embedding, settings, self._threads, lambda: self.on_outdated())
+        self._cache = IndexCache(
+            store.indexes, model.dimensions, embedding, settings, self._threads, lambda: self.on_outdated(), index_files
+        )
         limits = ParseLimits(
             file_bytes=settings.file_mib << 20,
             memory_bytes=parse_settings.parse_mib << 20,

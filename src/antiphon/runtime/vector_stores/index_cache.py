@@ -1,10 +1,11 @@
 """
-The indexes of vector stores in memory: made of what is stored when one is first used, and brought up to date by its
-version, which also tells what other servers have changed.
+The indexes of vector stores in memory: made of what is stored when one is first used, or opened where a file of it was
+kept, and brought up to date by its version, which also tells what other servers have changed.
 """
 
 import asyncio
 import contextlib
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,8 @@ from msgspec import Struct
 from antiphon.config.tools.vector_stores import VectorStoreSettings
 from antiphon.errors import ClientError, overloaded_error
 from antiphon.records import IndexedFileRecord, IndexPart, VectorStoreRecord
-from antiphon.runtime.vector_stores.part_vectors import join_parts
+from antiphon.runtime.vector_stores.index_files import IndexFile, IndexFiles, IndexLabel
+from antiphon.runtime.vector_stores.part_vectors import index_version, join_parts
 from antiphon.stores.vector_stores import IndexRecords
 from antiphon.tools.file_search.base import Attributes
 from antiphon.tools.file_search.index import Index
@@ -26,6 +28,9 @@ T = TypeVar("T")
 
 OPEN_S = 60.0
 """How long a search waits for its index; what was read by then is not read again."""
+
+KEEP_S = 5.0
+"""How long the files of indexes are written to the disk when the server stops; what is left is not kept."""
 
 READ_PARTS = 8
 """The parts of a file that are read at once: some 2 MB."""
@@ -50,16 +55,22 @@ class OpenIndex:
 
     Attributes:
         index: finds its chunks.
+        store: of which it is the index.
         files: by id, those that a search may find.
         users: how many searches use it now.
         used_at: when it was last used, in seconds of the cache's clock.
         version: of the store, whose files it has.
         size_bytes: what it takes, or will once it is up to date; about.
         refresh_task: brings it up to date.
+        file: that the index is in; None for a temporary one.
+        has_lost_files: whether files were taken out of it: traces of them may be left in its file.
     """
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: Index, store: VectorStoreRecord, file: IndexFile | None) -> None:
         self.index = index
+        self.store = store
+        self.file = file
+        self.has_lost_files = False
         self.files: Mapping[str, SearchableFile] = {}
         self.users = 0
         self.used_at = 0.0
@@ -77,6 +88,7 @@ class IndexCache:
         embedding: the name of the model that they are of.
         threads: do what blocks.
         on_outdated: called when files are to be indexed again, as their vectors are of another model.
+        files: of indexes, for their next use.
         clock: monotonic seconds.
     """
 
@@ -88,9 +100,11 @@ class IndexCache:
         settings: VectorStoreSettings,
         threads: ThreadPoolExecutor,
         on_outdated: Callable[[], None],
+        files: IndexFiles,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._indexes = indexes
+        self._files = files
         self._dimensions = dimensions
         self._embedding = embedding
         self._limit_bytes = settings.index_mib << 20
@@ -109,7 +123,7 @@ class IndexCache:
         Raises:
             ApiError: there is no room for it, or it takes too long to be read.
         """
-        entry = await self._entry(store.id)
+        entry = await self._entry(store)
         entry.users += 1
         try:
             await self._update(store, entry)
@@ -118,13 +132,30 @@ class IndexCache:
             entry.users -= 1
             entry.used_at = self._clock()
 
-    async def _entry(self, store_id: str) -> OpenIndex:
-        if (entry := self._open.get(store_id)) is None:
-            index = await self._run(Index, await self._dimensions())
-            entry = self._open.setdefault(store_id, OpenIndex(index))
-            if entry.index is not index:  # another search was faster
-                await self._run(index.close)
+    async def _entry(self, store: VectorStoreRecord) -> OpenIndex:
+        if (entry := self._open.get(store.id)) is None:
+            own_entry = await self._run(self._open_index, store, await self._dimensions())
+            entry = self._open.setdefault(store.id, own_entry)
+            if entry is not own_entry:  # another search was faster
+                await self._run(self._close_index, own_entry, False)
         return entry
+
+    def _open_index(self, store: VectorStoreRecord, dimensions: int) -> OpenIndex:
+        file = self._files.take(store.id, self._embedding)
+        try:
+            return OpenIndex(Index(dimensions, None if file is None else file.path), store, file)
+        except (OSError, sqlite3.Error):
+            if file is None:
+                raise
+            self._files.put_back(file, None)
+            return OpenIndex(Index(dimensions), store, None)
+
+    def _close_index(self, entry: OpenIndex, keeps: bool) -> None:
+        entry.index.close()
+        if entry.file is not None:
+            is_whole = keeps and entry.version >= 0 and not entry.has_lost_files
+            label = IndexLabel(entry.store.tenant, entry.store.id, self._embedding, entry.version) if is_whole else None
+            self._files.put_back(entry.file, label)
 
     async def _update(self, store: VectorStoreRecord, entry: OpenIndex) -> None:
         """Bring an index up to date, or wait until another search has; it goes on if nobody waits any more."""
@@ -146,8 +177,10 @@ class IndexCache:
         await self._drop(id for id, entry in self._open.items() if self._clock() - entry.used_at >= self._idle_s)
 
     async def forget(self, store_id: str) -> None:
-        """Give back the memory of a store's index, once nobody uses it."""
-        await self._drop([store_id] if store_id in self._open else [])
+        """Give back the memory of a store's index, once nobody uses it; nothing of it is kept."""
+        if (entry := self._open.get(store_id)) is not None:
+            entry.has_lost_files = True
+            await self._drop([store_id])
 
     async def close(self) -> None:
         """Give back all memory; idempotent."""
@@ -157,15 +190,16 @@ class IndexCache:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        keep_until = self._clock() + KEEP_S
         for entry in entries.values():
-            await self._run(entry.index.close)
+            await self._run(self._close_index, entry, self._clock() < keep_until)
 
     async def _run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*args, **kwargs))
 
     async def _drop(self, store_ids: Iterable[str]) -> None:
         for entry in [self._open.pop(id) for id in [*store_ids] if not self._open[id].users]:
-            await self._run(entry.index.close)
+            await self._run(self._close_index, entry, True)
 
     async def _refresh(self, store_id: str, entry: OpenIndex) -> None:
         entry.users += 1
@@ -181,14 +215,16 @@ class IndexCache:
         if len(records) < len(contents.files) and await self._indexes.reindex(store_id, self._embedding):
             self._on_outdated()
         await self._make_room(entry, records)
-        former_files, numbers = entry.files, {file.file_id: file.number for file in records}
-        # Until they are indexed again, files that have changed are not found: better than what they were.
-        entry.files = {id: file for id, file in former_files.items() if numbers.get(id) == file.number}
-        for file_id in former_files.keys() - entry.files.keys():
-            await self._run(entry.index.remove, file_id)
+        versions = {file.file_id: index_version(file) for file in records}
         indexed_versions = entry.index.versions
+        stale_ids = {file_id for file_id, version in indexed_versions.items() if versions.get(file_id) != version}
+        # Until they are indexed again, files that have changed are not found: better than what they were.
+        entry.files = {id: file for id, file in entry.files.items() if id not in stale_ids}
+        for file_id in stale_ids:
+            entry.has_lost_files = True
+            await self._run(entry.index.remove, file_id)
         for record in records:
-            if indexed_versions.get(record.file_id) != str(record.number):
+            if record.file_id in stale_ids or record.file_id not in indexed_versions:
                 await self._add(entry, record)
         entry.files = {record.file_id: _searchable(record) for record in records}
         entry.version = contents.version

@@ -29,8 +29,13 @@ def encode_vectors(entry: IndexEntry) -> bytes:
     return _encoder.encode(_StoredVectors(vectors.shape[1], np.ascontiguousarray(entry.parents, "<u4").tobytes(), vectors.tobytes()))
 
 
+def index_version(file: IndexedFileRecord) -> str:
+    """What tells the text of an indexed file from others: a database that was restored may give a number twice."""
+    return f"{file.number} {file.created_at} {file.usage_bytes} {file.max_chunk_tokens} {file.overlap_tokens}"
+
+
 def join_parts(file: IndexedFileRecord, parts: Sequence[IndexPart]) -> IndexEntry:
-    """A file for the index, from all its parts in order; `version` is its number."""
+    """A file for the index, from all its parts in order."""
     chunks: list[str] = []
     vectors, parents = [], []
     for part in parts:
@@ -39,5 +44,5 @@ def join_parts(file: IndexedFileRecord, parts: Sequence[IndexPart]) -> IndexEntr
         vectors.append(np.frombuffer(content.vectors, "<f2").reshape(-1, content.dimensions))
         chunks += decode_text(part.chunks).chunks
     return IndexEntry(
-        file_id=file.file_id, chunks=chunks, vectors=np.concatenate(vectors), parents=np.concatenate(parents), version=str(file.number)
+        file_id=file.file_id, chunks=chunks, vectors=np.concatenate(vectors), parents=np.concatenate(parents), version=index_version(file)
     )

@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from antiphon.config.tools.file_search import FileSearchSettings
@@ -17,6 +18,7 @@ from antiphon.config.tools.vector_stores import VectorStoreSettings
 from antiphon.errors import ApiError, ClientError
 from antiphon.records import IndexedFileRecord, IndexingJob
 from antiphon.runtime.files.library import FileLibrary
+from antiphon.runtime.vector_stores.index_files import IndexFiles
 from antiphon.runtime.vector_stores.library import VectorStoreLibrary
 from antiphon.runtime.vector_stores.part_text import StoredText, decode_text, without_overlaps
 from antiphon.runtime.vector_stores.queue import IndexingQueue
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 SWEEP_S = 30.0
 """How often deleted and expired stores are erased, and indexes dropped that nobody uses."""
 
+CHECK_INDEXES = 100
+"""How many kept indexes are compared with their stores at once."""
+
 
 class VectorStoreService:
     """
@@ -41,6 +46,7 @@ class VectorStoreService:
         new_model: what makes vectors of texts; called when it is first needed.
         embedding: its name: files that were indexed with another one are indexed again.
         clock: Unix seconds.
+        index_folder: keeps indexes for their next use; None where nothing is kept.
 
     Attributes:
         library: what clients do with vector stores.
@@ -55,6 +61,7 @@ class VectorStoreService:
         new_model: "Callable[[], EmbeddingModel]",
         embedding: str,
         clock: Callable[[], float] = time.time,
+        index_folder: Path | None = None,
     ) -> None:
         self._store = store
         self._files = files
@@ -62,6 +69,8 @@ class VectorStoreService:
         self._parse_settings = parse_settings
         self._new_model = new_model
         self._embedding = embedding
+        self._index_files = IndexFiles(index_folder, settings.index_disk_mib << 20)
+        self._checked_store_id = ""
         self._engine: VectorEngine | None = None
         self._engine_lock = asyncio.Lock()
         self._sweep_task: asyncio.Task[None] | None = None
@@ -127,6 +136,7 @@ class VectorStoreService:
         await self.library.delete(tenant, store_id)
         if self._engine is not None:
             await self._engine.forget(store_id)
+        await asyncio.to_thread(self._index_files.forget, store_id)
 
     async def text_pieces(self, file: IndexedFileRecord) -> AsyncIterator[str]:
         """
@@ -155,7 +165,7 @@ class VectorStoreService:
                 module = await asyncio.to_thread(importlib.import_module, "antiphon.runtime.vector_stores.engine")
                 model = await asyncio.to_thread(self._new_model)
                 self._engine = module.VectorEngine(
-                    self._store, self._files, self.library, self._settings, self._parse_settings, model, self._embedding
+                    self._store, self._files, self.library, self._settings, self._parse_settings, model, self._embedding, self._index_files
                 )
                 self._engine.on_outdated = self._queue.wake
             return self._engine
@@ -164,6 +174,17 @@ class VectorStoreService:
         while True:
             with contextlib.suppress(ApiError):  # an outage is logged once
                 await self.library.sweep()
+                await self._erase_old_indexes()
             if self._engine is not None:
                 await self._engine.drop_idle()
             await asyncio.sleep(SWEEP_S)
+
+    async def _erase_old_indexes(self) -> None:
+        """Erase the kept indexes of stores that have changed or are gone: they may have texts of files that were deleted."""
+        labels = sorted(await asyncio.to_thread(self._index_files.waiting), key=lambda label: label.store_id)
+        later = [label for label in labels if label.store_id > self._checked_store_id][:CHECK_INDEXES]
+        self._checked_store_id = later[-1].store_id if len(later) == CHECK_INDEXES else ""
+        for label in later:
+            store = await self._store.vector_stores.get(label.tenant, label.store_id)
+            if store is None or store.version != label.version:
+                await asyncio.to_thread(self._index_files.forget, label.store_id)

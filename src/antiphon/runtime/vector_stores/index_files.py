@@ -1,0 +1,174 @@
+"""
+Files of indexes that nobody uses now: the next search opens one again instead of making the index of what is stored.
+
+A file has a label only while it waits, so what a crash leaves is begun anew. Each file is used by one process: others of
+the same server have theirs.
+"""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+SLOTS = 16
+"""The most files of a store, each of another process."""
+
+
+class IndexLabel(Struct, frozen=True):
+    """
+    What a file is the index of.
+
+    Attributes:
+        embedding: the model that its vectors are of.
+        version: of the store, when it was last used.
+    """
+
+    tenant: str
+    store_id: str
+    embedding: str
+    version: int
+
+
+class IndexFile:
+    """A file for this process alone, until it is put back."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self.lock = lock
+
+
+_decoder = msgspec.json.Decoder(IndexLabel)
+
+
+class IndexFiles:
+    """
+    Its methods block; any thread may call them.
+
+    Args:
+        folder: of the files; None where none are kept.
+        limit_bytes: of all that wait.
+    """
+
+    def __init__(self, folder: Path | None, limit_bytes: int) -> None:
+        self._folder = folder if limit_bytes > 0 else None
+        self._limit_bytes = limit_bytes
+
+    def take(self, store_id: str, embedding: str) -> IndexFile | None:
+        """A file for an index, which has what it had when it was put back, or is not there; None where none can be kept."""
+        if self._folder is None:
+            return None
+        file: IndexFile | None = None
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            paths = (self._folder / f"{store_id}.{slot}.index" for slot in range(SLOTS))
+            file = next((own for path in paths if (own := self._lock(path)) is not None), None)
+            if file is not None:
+                label = _read_label(file.path)
+                if label is None or label.embedding != embedding:
+                    _erase(file.path)
+                _label_path(file.path).unlink(missing_ok=True)
+                _sync(self._folder)
+        except OSError:  # such as a disk that is full: an index needs no file
+            if file is not None:
+                os.close(file.lock)
+            return None
+        return file
+
+    def put_back(self, file: IndexFile, label: IndexLabel | None) -> None:
+        """Keep the file of an index that is closed; without a label, or where it is in the way, erase it."""
+        try:
+            with contextlib.suppress(OSError):
+                if not os.fstat(file.lock).st_nlink:  # it was forgotten, and its name may be another file's now
+                    return
+                if label is None or not self._has_room(file.path):
+                    _erase(file.path)
+                else:
+                    _sync(file.path)
+                    _write_label(_label_path(file.path), label)
+                    _sync(file.path.parent)
+        finally:
+            os.close(file.lock)
+
+    def forget(self, store_id: str) -> None:
+        """Erase the files of a store, whoever uses them."""
+        for slot in range(SLOTS if self._folder is not None else 0):
+            assert self._folder is not None
+            path = self._folder / f"{store_id}.{slot}.index"
+            with contextlib.suppress(OSError):
+                _lock_path(path).unlink()
+                _erase(path)
+
+    def waiting(self) -> Sequence[IndexLabel]:
+        """The labels of the files that wait."""
+        labels = (_read_label(path) for path in self._paths())
+        return [label for label in labels if label is not None]
+
+    def _lock(self, path: Path) -> IndexFile | None:
+        lock = os.open(_lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(lock).st_nlink:
+                return IndexFile(path, lock)
+        except BlockingIOError:
+            pass
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)
+        return None
+
+    def _has_room(self, path: Path) -> bool:
+        """Whether a file may wait; those that have waited the longest make room."""
+        room = self._limit_bytes - path.stat().st_size
+        others = sorted((each for each in self._paths() if each != path), key=lambda each: -_label_path(each).stat().st_mtime)
+        for each in others:
+            room -= each.stat().st_size
+            if room < 0 and (file := self._lock(each)) is not None:
+                room += each.stat().st_size
+                _erase(each)
+                os.close(file.lock)
+        return room >= 0
+
+    def _paths(self) -> Iterator[Path]:
+        if self._folder is not None:
+            yield from (path.with_suffix(".index") for path in self._folder.glob("*.label"))
+
+
+def _label_path(path: Path) -> Path:
+    return path.with_suffix(".label")
+
+
+def _lock_path(path: Path) -> Path:
+    return path.with_suffix(".lock")
+
+
+def _read_label(path: Path) -> IndexLabel | None:
+    try:
+        return _decoder.decode(_label_path(path).read_bytes()) if path.is_file() else None
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _write_label(path: Path, label: IndexLabel) -> None:
+    with path.open("wb") as file:
+        file.write(msgspec.json.encode(label))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _erase(path: Path) -> None:
+    for each in (_label_path(path), path, *(path.with_name(path.name + suffix) for suffix in ("-journal", "-wal", "-shm"))):
+        each.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """Have a file, or the names in a folder, on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
