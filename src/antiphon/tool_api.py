@@ -81,12 +81,15 @@ class Citation(Struct, frozen=True, kw_only=True):
             is that of the text that stands there.
         kind: `point`: the annotation has an `index`, the place where the marker was; `range`: it has the range of the
             replacement or the marker.
+        evidence: the text that the model has read of it; where it writes no markers at all, sentences that clearly come from
+            here are cited. Empty for what only its marker cites.
     """
 
     marker: str
     annotation: dict[str, Any]
     replacement: str | None = ""
     kind: Literal["point", "range"] = "point"
+    evidence: str = ""
 
 
 class ToolsListed(Struct, frozen=True):

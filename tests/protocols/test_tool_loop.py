@@ -192,6 +192,57 @@ def test_citations_are_annotations_of_the_text_that_follows():
     assert dialogue.types[-7:-3] == ["output_text.delta", "output_text.annotation.added", "output_text.delta", "output_text.done"]
 
 
+OWLS = Citation(
+    marker="【1】",
+    annotation={"type": "file_citation", "file_id": "f", "filename": "a.md"},
+    evidence="Owls hunt at night. They are silent.",
+)
+BARN = Citation(
+    marker="[web:2]",
+    annotation={"type": "url_citation", "url": "https://a.example/", "title": "Barns"},
+    replacement="(a)",
+    kind="range",
+    evidence="The barn owl hears a mouse under the snow.",
+)
+
+
+def answered(*texts, **fields):
+    """The parts of the text that a model says after it has read both."""
+    dialogue = search_session(**fields).said(*called(), ended())
+    dialogue.tool_said(dialogue.tool_calls[0].call_id, output(citations=(OWLS, BARN)))
+    dialogue.said(*(text if not isinstance(text, str) else events.TextDelta(ID, text) for text in texts), ended())
+    return dialogue, dialogue.events[-1]["response"]["output"][-1]["content"][-1]
+
+
+def test_an_answer_without_marks_is_cited_by_its_words_after_its_text():
+    dialogue, part = answered("Well. Owls hunt", " at night. A barn owl hears mice under the snow.")
+    text, annotations = part["text"], part["annotations"]
+    assert text == "Well. Owls hunt at night. A barn owl hears mice under the snow."
+    assert annotations == [
+        OWLS.annotation | {"index": text.index(". A barn")},
+        BARN.annotation | {"start_index": text.index("A barn"), "end_index": len(text) - 1},
+    ]
+    kinds = ["output_text.delta"] * 2 + ["output_text.annotation.added"] * 2 + ["output_text.done"]
+    assert dialogue.types[-8:-3] == [*kinds[:2], *kinds[2:]], "no text was held back"
+    assert_is_one_lifecycle(dialogue)
+
+
+def test_one_mark_shows_that_the_model_cites_by_itself():
+    _, part = answered("Owls hunt at night. A barn owl hears a mouse under the snow [web:2].")
+    assert [each["type"] for each in part["annotations"]] == ["url_citation"]
+    assert part["annotations"][0]["end_index"] == len(part["text"]) - 1
+
+
+def test_citing_by_words_can_be_switched_off():
+    _, part = answered("Owls hunt at night.", limits=LoopLimits(infers_citations=False))
+    assert part["annotations"] == []
+
+
+def test_a_text_that_is_rewritten_is_cited_as_it_is_then():
+    _, part = answered("Owls hunt", events.RewriteEnded(id=ID, status="completed", text="At night, they say, owls hunt."))
+    assert part["annotations"] == [OWLS.annotation | {"index": len(part["text"]) - 1}]
+
+
 def test_an_mcp_server_is_listed_before_the_model_is_asked():
     dialogue = Dialogue(session_for(server_tools=MATH, tools=[MATH_TOOL]))
     assert dialogue.session.ask() is None and isinstance(dialogue.effects[-1], PrepareTools) and not dialogue.requests

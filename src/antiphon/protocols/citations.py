@@ -3,12 +3,18 @@
 import re
 from collections.abc import Iterable, Iterator
 
+from msgspec.structs import replace
+
 from antiphon.engine_api.events import AnnotationAdded, TextDelta
+from antiphon.protocols.evidence import Excerpt, find_evidence
 from antiphon.tool_api import Citation
 from antiphon.wire.codec.types import JsonDict
 
 MAX_CITATIONS = 4096
 """The most things that a response can cite; of more, the newest count."""
+
+MAX_SOURCE_CHARS = 20_000
+"""What is remembered of one page that was read several times."""
 
 
 class CitationWriter:
@@ -18,14 +24,19 @@ class CitationWriter:
 
     Responses: `index` of a file citation is where the marker was, in characters of the part's text; `start_index` and
     `end_index` (exclusive) of the others are the range of the text that stands for them.
+
+    Args:
+        infers: whether an answer of a model that writes no markers is cited by its words; see `evidence`.
     """
 
-    def __init__(self, response_id: str) -> None:
+    def __init__(self, response_id: str, *, infers: bool = True) -> None:
         self._response_id = response_id
         self._citations: dict[str, Citation] = {}
         self._pattern: re.Pattern[str] | None = None
         self._tail = ""
         self._length = 0
+        self._infers = infers
+        self._text: list[str] = []  # of the open part
 
     @property
     def is_active(self) -> bool:
@@ -35,7 +46,10 @@ class CitationWriter:
     def learn(self, citations: Iterable[Citation]) -> None:
         """What may be cited from now on; of two with the same marker the later counts."""
         for citation in citations:
-            self._citations.pop(citation.marker, None)
+            former = self._citations.pop(citation.marker, None)
+            if former is not None and former.evidence != citation.evidence:
+                evidence = f"{citation.evidence}\n{former.evidence}"[:MAX_SOURCE_CHARS]
+                citation = replace(citation, evidence=evidence)
             self._citations[citation.marker] = citation
         while len(self._citations) > MAX_CITATIONS:
             del self._citations[next(iter(self._citations))]
@@ -46,6 +60,7 @@ class CitationWriter:
     def begin_part(self) -> None:
         """The next text begins a part."""
         self._length = 0
+        self._text.clear()
 
     def write(self, delta: TextDelta) -> Iterator[TextDelta | AnnotationAdded]:
         """The text with its annotations, without a tail that is held back."""
@@ -53,6 +68,7 @@ class CitationWriter:
         end = self._safe_end(text)
         if end == len(text) and not self._tail and not self._finds(text):
             self._length += len(text)
+            self._text.append(text)
             yield delta  # as nearly always; it keeps its log probabilities
             return
         self._tail = text[end:]
@@ -62,6 +78,22 @@ class CitationWriter:
         """The tail, as nothing follows it."""
         tail, self._tail = self._tail, ""
         yield from self._replace(tail)
+
+    def replace_text(self, text: str) -> None:
+        """The text of the open part is another one."""
+        self._text = [text]
+
+    def infer(self) -> Iterator[AnnotationAdded]:
+        """What the open part cites by its words, now that it is complete; nothing if there was a marker in the response."""
+        if not self._infers:
+            return
+        citations = [citation for citation in reversed(self._citations.values()) if citation.evidence]
+        excerpts = [Excerpt(_source(citation), citation.evidence) for citation in citations]
+        for evidence in find_evidence("".join(self._text), excerpts):
+            citation = citations[evidence.excerpt]
+            is_point = citation.kind == "point"
+            places = {"index": evidence.end} if is_point else {"start_index": evidence.start, "end_index": evidence.end}
+            yield AnnotationAdded(self._response_id, {**citation.annotation, **places})
 
     def _finds(self, text: str) -> bool:
         return self._pattern is not None and self._pattern.search(text) is not None
@@ -78,15 +110,23 @@ class CitationWriter:
         before = 0
         for match in self._pattern.finditer(text) if self._pattern is not None else ():
             citation = self._citations[match[0]]
+            self._infers = False
             plain, before = text[before : match.start()], match.end()
             replacement = match[0] if citation.replacement is None else citation.replacement
             start = self._length + len(plain)
             if plain + replacement:
                 self._length = start + len(replacement)
+                self._text.append(plain + replacement)
                 yield TextDelta(self._response_id, plain + replacement)
             places = {"index": start} if citation.kind == "point" else {"start_index": start, "end_index": start + len(replacement)}
             annotation: JsonDict = {**citation.annotation, **places}
             yield AnnotationAdded(self._response_id, annotation)
         if before < len(text):
             self._length += len(text) - before
+            self._text.append(text[before:])
             yield TextDelta(self._response_id, text[before:])
+
+
+def _source(citation: Citation) -> str:
+    """The file or page of a citation, of which there may be several excerpts."""
+    return str(citation.annotation.get("file_id") or citation.annotation.get("url") or citation.marker)

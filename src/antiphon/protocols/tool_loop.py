@@ -34,6 +34,7 @@ class LoopLimits(Struct, frozen=True, kw_only=True):
         turns: the most times that the model is asked; the last time it can call none of the server's tools.
         parallel: the most calls that run at once.
         output_chars: of the results of all calls; when they have more, no further calls are run.
+        infers_citations: whether an answer in which the model cites nothing is cited by its words.
     """
 
     calls: int = 128
@@ -41,6 +42,7 @@ class LoopLimits(Struct, frozen=True, kw_only=True):
     turns: int = 32
     parallel: int = 8
     output_chars: int = 2_000_000
+    infers_citations: bool = True
 
 
 class ApprovedCall(Struct, frozen=True):
@@ -123,7 +125,7 @@ class ToolLoop:
         self._limits = limits
         self._approved_calls = tuple(approved_calls)
         self._functions = {own.function.key: own.function for own in tools.functions}
-        self._citations = CitationWriter(respond.id)
+        self._citations = CitationWriter(respond.id, infers=limits.infers_citations)
         self._usage: events.Usage | None = None
         self._earlier_usage: events.Usage | None = None
         self._later_choice = later_choice
@@ -162,12 +164,9 @@ class ToolLoop:
         if self._is_over:
             return
         if self._citations.is_active:
+            yield from self._cite(event)
             if isinstance(event, events.TextDelta):
-                if self._output.open_text() is None:
-                    self._citations.begin_part()
-                yield from self._citations.write(event)
                 return
-            yield from self._citations.flush()
         match event:
             case events.ToolCallStarted() | events.ToolArgumentsDelta() | events.ToolCallDone() if self._keep_call(event):
                 pass
@@ -182,6 +181,20 @@ class ToolLoop:
                 yield event
             case _:
                 yield event
+
+    def _cite(self, event: events.EngineEvent) -> Iterator[events.TextDelta | events.AnnotationAdded]:
+        """The text with its citations, and those that come before an event that is no text."""
+        if isinstance(event, events.TextDelta):
+            if self._output.open_text() is None:
+                self._citations.begin_part()
+            yield from self._citations.write(event)
+            return
+        yield from self._citations.flush()
+        if isinstance(event, events.RewriteEnded) and event.text is not None:
+            self._citations.replace_text(event.text)
+        # A turn that ends with calls goes on: only its last text is the answer.
+        if isinstance(event, events.ResponseEnded) and not self._calls and self._output.open_text() is not None:
+            yield from self._citations.infer()
 
     def _keep_call(self, event: events.ToolCallStarted | events.ToolArgumentsDelta | events.ToolCallDone) -> bool:
         """Whether the event is of a call that the server runs; such a call is kept back."""

@@ -91,7 +91,13 @@ def open_tools(toolbox: Toolbox, settings: ToolsSettings, resolved_request: Reso
 
 def loop_limits(settings: ToolsSettings) -> LoopLimits:
     """The limits of each response."""
-    return LoopLimits(calls=settings.calls, turns=settings.turns, parallel=settings.parallel, output_chars=settings.response_chars)
+    return LoopLimits(
+        calls=settings.calls,
+        turns=settings.turns,
+        parallel=settings.parallel,
+        output_chars=settings.response_chars,
+        infers_citations=settings.infer_citations,
+    )
 
 
 def session_tools(toolbox: Toolbox, tenant: str, model: str) -> OpenTools:

@@ -40,6 +40,16 @@ SCRIPT = {
     ]
 }
 
+UNMARKED = {
+    "answers": [
+        {"to": "result", "when": "barn owl", "say": "Sure: the barn owl hears mice under the snow."},
+        {"to": "result", "say": "Owls hunt at night. I hope that helps."},
+        {"when": "web", "lines": [{"call": "web_search", "arguments": {"query": "barn owl snow"}}]},
+        {"when": "", "lines": [{"call": "file_search", "arguments": {"queries": ["when do owls hunt"]}}]},
+    ]
+}
+"""A small model writes no marks."""
+
 
 @pytest.fixture(scope="module")
 def server_url(tmp_path_factory):
@@ -55,7 +65,8 @@ def server_url(tmp_path_factory):
         "tools.web_search.provider": "local",
         "tools.web_search.folders": [{"path": str(folder / "pages"), "url": "https://birds.example/"}],
     }
-    with background_server(configured(tmp_path_factory.mktemp("home"), {"parrot": {"engine": "scripted", **SCRIPT}}, **settings)) as url:
+    models = {"parrot": {"engine": "scripted", **SCRIPT}, "unmarked": {"engine": "scripted", **UNMARKED}}
+    with background_server(configured(tmp_path_factory.mktemp("home"), models, **settings)) as url:
         yield url
 
 
@@ -65,9 +76,9 @@ def sdk(server_url):
         yield client
 
 
-def streamed(sdk, **fields):
+def streamed(sdk, model="parrot", **fields):
     """The events of a stream, each valid as the SDK has it, and its last response."""
-    events = list(sdk.responses.create(model="parrot", stream=True, **fields))
+    events = list(sdk.responses.create(model=model, stream=True, **fields))
     for number, event in enumerate(events):
         # The original's search has no `action` before it is done, though its client's type requires one.
         if event.type != "response.output_item.added" or event.item.type != "web_search_call":
@@ -122,6 +133,21 @@ def test_the_web_is_searched_and_cited(sdk):
     assert response.tool_usage.web_search.num_requests == 1
     without = sdk.responses.create(model="parrot", input="Search the web.", tools=[{"type": "web_search"}])
     assert without.output[0].action.sources is None
+
+
+def test_an_answer_without_marks_is_cited_by_its_words(sdk, store):
+    types, response = streamed(sdk, "unmarked", input="When?", tools=[{"type": "file_search", "vector_store_ids": [store.id]}])
+    part = response.output[-1].content[0]
+    [citation] = part.annotations
+    assert (citation.type, citation.filename, part.text) == ("file_citation", "owls.md", "Owls hunt at night. I hope that helps.")
+    assert citation.index == part.text.index(". I hope")
+    assert types[-5:-3] == ["output_text.annotation.added", "output_text.done"]
+    _, response = streamed(sdk, "unmarked", input="Search the web.", tools=[{"type": "web_search"}])
+    part = response.output[-1].content[0]
+    [citation] = part.annotations
+    assert (citation.type, citation.url, citation.title) == ("url_citation", "https://birds.example/owls.html", "Owls")
+    assert part.text[citation.start_index : citation.end_index] + "." == part.text
+    assert sdk.responses.retrieve(response.id).output[-1].content[0].annotations == part.annotations
 
 
 def has_walls(sdk):

@@ -23,6 +23,9 @@ class ToolsSettings(BaseModel, frozen=True, extra="forbid"):
     response_chars: int = Field(
         default=2_000_000, ge=1000, description="The most characters of the results of all calls in one response; then no more are made."
     )
+    infer_citations: bool = Field(
+        default=True, description="Whether an answer in which the model cites nothing is cited where its words leave no doubt."
+    )
     mcp: tuple[McpServerSettings, ...] = Field(
         default=(), max_length=MAX_SERVERS, description="MCP servers of the operator's; a later list replaces an earlier one."
     )

@@ -197,7 +197,7 @@ class OpenFileSearch:
             filename = " ".join(result.filename.translate(_BRACKETS).split())
             excerpts.append(f"{mark} {filename}\n{text}")
             annotation = {"type": "file_citation", "file_id": result.file_id, "filename": result.filename}
-            citations.append(Citation(marker=mark, annotation=annotation))
+            citations.append(Citation(marker=mark, annotation=annotation, evidence=text))
         hint = _HINT.format(mark=citations[0].marker)
         return ToolOutput((TextPart("\n\n".join((*excerpts, hint))),), tuple(citations))
 

@@ -10,7 +10,7 @@ from msgspec import Raw, Struct
 
 from antiphon.tools.web_search.base import SearchQuery, WebSearchResult
 from antiphon.tools.web_search.domains import with_sites
-from antiphon.tools.web_search.transport import MAX_TITLE_CHARS, ProviderClient, ProviderServer, decode_rows, plain
+from antiphon.tools.web_search.transport import ProviderClient, ProviderServer, decode_rows, make_result
 
 DEFAULT_URL = "https://api.search.brave.com/res/v1/web/search"
 MAX_RESULTS = 20
@@ -75,11 +75,8 @@ class BraveProvider:
         answer = await self._client.ask(_Answer, params=params)
         rows = decode_rows(answer.web.results, _Row) if answer.web is not None else []
         return [
-            WebSearchResult(
-                url=row.url,
-                title=plain(row.title, MAX_TITLE_CHARS),
-                snippet=plain(" … ".join([row.description or "", *(row.extra_snippets or ())]), query.snippet_chars),
-                published=plain(row.page_age or row.age, 40),
+            make_result(
+                query, row.url, row.title, " … ".join([row.description or "", *(row.extra_snippets or ())]), row.page_age or row.age
             )
             for row in rows
         ]

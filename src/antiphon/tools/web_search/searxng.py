@@ -10,7 +10,7 @@ from msgspec import Raw, Struct
 
 from antiphon.tools.web_search.base import SearchQuery, WebSearchResult
 from antiphon.tools.web_search.domains import with_sites
-from antiphon.tools.web_search.transport import MAX_TITLE_CHARS, ProviderClient, ProviderServer, decode_rows, plain
+from antiphon.tools.web_search.transport import ProviderClient, ProviderServer, decode_rows, make_result
 
 MAX_QUERY_CHARS = 1000
 """SearXNG has no limit of its own, but the engines behind it have."""
@@ -56,15 +56,7 @@ class SearxngProvider:
         if self._options.engines:
             params["engines"] = ",".join(self._options.engines)
         answer = await self._client.ask(_Answer, params=params)
-        return [
-            WebSearchResult(
-                url=row.url,
-                title=plain(row.title, MAX_TITLE_CHARS),
-                snippet=plain(row.content, query.snippet_chars),
-                published=plain(row.publishedDate, 40),
-            )
-            for row in decode_rows(answer.results, _Row)
-        ]
+        return [make_result(query, row.url, row.title, row.content, row.publishedDate) for row in decode_rows(answer.results, _Row)]
 
     async def close(self) -> None:
         await self._client.close()

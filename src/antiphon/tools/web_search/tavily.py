@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec import Raw, Struct
 
 from antiphon.tools.web_search.base import SearchQuery, WebSearchResult
-from antiphon.tools.web_search.transport import MAX_TITLE_CHARS, ProviderClient, ProviderServer, decode_rows, plain
+from antiphon.tools.web_search.transport import ProviderClient, ProviderServer, decode_rows, make_result
 
 DEFAULT_URL = "https://api.tavily.com/search"
 MAX_RESULTS = 20
@@ -69,15 +69,7 @@ class TavilyProvider:
         if query.country in _COUNTRY_NAMES:
             body["country"] = _COUNTRY_NAMES[query.country or ""]
         answer = await self._client.ask(_Answer, body=body)
-        return [
-            WebSearchResult(
-                url=row.url,
-                title=plain(row.title, MAX_TITLE_CHARS),
-                snippet=plain(row.content, query.snippet_chars),
-                published=plain(row.published_date, 40),
-            )
-            for row in decode_rows(answer.results, _Row)
-        ]
+        return [make_result(query, row.url, row.title, row.content, row.published_date) for row in decode_rows(answer.results, _Row)]
 
     async def close(self) -> None:
         await self._client.close()

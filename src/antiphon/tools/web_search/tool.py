@@ -7,6 +7,7 @@ from typing import Any
 
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.engine_api.events import HostedToolDone, HostedToolProgress, HostedToolStarted
 from antiphon.engine_api.history import TextPart
@@ -18,7 +19,7 @@ from antiphon.tools.web_search.base import SearchFailure, SearchProvider, Search
 from antiphon.tools.web_search.domains import refusal
 from antiphon.tools.web_search.reader import Page, PageReader
 from antiphon.tools.web_search.request import SearchOptions
-from antiphon.tools.web_search.urls import Sources, disarm, earlier_sources, normalize, user_urls
+from antiphon.tools.web_search.urls import Sources, disarm, earlier_sources, link_form, normalize, user_urls
 
 MAX_RESULTS = 24
 """Of all queries of one call."""
@@ -89,18 +90,19 @@ class WebSearchCalls:
         report(_progress(item_id, "completed"))
         last_item = item | {"status": "completed", "action": outcome.action, "results": outcome.results}
         report(HostedToolDone(item_id, last_item))
-        return ToolOutput((TextPart(outcome.text),), self._citations(outcome.urls), outcome.searches)
+        return ToolOutput((TextPart(outcome.text),), self._citations(outcome), outcome.searches)
 
     def fail(self, item: Mapping[str, Any], message: str) -> dict[str, Any]:
         # Clients need the action of an item that is done, and only the item's status says that it failed.
         action = self._running.pop(str(item["id"]), None)
         return dict(item) | {"status": "failed", "action": action.on_wire() if action is not None else {"type": "search"}}
 
-    def _citations(self, urls: Sequence[str]) -> tuple[Citation, ...]:
-        if not self._has_earlier:
-            return self._sources.citations(urls)
-        self._has_earlier = False  # what earlier responses were shown may be cited too
-        return self._sources.citations()
+    def _citations(self, outcome: _Outcome) -> tuple[Citation, ...]:
+        texts = {link_form(normalize(result["url"]) or ""): result["text"] for result in outcome.results}
+        # What earlier responses were shown may be cited too.
+        urls, self._has_earlier = None if self._has_earlier else outcome.urls, False
+        citations = self._sources.citations(urls)
+        return tuple(replace(each, evidence=texts.get(each.annotation["url"], "")) for each in citations)
 
     async def _perform(self, action: Action) -> _Outcome:
         match action:

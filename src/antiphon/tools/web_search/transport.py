@@ -11,7 +11,7 @@ from msgspec import Raw, Struct
 
 from antiphon import __version__
 from antiphon.offload import offload
-from antiphon.tools.web_search.base import SearchFailure
+from antiphon.tools.web_search.base import SearchFailure, SearchQuery, WebSearchResult
 from antiphon.tools.web_search.page_text import unescape
 
 T = TypeVar("T")
@@ -19,6 +19,7 @@ T = TypeVar("T")
 MAX_ANSWER_BYTES = 4 << 20
 CHUNK_BYTES = 1 << 16
 MAX_TITLE_CHARS = 300
+_MAX_DATE_CHARS = 40
 MAX_RETRY_S = 3.0
 """The longest wait before a search is tried once more. Brave's smallest plan takes one search a second."""
 
@@ -161,6 +162,16 @@ def decode_rows(rows: Sequence[Raw], row_type: type[T]) -> list[T]:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
     return decoded_rows
+
+
+def make_result(query: SearchQuery, url: str, title: str | None, text: str | None, date: str | None) -> WebSearchResult:
+    """A result of a query from a provider's own words, which may have tags and be long."""
+    return WebSearchResult(
+        url=url,
+        title=plain(title, MAX_TITLE_CHARS),
+        snippet=plain(text, query.snippet_chars),
+        published=plain(date, _MAX_DATE_CHARS),
+    )
 
 
 def plain(text: str | None, max_chars: int) -> str:
