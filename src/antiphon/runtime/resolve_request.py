@@ -6,7 +6,8 @@ that takes none.
 import time
 from collections.abc import Container, Mapping, Sequence
 
-from msgspec import Struct, structs
+import msgspec
+from msgspec import UNSET, Struct, structs
 
 from antiphon.engine_api.documents import FileContent
 from antiphon.errors import (
@@ -32,8 +33,9 @@ from antiphon.runtime.service import Service
 from antiphon.runtime.speech.transcribe_input import transcribe_item
 from antiphon.stores.base import MAX_CHAIN_BYTES, MissingAncestor, Store
 from antiphon.wire.codec.response_ids import read_response_id
-from antiphon.wire.codec.types import Unknown
+from antiphon.wire.codec.types import Unknown, encode
 from antiphon.wire.responses import items, parts
+from antiphon.wire.responses.hosted_calls import CodeInterpreterCall, FileSearchCall, ImageGenerationCall, SearchAction, WebSearchCall
 from antiphon.wire.responses.request import CreateRequest
 from antiphon.wire.responses.response import read_item
 
@@ -103,6 +105,9 @@ async def resolve_request(
     if not has_plain_input and any(isinstance(item, items.ItemReference) for item in input_items):
         input_items, reference_bytes = await resolve_references(input_items, store, tenant, "input")
         size_bytes += reference_bytes
+    if not has_plain_input:
+        input_items, result_bytes = await restore_results(input_items, store, tenant, "input")
+        size_bytes += result_bytes
     history = history or await load_history(request, store, tenant)
     if request.conversation_id is not None:
         check_conversation_ids(input_items, "input", history.item_ids)
@@ -234,12 +239,85 @@ async def resolve_references(input_items: Sequence[items.Item], store: Store, te
             continue
         record = await store.item(tenant, item.id) or await store.conversations.item(tenant, item.id)
         if record is None:
-            raise ClientError(f"Item with id '{shorten(item.id)}' not found.", param=path, status=404)
+            raise _item_not_found(item.id, path)
         size_bytes += len(record.body)
         if size_bytes > MAX_CHAIN_BYTES:
             raise references_too_large(f"{path}[{index}].id", MAX_CHAIN_BYTES)
         all_items.append(await offload(len(record.body), read_item, record.body))
     return all_items, size_bytes
+
+
+def _item_not_found(item_id: str, path: str) -> ClientError:
+    return ClientError(f"Item with id '{shorten(item_id)}' not found.", param=path, status=404)
+
+
+async def restore_results(input_items: Sequence[items.Item], store: Store, tenant: str, path: str) -> tuple[Sequence[items.Item], int]:
+    """
+    The items with what tools found, and the size of the stored ones: a client that was not shown it (`include`) sends them
+    without, and the model would lose what it has read. A picture may also be named by the id of its call alone.
+
+    Args:
+        path: of the items in the request.
+
+    Raises:
+        ClientError: they are too large together, or there is no such picture.
+    """
+    all_items: list[items.Item] = []
+    size_bytes = 0
+    for index, item in enumerate(input_items):
+        if (item_id := _id_without_results(item)) is not None:
+            record = await store.item(tenant, item_id) or await store.conversations.item(tenant, item_id)
+            if record is not None:
+                size_bytes += len(record.body)
+                if size_bytes > MAX_CHAIN_BYTES:
+                    raise references_too_large(f"{path}[{index}].id", MAX_CHAIN_BYTES)
+                item = await offload(len(record.body), _with_results, item, record.body)
+            if isinstance(item, ImageGenerationCall) and item.status is UNSET and not item.result:
+                raise _item_not_found(item_id, path)
+        all_items.append(item)
+    return all_items, size_bytes
+
+
+def _id_without_results(item: items.Item) -> str | None:
+    """The id of an item of a tool that found something, and that comes without; None for any other."""
+    match item:
+        case FileSearchCall(id=item_id, results=results):
+            return None if results else item_id
+        case CodeInterpreterCall(id=item_id, outputs=outputs):
+            return None if outputs else item_id
+        case ImageGenerationCall(id=item_id, result=result):
+            return None if result else item_id
+        case WebSearchCall(id=item_id):
+            return None if item.extra and item.extra.get("results") else item_id
+        case _:
+            return None
+
+
+def _with_results(item: items.Item, body: bytes) -> items.Item:
+    """The item with what is in the stored one, unless that only happens to have the same id, as ids that clients make up may."""
+    if not _is_part(msgspec.json.decode(encode(item)), msgspec.json.decode(body)):
+        return item
+    match item, read_item(body):
+        case FileSearchCall(), FileSearchCall(results=results):
+            return structs.replace(item, results=results)
+        case CodeInterpreterCall(), CodeInterpreterCall(outputs=outputs):
+            return structs.replace(item, outputs=outputs)
+        case ImageGenerationCall(), ImageGenerationCall() as picture:
+            return picture
+        case WebSearchCall(action=SearchAction() as action), WebSearchCall(action=SearchAction(sources=sources), extra=extra):
+            action = action if action.sources else structs.replace(action, sources=sources)
+            return structs.replace(item, action=action, extra=extra)
+        case WebSearchCall(), WebSearchCall(extra=extra):
+            return structs.replace(item, extra=extra)
+        case _:
+            return item
+
+
+def _is_part(part: object, whole: object) -> bool:
+    """Whether all that one value has is in another too; null and empty lists are nothing."""
+    if isinstance(part, dict) and isinstance(whole, dict):
+        return all(_is_part(value, whole.get(name)) for name, value in part.items())
+    return part in (None, []) or part == whole
 
 
 async def load_history(request: CreateRequest, store: Store, tenant: str) -> KnownHistory:

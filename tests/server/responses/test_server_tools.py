@@ -122,6 +122,34 @@ def test_files_are_searched_and_cited(sdk, store, include):
     assert stored.output[0].results[0].filename == "owls.md"
 
 
+def sent_again(sdk, *given, **fields):
+    """The calls of a request's input as it was stored."""
+    response = sdk.responses.create(model="parrot", input=[*given, {"role": "user", "content": "Hi"}], **fields)
+    return [item for item in sdk.responses.input_items.list(response.id, order="asc") if item.type != "message"]
+
+
+def test_another_call_of_the_same_id_gets_nothing(sdk, store):
+    tool = {"type": "file_search", "vector_store_ids": [store.id]}
+    call = sdk.responses.create(model="parrot", input="Search my files.", tools=[tool]).output[0].to_dict()
+    assert sent_again(sdk, call)[0].results[0].filename == "owls.md"
+    assert sent_again(sdk, {**call, "queries": ["something else"]})[0].results is None
+
+
+def test_a_picture_is_named_by_the_id_of_its_call(sdk):
+    picture = {"type": "image_generation_call", "id": "ig_square", "status": "completed", "result": "AAAA"}
+    sent_again(sdk, picture)
+    by_id = {"type": "image_generation_call", "id": "ig_square"}
+    for given in (by_id, {**picture, "result": None}):
+        [stored] = sent_again(sdk, given)
+        assert (stored.id, stored.result, stored.status) == ("ig_square", "AAAA", "completed")
+    [added] = sdk.conversations.items.create(sdk.conversations.create().id, items=[by_id]).data
+    assert added.result == "AAAA"
+    sent_again(sdk, {"type": "reasoning", "id": "rs_none", "summary": []})
+    for id in ("ig_none", "rs_none"):
+        with pytest.raises(openai.NotFoundError, match=f"Item with id '{id}' not found"):
+            sent_again(sdk, {**by_id, "id": id})
+
+
 def test_the_web_is_searched_and_cited(sdk):
     types, response = streamed(sdk, input="Search the web.", tools=[{"type": "web_search"}], include=["web_search_call.action.sources"])
     assert kinds(response) == ["web_search_call", "message"]
@@ -205,6 +233,39 @@ def test_all_tools_at_once_are_echoed_as_they_came(sdk, store):
     response = sdk.responses.create(model="parrot", input="Search my files.", tools=tools)
     assert [tool.type for tool in response.tools] == ["file_search", "web_search", "mcp"]
     assert Response.model_validate(response.model_dump(warnings=False)).tools[0].max_num_results == 3
+
+
+def test_the_defaults_of_tools_are_shown(sdk, store):
+    tools = [
+        {"type": "file_search", "vector_store_ids": [store.id]},
+        {"type": "web_search", "user_location": {"type": "approximate", "city": "Bern"}},
+        {"type": "image_generation", "size": "1024x1024"},
+        {"type": "tool_search"},
+    ]
+    response = sdk.responses.create(model="parrot", input="Hi", tools=tools)
+    files, web, image, search = (tool.to_dict() for tool in response.tools)
+    ranking = {"ranker": "auto", "score_threshold": 0}
+    assert files == {**tools[0], "filters": None, "max_num_results": 20, "ranking_options": ranking}
+    place = {"type": "approximate", "city": "Bern", "country": None, "region": None, "timezone": None}
+    assert web == {"type": "web_search", "filters": None, "search_context_size": "medium", "user_location": place}
+    assert (image["size"], image["quality"], image["output_format"]) == ("1024x1024", "auto", "png")
+    assert search == {"type": "tool_search", "description": None, "parameters": None}
+    plain = sdk.responses.create(model="parrot", input="Hi", tools=[{"type": "web_search_preview"}])
+    assert plain.tools[0].user_location.country == "US"
+
+
+@pytest.mark.parametrize("text", ["Search my files.", "Search the web."])
+def test_what_was_found_comes_back_with_an_item_that_is_sent_without(sdk, server_url, store, text):
+    tools = [{"type": "file_search", "vector_store_ids": [store.id]}, {"type": "web_search"}]
+    first = sdk.responses.create(model="parrot", input=text, tools=tools)
+    call = first.output[0].to_dict()
+    assert not call.get("results")
+    fields = {"model": "parrot", "tools": tools, "input": [{"role": "user", "content": text}, call, {"role": "user", "content": "So?"}]}
+    again = sdk.responses.create(**fields)
+    restored = sdk.responses.input_items.list(again.id, order="asc").data[1].to_dict()
+    assert restored == sdk.responses.retrieve(first.id).output[0].to_dict() | {"id": restored["id"]} and restored["results"]
+    unknown = sdk.responses.create(**fields | {"input": [*fields["input"][:1], call | {"id": "fs_other"}, fields["input"][2]]})
+    assert not sdk.responses.input_items.list(unknown.id, order="asc").data[1].to_dict().get("results")
 
 
 @pytest.mark.parametrize(

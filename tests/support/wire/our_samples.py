@@ -13,7 +13,7 @@ from antiphon.wire.realtime import items as realtime
 from antiphon.wire.realtime.response import StatusDetails, StatusError
 from antiphon.wire.realtime.server_events import Conversation, ConversationCreated
 from antiphon.wire.responses.events import ErrorEvent, error_event
-from antiphon.wire.responses.hosted_calls import LocalShellCallOutput
+from antiphon.wire.responses.hosted_calls import ImageGenerationCall, LocalShellCallOutput
 from antiphon.wire.responses.items import AdditionalTools, CompactionTrigger, ConfigurationUpdate, ItemReference, Message, Reasoning
 from antiphon.wire.responses.parts import FileCitation, InputFile, InputImage, InputText, OutputText, ReasoningText, Refusal, SummaryText
 from antiphon.wire.responses.request import ReasoningOptions
@@ -83,6 +83,10 @@ def alternatives(annotation: Any) -> list[Any]:
     return [each for each in members if each not in (NoneType, UnsetType, Nothing, Unknown)]
 
 
+REFERENCES = {ImageGenerationCall: ("result", "status")}
+"""Fields that only a reference to an item may leave out, and that the original's types want."""
+
+
 @cache
 def samples(kind: type[Wire]) -> tuple[Wire, ...]:
     """Samples with only the required fields, with all fields, and with each other value of a single field."""
@@ -92,7 +96,7 @@ def samples(kind: type[Wire]) -> tuple[Wire, ...]:
     fields = [field for field in msgspec.structs.fields(kind) if field.name not in LEFT_OUT]
     choices = {field.name: list(_values(hints[field.name])) for field in fields}
     first = {name: values[0] for name, values in choices.items()}
-    least = kind(**{field.name: first[field.name] for field in fields if field.required})
+    least = kind(**{field.name: first[field.name] for field in fields if field.required or field.name in REFERENCES.get(kind, ())})
     return least, kind(**first), *(kind(**first | {name: value}) for name, values in choices.items() for value in values[1:])
 
 

@@ -1,7 +1,7 @@
 """The response object and its items, from the request and the output so far."""
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -185,24 +185,52 @@ def _response_reasoning(resolved_request: ResolvedRequest) -> wire.ResponseReaso
 
 
 def _echo_tool(tool: tools.Tool) -> tools.Tool:
-    """The tool as the response shows it: a function with all the keys that strict clients require, and no secrets."""
+    """The tool as the response shows it: with the defaults that hold, as the original fills them in, and no secrets."""
+    defaults = next((fields for kinds, fields in _ECHO_DEFAULTS if isinstance(tool, kinds)), None)
+    if defaults is None:
+        return tool
+    defaults_used = {name: value for name, value in defaults.items() if not is_set(getattr(tool, name))}
     if isinstance(tool, tools.McpTool):
         # Responses: `authorization` is not in the response, and `headers` are always null. So they are not stored either.
-        return msgspec.structs.replace(
-            tool,
-            authorization=UNSET,
-            headers=None,
-            allowed_tools=value_or(tool.allowed_tools, None),
-            require_approval=value_or(tool.require_approval, "always"),
+        defaults_used |= {"authorization": UNSET, "headers": None}
+    elif isinstance(tool, tools.WebSearchTool | tools.WebSearchPreviewTool) and is_set(place := tool.user_location):
+        nulls = {name: None for name in ("city", "country", "region", "timezone") if not is_set(getattr(place, name))}
+        defaults_used["user_location"] = msgspec.structs.replace(place, type="approximate", **nulls)
+    elif isinstance(tool, tools.FileSearchTool) and is_set(ranking := tool.ranking_options):
+        defaults_used["ranking_options"] = msgspec.structs.replace(
+            ranking, ranker=value_or(ranking.ranker, "auto"), score_threshold=value_or(ranking.score_threshold, 0)
         )
-    if not isinstance(tool, tools.FunctionTool):
-        return tool
-    return msgspec.structs.replace(
-        tool,
-        description=value_or(tool.description, None),
-        parameters=value_or(tool.parameters, None),
-        strict=value_or(tool.strict, False),
-    )
+    return msgspec.structs.replace(tool, **defaults_used)
+
+
+_WEB_SEARCH_DEFAULTS = {
+    "search_context_size": "medium",
+    "user_location": tools.UserLocation(type="approximate", city=None, country="US", region=None, timezone=None),
+}
+
+_ECHO_DEFAULTS: Sequence[tuple[type[tools.Tool] | tuple[type[tools.Tool], ...], Mapping[str, object]]] = (
+    (tools.FunctionTool, {"description": None, "parameters": None, "strict": False}),
+    (tools.McpTool, {"allowed_tools": None, "require_approval": "always"}),
+    (
+        tools.FileSearchTool,
+        {"filters": None, "max_num_results": 20, "ranking_options": tools.RankingOptions(ranker="auto", score_threshold=0)},
+    ),
+    (tools.WebSearchTool, {"filters": None, **_WEB_SEARCH_DEFAULTS}),
+    (tools.WebSearchPreviewTool, _WEB_SEARCH_DEFAULTS),
+    (tools.ToolSearchTool, {"description": None, "parameters": None}),
+    (
+        tools.ImageGenerationTool,
+        {
+            "background": "auto",
+            "moderation": "auto",
+            "output_compression": 100,
+            "output_format": "png",
+            "quality": "auto",
+            "size": "auto",
+        },
+    ),
+)
+"""What a response shows where the request says nothing; a code interpreter's container is shown as it came."""
 
 
 def _echo_format(format: items.AnswerFormat) -> items.AnswerFormat:

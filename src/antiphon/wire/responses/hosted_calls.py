@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta
 
-from antiphon.wire.codec.types import JsonValue, Maybe, Tagged, Typed, Unknown, Wire
+from antiphon.wire.codec.types import JsonValue, Maybe, Opt, Tagged, Typed, Unknown, Wire
 from antiphon.wire.responses.parts import ComputerScreenshot
 from antiphon.wire.responses.tools import ContainerReference, LocalEnvironment, Tool
 
@@ -394,11 +394,11 @@ class SvgUsage(Wire, kw_only=True):
 
 
 class ImageGenerationCall(Tagged, kw_only=True, tag="image_generation_call"):
-    """The generation of an image; `result` is the image in base64."""
+    """The generation of an image; `result` is the image in base64. Clients may name an earlier one by its id alone."""
 
     id: str
     result: Maybe[str] = UNSET
-    status: Literal["in_progress", "completed", "generating", "failed"]
+    status: Opt[Literal["in_progress", "completed", "generating", "failed"]] = UNSET
     action: Maybe[Literal["generate", "edit", "auto"]] = UNSET
     background: Maybe[Literal["transparent", "opaque", "auto"]] = UNSET
     error: Maybe[ImageGenerationError] = UNSET
