@@ -138,6 +138,26 @@ def test_the_last_turn_has_no_tools_of_the_server():
         dialogue.said(*called(), ended()).tool_said(dialogue.tool_calls[turn].call_id, output())
     assert dialogue.requests[1].tool_choice == ToolChoice()
     assert dialogue.requests[2].tool_choice == ToolChoice("auto", ("weather",))
+    assert [tool.name for tool in dialogue.requests[2].tools] == ["weather"]
+
+
+def test_a_model_that_calls_on_after_the_last_turn_has_an_incomplete_response():
+    dialogue = search_session(limits=LoopLimits(turns=3))
+    for turn in range(2):
+        dialogue.said(*called(), ended()).tool_said(dialogue.tool_calls[turn].call_id, *item_events(f"fs_{turn}"), output())
+    dialogue.said(*called(), ended())
+    assert len(dialogue.requests) == 3 and len(dialogue.tool_calls) == 2
+    assert dialogue.types[-1] == "incomplete" and dialogue.is_closed
+    assert_is_one_lifecycle(dialogue)
+
+
+def test_calls_that_the_request_does_not_allow_are_not_run():
+    dialogue = search_session(tool_choice="none").said(*called(), ended())
+    assert not dialogue.tool_calls
+    [note] = dialogue.requests[1].history[-1].parts
+    assert note.text == "The call was skipped: the request does not allow calls (tool_choice)."
+    dialogue.said(events.TextDelta(ID, "So."), ended())
+    assert dialogue.types[-1] == "completed"
 
 
 @pytest.mark.parametrize(
@@ -277,7 +297,7 @@ def test_a_server_that_cannot_be_listed_may_fail_the_response():
 
 def test_a_function_named_as_one_of_the_servers_is_refused():
     own = tools.FunctionTool(name="file_search", parameters={"type": "object"})
-    with pytest.raises(ClientError, match="has a function 'file_search', and so does its tool of type 'file_search'"):
+    with pytest.raises(ClientError, match="two tools named 'file_search'; one of them is of type 'file_search'"):
         search_session(tools=[SEARCH_TOOL, own])
 
 

@@ -10,13 +10,19 @@ class _Option(Struct, frozen=True, tag_field="word"):
 
 
 class FunctionTool(_Option, frozen=True, tag=True):
-    """A function that the model may call; `parameters` is a JSON Schema, None for no arguments."""
+    """
+    A function that the model may call; `parameters` is a JSON Schema, None for no arguments.
+
+    Attributes:
+        defer_loading: whether the engine's own search for tools has to find it first.
+    """
 
     name: str
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
     namespace: str | None = None
+    defer_loading: bool = False
 
     @property
     def key(self) -> str:
@@ -25,13 +31,17 @@ class FunctionTool(_Option, frozen=True, tag=True):
 
 
 class CustomTool(_Option, frozen=True, tag=True):
-    """A tool that takes free text; `grammar`, if set, constrains the text, in `syntax` (`lark` or `regex`)."""
+    """
+    A tool that takes free text; `grammar`, if set, constrains the text, in `syntax` (`lark` or `regex`). `defer_loading` is
+    as in `FunctionTool`.
+    """
 
     name: str
     description: str | None = None
     syntax: str | None = None
     grammar: str | None = None
     namespace: str | None = None
+    defer_loading: bool = False
 
     @property
     def key(self) -> str:

@@ -200,6 +200,7 @@ class OutputMachine:
         requires_item: whether a response without output still gets an empty message, for clients that read `output[0]`.
         made_summary: how a summary is made of reasoning, for clients that read no more of it: `instead`, the text itself
             is sent as the summary; `after`, it follows as the summary of an item that came without; None, not at all.
+        call_prefix: the prefix of the ids of a call's item, where it is no function's.
 
     Attributes:
         items: the closed items, in order of their index.
@@ -216,6 +217,7 @@ class OutputMachine:
         is_spoken: bool = False,
         requires_item: bool = True,
         made_summary: Literal["instead", "after"] | None = None,
+        call_prefix: Callable[[events.ToolCallStarted], str | None] = lambda _call: None,
     ) -> None:
         self.items: list[OutputItem] = []
         self.usage: events.Usage | None = None
@@ -223,6 +225,7 @@ class OutputMachine:
         self.audio_bytes = 0
         self.rewrite_status: events.RewriteStatus | None = None
         self._new_id = new_id
+        self._call_prefix = call_prefix
         self._is_spoken = is_spoken
         self._requires_item = requires_item
         self._made_summary = made_summary
@@ -455,9 +458,17 @@ class OutputMachine:
 
     def _open_item(self, kind: OutputKind, call: events.ToolCallStarted | None, hosted_item: JsonDict | None) -> OutputStep:
         boundary, self._next_boundary = self._next_boundary, events.ItemBoundary("")
-        id = boundary.item_id if boundary.item_id is not None else self._new_id(_id_prefix(kind, call, hosted_item))
+        id = boundary.item_id if boundary.item_id is not None else self._new_id(self._id_prefix(kind, call, hosted_item))
         self._item = OutputItem(id, len(self.items), kind, call, hosted_item, boundary.phase)
         return ItemAdded(self._item)
+
+    def _id_prefix(self, kind: OutputKind, call: events.ToolCallStarted | None, hosted_item: JsonDict | None) -> str:
+        if call is not None:
+            return self._call_prefix(call) or ("ctc" if call.custom else ITEM_ID_PREFIXES[kind])
+        if hosted_item is None:
+            return ITEM_ID_PREFIXES[kind]
+        prefix = str(hosted_item.get("id", "")).partition("_")[0]  # the engine's own, such as `ws` for a web search
+        return prefix if prefix.isascii() and prefix.isalpha() and len(prefix) <= 8 else ITEM_ID_PREFIXES[OutputKind.HOSTED_TOOL]
 
     def _open_part(self, kind: OutputKind) -> OutputStep:
         assert self._item is not None
@@ -489,15 +500,6 @@ class OutputMachine:
         part.chunks.append(text)
         item.summaries.append(part)
         return [PartAdded(item, part), TextAppended(item, part, text, ()), PartDone(item, part)]
-
-
-def _id_prefix(kind: OutputKind, call: events.ToolCallStarted | None, hosted_item: JsonDict | None) -> str:
-    if call is not None and call.custom:
-        return "ctc"
-    if hosted_item is None:
-        return ITEM_ID_PREFIXES[kind]
-    prefix = str(hosted_item.get("id", "")).partition("_")[0]  # the engine's own, such as `ws` for a web search
-    return prefix if prefix.isascii() and prefix.isalpha() and len(prefix) <= 8 else ITEM_ID_PREFIXES[OutputKind.HOSTED_TOOL]
 
 
 EVENT_HANDLERS: HandlerTable[OutputMachine, list[OutputStep]] = table(

@@ -17,8 +17,11 @@ from msgspec import Struct, field, structs
 
 from antiphon.engine_api import commands, events, history
 from antiphon.engine_api.options import FunctionTool, ToolChoice
+from antiphon.errors import invalid_tool_call
 from antiphon.protocols.citations import CitationWriter
-from antiphon.protocols.output import OutputItem, OutputMachine
+from antiphon.protocols.client_tools.calls import ClientCalls, WrongCall
+from antiphon.protocols.client_tools.search import SEARCH_NAME, ToolSearch
+from antiphon.protocols.output import OutputItem, OutputMachine, ToolCallEvent
 from antiphon.protocols.output_table import OutputKind
 from antiphon.protocols.session import CallTool, FromTool, NewId, PrepareTools, SendToEngine, ToolFailed, ToolsReady
 from antiphon.tool_api import ApprovalRequired, ImageTokens, ServerFunction, ServerToolCall, ServerTools, ToolEvent, ToolOutput, ToolsListed
@@ -31,7 +34,8 @@ class LoopLimits(Struct, frozen=True, kw_only=True):
     Attributes:
         calls: the most calls that are run.
         calls_field: what sets that limit, for the model to read.
-        turns: the most times that the model is asked; the last time it can call none of the server's tools.
+        turns: the most times that the model is asked; the last time it gets none of the server's tools. If it calls one
+            all the same, the response is incomplete.
         parallel: the most calls that run at once.
         output_chars: of the results of all calls; when they have more, no further calls are run.
         infers_citations: whether an answer in which the model cites nothing is cited by its words.
@@ -65,6 +69,12 @@ An event for the output machine, or an effect for the driver. Whoever takes step
 before it takes the next: the loop looks at what is open there.
 """
 
+STILL_RUNNING_TEXT = "(The call is being made. Its result follows later.)"
+"""The result of a call that the model need not wait for, until there is one."""
+
+MAX_WRONG_CALLS = 4
+"""After so many calls that the client can't run, the model has none of these tools any more: it won't learn it."""
+
 _CallState = Literal["written", "running", "over"]
 
 
@@ -75,6 +85,8 @@ class _Call(Struct):
     Attributes:
         id: that it has in the history, and by which its tool's events are told from others'.
         held: what its tool said while another one's items were shown.
+        is_async: whether the client makes it, and the model does not wait for it.
+        is_custom: whether its arguments are a text.
     """
 
     id: str
@@ -84,10 +96,33 @@ class _Call(Struct):
     approval_request_id: str | None = None
     outcome: ToolOutput | ApprovalRequired | None = None
     held: list[ToolEvent] = field(default_factory=list)
+    is_async: bool = False
+    is_custom: bool = False
 
     @property
     def arguments(self) -> str:
         return "".join(self.chunks)
+
+
+class ToolFinding(Struct, frozen=True):
+    """
+    The client's tools that come later than others, or whose results do.
+
+    Attributes:
+        search: the server's search for tools; None where there is nothing to find.
+        found_names: of functions outside of namespaces that were found earlier in the conversation.
+        async_keys: of the tools that the model need not wait for.
+    """
+
+    search: ToolSearch | None = None
+    found_names: frozenset[str] = frozenset()
+    async_keys: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        return self.search is not None or bool(self.found_names or self.async_keys)
+
+
+NO_FINDING = ToolFinding()
 
 
 class ToolLoop:
@@ -100,6 +135,8 @@ class ToolLoop:
         later_choice: the tool choice after the first turn. Names that end in a dot stand for all functions of a namespace,
             in the first choice too.
         approved_calls: those to run before the model is asked.
+        client_calls: those of tools that the client runs.
+        finding: the client's tools that come later than others, or whose results do.
 
     Attributes:
         searches: web searches so far.
@@ -115,6 +152,8 @@ class ToolLoop:
         limits: LoopLimits,
         later_choice: ToolChoice,
         approved_calls: Sequence[ApprovedCall] = (),
+        client_calls: ClientCalls | None = None,
+        finding: ToolFinding = NO_FINDING,
     ) -> None:
         self.searches = 0
         self.image_tokens = ImageTokens()
@@ -125,6 +164,13 @@ class ToolLoop:
         self._limits = limits
         self._approved_calls = tuple(approved_calls)
         self._functions = {own.function.key: own.function for own in tools.functions}
+        self._client_calls = client_calls or ClientCalls({})
+        self._wrong_call_count = 0
+        self._search = finding.search
+        self._found_names = set(finding.found_names)
+        self._async_keys = finding.async_keys
+        if self._search is not None:
+            self._functions[SEARCH_NAME] = self._search.function
         self._citations = CitationWriter(respond.id, infers=limits.infers_citations)
         self._usage: events.Usage | None = None
         self._earlier_usage: events.Usage | None = None
@@ -168,17 +214,16 @@ class ToolLoop:
             if isinstance(event, events.TextDelta):
                 return
         match event:
-            case events.ToolCallStarted() | events.ToolArgumentsDelta() | events.ToolCallDone() if self._keep_call(event):
-                pass
+            case events.ToolCallStarted() | events.ToolArgumentsDelta() | events.ToolCallDone():
+                if (client_call := self._client_calls.take(event)) is not None:
+                    yield from self._show_client_call(client_call)
+                elif self._is_async(event) or not self._keep_call(event):
+                    yield self._with_namespace(event)
             case events.Usage():
                 self._usage = event.plus(self._earlier_usage)
                 yield self._usage
-            case events.ResponseEnded(reason="stop") if self._calls:
-                # Responses: only a turn that is complete has its calls run; one that is cut off runs none of them.
-                yield from self._run_calls()
             case events.ResponseEnded() | events.ResponseFailed():
-                self._is_over = True
-                yield event
+                yield from self._on_end(event)
             case _:
                 yield event
 
@@ -196,6 +241,47 @@ class ToolLoop:
         if isinstance(event, events.ResponseEnded) and not self._calls and self._output.open_text() is not None:
             yield from self._citations.infer()
 
+    def _on_end(self, event: events.TerminalEvent) -> Iterator[LoopStep]:
+        is_complete = isinstance(event, events.ResponseEnded) and event.reason == "stop"
+        if is_complete:
+            for client_call in self._client_calls.end_turn():
+                if not self._is_over:
+                    yield from self._show_client_call(client_call)
+        if self._is_over:
+            return
+        # Responses: only a turn that is complete has its calls run; one that is cut off runs none of them.
+        if is_complete and self._calls and self._request_count < self._limits.turns:
+            yield from self._run_calls()
+            return
+        self._is_over = True
+        if is_complete and self._calls and not self._has_client_call:
+            # Several upstream servers know no `tool_choice`: a model of theirs could go on calling for ever.
+            event = events.ResponseEnded(self._respond.id, "length")
+        yield event
+
+    def _is_async(self, event: ToolCallEvent) -> bool:
+        """
+        Whether the event is of a call that the model need not wait for: the client makes it, and the model goes on, as in the
+        original. The last time that the model is asked the response ends with it.
+        """
+        call = self._calls.get(event.call_id)
+        if isinstance(event, events.ToolCallStarted) and call is None and self._request_count < self._limits.turns:
+            key = f"{event.namespace}.{event.name}" if event.namespace else event.name
+            if key not in self._async_keys:
+                return False
+            call = _Call(self._new_id("call"), FunctionTool(event.name, namespace=event.namespace), is_async=True, is_custom=event.custom)
+            call.outcome, call.state = ToolOutput((history.TextPart(STILL_RUNNING_TEXT),)), "over"
+            self._calls[event.call_id] = call
+        elif call is not None and call.is_async and isinstance(event, events.ToolArgumentsDelta):
+            call.chunks.append(event.text)
+        return call is not None and call.is_async
+
+    def _with_namespace(self, event: ToolCallEvent) -> ToolCallEvent:
+        """The event; a function that a search has found is its own namespace, as in the original."""
+        if isinstance(event, events.ToolCallStarted) and event.namespace is None and event.name in self._found_names:
+            return structs.replace(event, namespace=event.name)
+        return event
+
     def _keep_call(self, event: events.ToolCallStarted | events.ToolArgumentsDelta | events.ToolCallDone) -> bool:
         """Whether the event is of a call that the server runs; such a call is kept back."""
         if isinstance(event, events.ToolCallStarted):
@@ -211,24 +297,61 @@ class ToolLoop:
             call.chunks.append(event.text)
         return call is not None
 
+    def _show_client_call(self, client_call: Sequence[ToolCallEvent] | WrongCall) -> Iterator[LoopStep]:
+        """Show a call that the client is to run; one that can't be run is told to the model at the end of its turn."""
+        if not isinstance(client_call, WrongCall):
+            self._has_client_call = self._has_client_call or bool(client_call)
+            yield from client_call
+            return
+        if client_call.is_shown:  # the client has begun to read it
+            self._is_over = True
+            error = invalid_tool_call(f"'{client_call.tool.function.name}': {client_call.problem.rstrip('.')}")
+            yield events.ResponseFailed.from_error(self._respond.id, error)
+            return
+        self._wrong_call_count += 1
+        if self._wrong_call_count > MAX_WRONG_CALLS:  # it was told already that it has no such tool any more
+            return
+        call = _Call(self._new_id("call"), client_call.tool.function, [client_call.arguments])
+        call.outcome, call.state = ToolOutput((history.TextPart(client_call.problem),)), "over"
+        self._calls[client_call.call_id] = call
+
     def _run_calls(self) -> Iterator[LoopStep]:
         yield events.ItemBoundary(self._respond.id)  # what the model wrote is complete
         self._turn_items = self._output.items[self._turn_start :]
         for call in self._calls.values():
+            if call.state == "over":
+                continue
+            if self._search is not None and call.function.key == SEARCH_NAME:
+                yield from self._find_tools(call, self._search)
+                continue
             if self._output_chars >= self._limits.output_chars:
-                limit = f"{self._limits.output_chars} characters of results (tools.response_chars)"
+                reason = f"the limit of {self._limits.output_chars} characters of results (tools.response_chars) is reached"
             elif self._call_count >= self._limits.calls:
-                limit = f"{self._limits.calls} calls ({self._limits.calls_field})"
+                reason = f"the limit of {self._limits.calls} calls ({self._limits.calls_field}) is reached"
+            elif self._respond.tool_choice.mode == "none":
+                reason = "the request does not allow calls (tool_choice)"
             else:
-                limit = ""
-            if not limit:
                 self._call_count += 1
                 self._waiting.append(call)
-            else:
-                # A model that is not told makes up results, and upstream servers refuse a call without one.
-                note = f"The call was skipped: the limit of {limit} is reached."
-                call.outcome, call.state = ToolOutput((history.TextPart(note),)), "over"
+                continue
+            # A model that is not told makes up results, and upstream servers refuse a call without one.
+            call.outcome, call.state = ToolOutput((history.TextPart(f"The call was skipped: {reason}."),)), "over"
         yield from self._go_on()
+
+    def _find_tools(self, call: _Call, search: ToolSearch) -> Iterator[LoopStep]:
+        """Find the tools that the model asks for, and show it as the original does, whose two items say everything at once."""
+        found_tools = search.find(call.arguments)
+        call.outcome, call.state = ToolOutput((history.TextPart(found_tools.text),)), "over"
+        self._respond = structs.replace(self._respond, tools=(*self._respond.tools, *found_tools.tools))
+        self._found_names |= {tool.name for tool in found_tools.tools if tool.namespace is None}
+        items: tuple[tuple[str, str, str, object, object], ...] = (
+            ("tsc_", "tool_search_call", "arguments", {}, found_tools.arguments),
+            ("tso_", "tool_search_output", "tools", [], found_tools.output),
+        )
+        for id, type, name, empty, value in items:
+            item = {"id": id, "type": type, "status": "in_progress", "call_id": None, "execution": "server", name: empty}
+            yield events.HostedToolStarted(self._respond.id, item)
+            yield events.HostedToolDone(self._respond.id, item | {"status": "completed", name: value})
 
     # Tools
 
@@ -262,7 +385,12 @@ class ToolLoop:
 
     def _add_functions(self, functions: Sequence[ServerFunction]) -> None:
         self._functions |= {own.function.key: own.function for own in functions}
-        self._respond = structs.replace(self._respond, tools=(*self._respond.tools, *(own.function for own in functions)))
+        search = self._search
+        for own in functions:
+            if search is not None and search.hides(own.function.key, own.function.namespace):
+                search.add_function(own.function)
+            else:
+                self._respond = structs.replace(self._respond, tools=(*self._respond.tools, own.function))
 
     def _begin_approved_calls(self) -> Iterator[LoopStep]:
         for approval in self._approved_calls:
@@ -344,8 +472,10 @@ class ToolLoop:
             if (rest := sampling.max_tokens - used_tokens) <= 0:
                 return None
             sampling = structs.replace(sampling, max_tokens=rest)
+        is_last = self._request_count + 1 >= self._limits.turns
         return structs.replace(
             respond,
+            tools=tuple(tool for tool in respond.tools if tool.key not in self._functions) if is_last else respond.tools,
             history=(*respond.history, *new_items),
             size_bytes=respond.size_bytes + sum(len(call.arguments) + _output_chars(call) for call in calls),
             sampling=sampling,
@@ -356,9 +486,14 @@ class ToolLoop:
         # Responses: `required` binds the first turn. A model that had to call a tool each time would never answer.
         choice = self._expand(self._later_choice)
         has_room = self._call_count < self._limits.calls and self._output_chars < self._limits.output_chars
-        if has_room and self._request_count + 1 < self._limits.turns:
+        barred_keys: set[str] = set()
+        if not has_room or self._request_count + 1 >= self._limits.turns:
+            barred_keys |= self._functions.keys()
+        if self._wrong_call_count >= MAX_WRONG_CALLS:
+            barred_keys |= self._client_calls.keys
+        if not barred_keys:
             return choice
-        names = tuple(tool.key for tool in respond.tools if tool.key not in self._functions)
+        names = tuple(tool.key for tool in respond.tools if tool.key not in barred_keys)
         if choice.names is not None:
             names = tuple(name for name in names if name in choice.names)
         return ToolChoice(choice.mode, names) if names else ToolChoice("none")
@@ -396,7 +531,8 @@ def _with_results(past: Sequence[history.HistoryItem], calls: Sequence[_Call]) -
 
 
 def _call_item(call: _Call) -> history.ToolCall:
-    return history.ToolCall(call.id, call.function.name, _json(call.arguments), namespace=call.function.namespace)
+    arguments = call.arguments if call.is_custom else _json(call.arguments)
+    return history.ToolCall(call.id, call.function.name, arguments, call.is_custom, call.function.namespace)
 
 
 def _json(arguments: str) -> str:

@@ -26,7 +26,7 @@ def result(call_id, text):
 
 EXEC = {"type": "exec", "command": ["ls", "-l"], "env": {}}
 LOCAL_SHELL = {"type": "local_shell_call", "id": "lsh_1", "call_id": "call_1", "action": EXEC, "status": "completed"}
-LS = history.ToolCall("call_1", "local_shell", '{"type":"exec","command":["ls","-l"],"env":{}}')
+LS = history.ToolCall("call_1", "local_shell", '{"command":["ls","-l"],"env":{}}')
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ PAIRS = {
     "computer": (
         {"type": "computer_call", "id": "cu_1", "call_id": "c", "pending_safety_checks": [], "status": "completed", "action": CLICK},
         {"type": "computer_call_output", "call_id": "c", "output": SCREEN},
-        history.ToolCall("c", "computer", '{"actions":[{"type":"click","button":"left","x":1,"y":2}]}'),
+        history.ToolCall("c", "computer", '{"action":{"type":"click","button":"left","x":1,"y":2}}'),
         "Done. The screenshot can't be shown here.",
     ),
     "program": (

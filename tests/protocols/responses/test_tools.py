@@ -52,12 +52,108 @@ def test_a_namespace_is_the_tools_in_it():
     assert made.namespaces == {"gh": "All of gh."}
 
 
-@pytest.mark.parametrize("type", ["web_search", "image_generation", "local_shell", "tool_search", "from_the_future"])
+@pytest.mark.parametrize("type", ["web_search", "image_generation", "programmatic_tool_calling", "from_the_future"])
 def test_a_tool_that_the_engine_has_not_is_carried_or_refused(type):
     carried = asked(tools=[F, {"type": type}])
     assert [tool.name for tool in carried.respond.tools] == ["f"]
     assert carried.omissions.tools == [type]
     assert refusal(tools=[F, {"type": type}], carries=False) == (400, "unsupported_parameter", "tools[1]")
+
+
+CLIENT_TOOLS = {
+    "local_shell": {"type": "local_shell"},
+    "shell": {"type": "shell", "environment": {"type": "local"}},
+    "apply_patch": {"type": "apply_patch"},
+    "computer": {"type": "computer_use_preview", "display_width": 800, "display_height": 600, "environment": "mac"},
+    "tool_search": {"type": "tool_search", "execution": "client"},
+}
+
+
+@pytest.mark.parametrize("carries", [True, False])
+@pytest.mark.parametrize("name", CLIENT_TOOLS)
+def test_a_tool_that_the_client_runs_is_a_function_for_the_model(name, carries):
+    tool = CLIENT_TOOLS[name]
+    made = asked(tools=[F, tool], carries=carries, tool_choice={"type": "allowed_tools", "mode": "auto", "tools": [{"type": tool["type"]}]})
+    function = made.respond.tools[1]
+    assert (function.name, made.omissions.tools, made.respond.tool_choice.names) == (name, [], (name,))
+    assert function.parameters["required"] and function.parameters["type"] == "object" and function.description
+
+
+@pytest.mark.parametrize("type", ["apply_patch", "shell", "computer", "computer_use"])
+def test_a_tool_that_the_client_runs_can_be_required_by_its_type(type):
+    made = asked(tools=[F, *({"type": each} for each in ("apply_patch", "shell", "computer"))], tool_choice={"type": type})
+    assert made.respond.tool_choice == ToolChoice("required", (type.removesuffix("_use"),))
+
+
+def test_the_skills_of_a_local_shell_are_told():
+    skill = {"name": "pdf", "description": "Reads PDFs.", "path": "/skills/pdf"}
+    made = asked(tools=[{"type": "shell", "environment": {"type": "local", "skills": [skill]}}])
+    assert "- pdf: Reads PDFs. (in /skills/pdf)" in made.respond.tools[0].description
+
+
+def test_a_shell_in_a_container_is_not_the_clients():
+    assert asked(tools=[F, {"type": "shell", "environment": {"type": "container_auto"}}]).omissions.tools == ["shell"]
+
+
+def test_a_tool_for_programs_alone_is_refused():
+    only = {**F, "allowed_callers": ["programmatic"]}
+    assert refusal(tools=[only]) == (400, "unsupported_parameter", "tools[0].allowed_callers")
+    assert refusal(tools=[{"type": "shell", "allowed_callers": ["programmatic"]}])[2] == "tools[0].allowed_callers"
+    assert len(asked(tools=[{**F, "allowed_callers": ["programmatic", "direct"]}]).respond.tools) == 1
+
+
+CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "1"}
+
+
+def test_a_call_without_its_namespace_gets_the_one_that_there_is():
+    made = asked(tools=[namespace("gh", {"type": "function", "name": "f"})], input=[CALL, OUTPUT]).respond
+    assert made.history[0].namespace == "gh"
+    assert asked(tools=[F, namespace("gh", {"type": "function", "name": "f"})], input=[CALL, OUTPUT]).respond.history[0].namespace is None
+    both = [namespace(name, {"type": "function", "name": "f"}) for name in ("gh", "gl")]
+    assert refusal(tools=both, input=[CALL, OUTPUT]) == (400, None, "input")
+
+
+LATER = {"type": "function", "name": "later", "description": "Does it later.", "defer_loading": True}
+
+
+@pytest.mark.parametrize(
+    ("tools", "offered"),
+    [
+        ([F, LATER], ["f", "later"]),  # nothing could find it
+        ([F, LATER, {"type": "tool_search"}], ["f", "tool_search"]),
+        ([F, {"type": "tool_search"}], ["f"]),
+        ([F, namespace("gh", F, LATER), {"type": "tool_search"}], ["f", "gh.f", "tool_search"]),
+        ([F, LATER, {"type": "tool_search", "execution": "client"}], ["f", "tool_search"]),
+    ],
+)
+def test_a_tool_whose_loading_is_deferred_waits_for_a_search(tools, offered):
+    assert [tool.key for tool in asked(tools=tools).respond.tools] == offered
+
+
+def test_an_engine_with_a_search_of_its_own_gets_deferred_tools_as_such():
+    able = Capabilities(tools=True, hosted=("tool_search",))
+    made = asked(tools=[F, LATER, {"type": "tool_search"}], capabilities=able).respond
+    assert [(tool.name, tool.defer_loading) for tool in made.tools] == [("f", False), ("later", True)]
+    assert made.hosted_tools == (HostedTool("tool_search", {"type": "tool_search"}),)
+
+
+def test_a_search_names_what_can_be_found():
+    tools = [LATER, namespace("gh", LATER), {"type": "custom", "name": "edit", "defer_loading": True}, {"type": "tool_search"}]
+    assert asked(tools=tools).respond.tools[0].description.splitlines()[1:] == [
+        "- gh: a group of tools: All of gh.",
+        "- later: Does it later.",
+        "- edit: ",
+    ]
+
+
+@pytest.mark.parametrize("execution", ["client", "server"])
+def test_a_tool_that_was_found_is_offered_once(execution):
+    found = {"type": "tool_search_output", "call_id": "c" if execution == "client" else None, "execution": execution, "tools": [LATER]}
+    call = {"type": "tool_search_call", "call_id": found["call_id"], "execution": execution, "arguments": {}}
+    tools = [LATER, {**LATER, "name": "never"}, {"type": "tool_search", "execution": execution}]
+    made = asked(tools=tools, input=[{"role": "user", "content": "Hi"}, call, found]).respond
+    assert [tool.key for tool in made.tools] == ["later", "tool_search"]
 
 
 def test_a_tool_of_no_known_type_within_a_namespace_is_named_by_its_place():

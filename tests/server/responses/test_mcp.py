@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 
 import openai
 import pytest
@@ -9,11 +10,14 @@ from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from antiphon.server.processes.run import background_server
+from support.server.plain_http import events_in, post
 from support.server.responses_peer import connected
 from support.server.scripted_server import configured
 from support.tools.mcp_servers import running_servers
 
 THEIR_EVENT: TypeAdapter = TypeAdapter(ResponseStreamEvent)
+
+EUGPT = "/eugpt/v1/responses"
 
 SCRIPT = {
     "answers": [
@@ -139,6 +143,21 @@ def test_a_call_is_approved_over_the_previous_response(sdk, math):
     assert (second.output[0].approval_request_id, second.output[0].output) == (first.output[1].id, "3")
     _, third = streamed(sdk, input="And?", previous_response_id=second.id, tools=tools)
     assert kinds(third) == ["mcp_approval_request"]
+
+
+def test_a_profile_without_approvals_tells_of_a_failed_call_and_how_to_approve_it(server_url, math):
+    body = {"model": "parrot", "input": "Add.", "tools": [{**math, "require_approval": "always"}]}
+    first = json.loads(post(server_url, body, EUGPT)[2])
+    [call] = first["tool_calls"]
+    assert (call["name"], call["status"], json.loads(call["arguments"])) == ("add", "failed", {"a": 1, "b": 2})
+    assert first["status"] == "completed" and "needs the user's approval" in call["output"]
+    items = [event["item"] for event in events_in(post(server_url, body | {"stream": True}, EUGPT)[2]) if "item" in event]
+    assert [(item["type"], item.get("status")) for item in items] == [("function_call", None), ("function_call", "failed")]
+    request_id = re.search(r"mcpr_\w+", call["output"])[0]
+    answer = {"type": "mcp_approval_response", "approval_request_id": request_id, "approve": True}
+    second = json.loads(post(server_url, body | {"input": [answer], "previous_response_id": first["id"]}, EUGPT)[2])
+    assert [(call["output"], call["status"]) for call in second["tool_calls"]] == [("3", "completed")]
+    assert second["output_text"] == "It is 3."
 
 
 def test_servers_with_equal_lists_are_not_mixed_up(sdk, mcp, math):

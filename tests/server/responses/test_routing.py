@@ -164,7 +164,12 @@ def test_the_text_is_the_last_that_the_user_said():
 
 
 def test_tools_formats_and_media_are_seen():
-    tools = [{"type": "function", "name": "f", "parameters": {}}, {"type": "custom", "name": "c"}, {"type": "web_search"}]
+    tools = [
+        {"type": "function", "name": "f", "parameters": {}},
+        {"type": "custom", "name": "c"},
+        {"type": "web_search"},
+        {"type": "shell"},
+    ]
     schema = {"format": {"type": "json_schema", "name": "x", "schema": {}}}
     seen = features(input="Hi", tools=tools, text=schema, top_logprobs=2, max_output_tokens=100)
     assert (seen.has_tools, seen.has_function_tools, seen.has_custom_tools, seen.hosted_tools) == (True, True, True, ("web_search",))

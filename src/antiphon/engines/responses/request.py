@@ -152,14 +152,15 @@ def _tool_specs(tools: Sequence[Tool], namespaces: Mapping[str, str], quirks: Re
 
 
 def _tool(tool: Tool, name: str) -> JsonDict:
+    deferral: JsonDict = {"defer_loading": True} if tool.defer_loading else {}
     match tool:
         case FunctionTool():
             # Responses reference, `FunctionTool`: `parameters` and `strict` are required, though both may be null.
             function = {"type": "function", "name": name, "parameters": tool.parameters, "strict": tool.strict}
-            return function | without_none({"description": tool.description})
+            return function | without_none({"description": tool.description}) | deferral
         case CustomTool(syntax=syntax, grammar=grammar):
             format = {"type": "grammar", "syntax": syntax, "definition": grammar} if grammar is not None else None
-            return without_none({"type": "custom", "name": name, "description": tool.description, "format": format})
+            return without_none({"type": "custom", "name": name, "description": tool.description, "format": format}) | deferral
 
 
 # Items

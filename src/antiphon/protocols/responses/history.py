@@ -1,15 +1,20 @@
 """The conversation so far: from the Responses API's items to a history that any engine understands."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+
+from msgspec import structs
 
 from antiphon.engine_api import history as engine_history
-from antiphon.errors import ClientError, unsupported_value
+from antiphon.engine_api.options import Tool
+from antiphon.errors import ClientError, shorten, unsupported_value
+from antiphon.protocols.client_tools.definitions import CLIENT_ITEM_TYPES
 from antiphon.protocols.dispatch import convert, table
 from antiphon.protocols.responses.documents import file_part, image_part
 from antiphon.protocols.responses.history_tools import hosted_history_item, is_item_of, plain_history_items, shell_call_ids
 from antiphon.protocols.responses.tools import TranslationContext
+from antiphon.protocols.tool_loop import STILL_RUNNING_TEXT
 from antiphon.wire.responses import items, parts
-from antiphon.wire.responses.hosted_calls import McpApprovalRequest, McpApprovalResponse, McpCall
+from antiphon.wire.responses.hosted_calls import ComputerCall, ComputerCallOutput, McpApprovalRequest, McpApprovalResponse, McpCall
 
 AnyPart = parts.MessagePart | parts.ToolOutputPart
 
@@ -24,9 +29,55 @@ def to_history(items_with_paths: Sequence[ItemWithPath], context: TranslationCon
     Raises:
         ClientError: the engine can't read an item or a part of one, or tool calls and their outputs don't match.
     """
+    _check_safety_checks(items_with_paths)
     history = [history_item for path, item in items_with_paths for history_item in _history_items(item, path, context)]
+    if async_ids := {
+        item.call_id for _, item in items_with_paths if isinstance(item, items.FunctionCall | items.CustomToolCall) and item.async_
+    }:
+        history = list(_with_late_results(history, async_ids))
     _match_results_to_calls(history, shell_call_ids(items_with_paths))
     return tuple(_without_stray_reasoning(history))
+
+
+def _with_late_results(history: Sequence[engine_history.HistoryItem], async_ids: Container[str]) -> Iterator[engine_history.HistoryItem]:
+    """
+    The history, where a result that comes later than its turn (`async`) has a call of its own, and the first call a note:
+    servers of models take a result only right after its call.
+    """
+    calls: dict[str, engine_history.ToolCall] = {}  # of the turn under way, that have no result yet
+    late_calls: dict[str, engine_history.ToolCall] = {}
+    for item in (*history, None):
+        if not isinstance(item, engine_history.ToolCall | engine_history.ToolResult):
+            for call_id in calls:
+                yield engine_history.ToolResult(call_id, (engine_history.TextPart(STILL_RUNNING_TEXT),))
+            late_calls |= calls
+            calls = {}
+        match item:
+            case engine_history.ToolCall(call_id) if call_id in async_ids:
+                calls[call_id] = item
+            case engine_history.ToolResult(call_id) if call_id in late_calls:
+                late_call = structs.replace(late_calls.pop(call_id), call_id=f"{call_id[:58]}_later")
+                yield late_call
+                item = structs.replace(item, call_id=late_call.call_id)
+            case engine_history.ToolResult(call_id):
+                calls.pop(call_id, None)
+            case _:
+                pass
+        if item is not None:
+            yield item
+
+
+def _check_safety_checks(items_with_paths: Sequence[ItemWithPath]) -> None:
+    """Check that every safety check that a call waits for is acknowledged with its output, as the original requires."""
+    pending: dict[str, set[str]] = {}
+    for path, item in items_with_paths:
+        if isinstance(item, ComputerCall) and item.pending_safety_checks:
+            pending[item.call_id] = {check.id for check in item.pending_safety_checks}
+        elif isinstance(item, ComputerCallOutput) and item.call_id in pending:
+            missing = pending[item.call_id] - {check.id for check in item.acknowledged_safety_checks or ()}
+            if missing:
+                message = f"The safety check '{shorten(min(missing))}' of computer call '{item.call_id}' is not acknowledged."
+                raise ClientError(message, code="invalid_value", param=f"{path}.acknowledged_safety_checks")
 
 
 def _history_items(item: items.Item, path: str, context: TranslationContext) -> Iterable[engine_history.HistoryItem]:
@@ -36,13 +87,23 @@ def _history_items(item: items.Item, path: str, context: TranslationContext) -> 
         return (engine_history.HostedToolItem({"type": item.type, "encrypted_content": item.encrypted_content}),)
     convert = _ITEM_CONVERTERS.get(type(item))
     if convert is not None:
-        return (convert(item, lambda content, field: _parts(content, f"{path}.{field}", context)),)
+        history_item = convert(item, lambda content, field: _parts(content, f"{path}.{field}", context))
+        return (history_item if "tool_search" in context.capabilities.hosted else _without_own_namespace(history_item),)
     if (hosted_item := hosted_history_item(item, context.capabilities)) is not None:
         return (hosted_item,)
+    return _tool_history_items(item, path, context)
+
+
+def _tool_history_items(item: items.Item, path: str, context: TranslationContext) -> Iterable[engine_history.HistoryItem]:
+    """The item of a tool that the engine does not have."""
     if type(item) in _UNSUPPORTED_ITEMS:
         raise unsupported_value(path, item.type, None, SUPPORTED_ITEM_TYPES)
-    if not context.omit_unsupported and not is_item_of(item, context.server_tools.types):
+    is_clients = context.capabilities.tools and isinstance(item, CLIENT_ITEM_TYPES)
+    if not (context.omit_unsupported or is_clients or is_item_of(item, context.server_tools.types)):
         raise unsupported_value(path, item.type, context.model, SUPPORTED_ITEM_TYPES)
+    if isinstance(item, ComputerCallOutput) and item.output.file_id and context.capabilities.images:
+        screenshot = image_part(parts.InputImage(file_id=item.output.file_id), f"{path}.output", context)
+        return (engine_history.ToolResult(item.call_id, (screenshot,)),)
     if context.approvals is not None and isinstance(item, McpApprovalRequest | McpApprovalResponse | McpCall):
         approved_items = context.approvals.history_items(item)
         if approved_items is not None:
@@ -51,6 +112,13 @@ def _history_items(item: items.Item, path: str, context: TranslationContext) -> 
     if not plain_items and not isinstance(item, items.AdditionalTools):
         context.omissions.items.append(item.type)
     return plain_items
+
+
+def _without_own_namespace(item: engine_history.HistoryItem) -> engine_history.HistoryItem:
+    """The item; a function that a search has found is its own namespace for the client, and has none for the engine."""
+    if isinstance(item, engine_history.ToolCall) and item.namespace == item.name:
+        return structs.replace(item, namespace=None)
+    return item
 
 
 ConvertParts = Callable[[str | Sequence[AnyPart], str], tuple[engine_history.HistoryPart, ...]]
@@ -140,6 +208,31 @@ _REQUIRED_CAPABILITIES = {
     parts.InputAudio: "audio_in",
 }
 """The capability that a content part needs."""
+
+
+def with_namespaces(history: Sequence[engine_history.HistoryItem], tools: Sequence[Tool]) -> tuple[engine_history.HistoryItem, ...]:
+    """
+    The history, where a call that was sent back without its namespace has the one that its function is in.
+
+    Raises:
+        ClientError: several namespaces have a function of that name.
+    """
+    namespaces: dict[str, set[str | None]] = {}
+    for tool in tools:
+        namespaces.setdefault(tool.name, set()).add(tool.namespace)
+    return tuple(_with_namespace(item, namespaces) for item in history) if any(tool.namespace for tool in tools) else tuple(history)
+
+
+def _with_namespace(item: engine_history.HistoryItem, namespaces: Mapping[str, set[str | None]]) -> engine_history.HistoryItem:
+    if not isinstance(item, engine_history.ToolCall) or item.namespace is not None:
+        return item
+    choices = namespaces.get(item.name, {None})
+    if None in choices:
+        return item
+    if len(choices) > 1:
+        hint = "Round-trip the model's function_call item with its namespace field included."
+        raise ClientError(f"Missing namespace for function_call '{shorten(item.name)}'. {hint}", param="input")
+    return structs.replace(item, namespace=next(iter(choices)))
 
 
 def _without_stray_reasoning(history: Sequence[engine_history.HistoryItem]) -> Sequence[engine_history.HistoryItem]:

@@ -16,7 +16,8 @@ from antiphon.engine_api.capabilities import Capabilities
 from antiphon.protocols.dispatch import convert, table
 from antiphon.protocols.responses.approvals import mcp_result_text
 from antiphon.tool_api import mcp_function_name
-from antiphon.wire.codec.types import Tagged, encode
+from antiphon.wire.codec.fields import value_or
+from antiphon.wire.codec.types import JsonDict, Tagged, Wire, encode
 from antiphon.wire.responses import hosted_calls as calls, items
 
 HistoryItems = tuple[history.HistoryItem, ...]
@@ -56,8 +57,14 @@ def _result(call_id: str, text: str) -> history.ToolResult:
     return history.ToolResult(call_id, (history.TextPart(text),))
 
 
+def _action_call(call_id: str, name: str, action: Tagged | Wire) -> history.ToolCall:
+    """A call with the arguments that the model gave, which has the same tool as a function."""
+    fields: JsonDict = msgspec.json.decode(encode(action))
+    return _call(call_id, name, {name: value for name, value in fields.items() if value is not None and (name, value) != ("type", "exec")})
+
+
 def _computer_call(item: calls.ComputerCall) -> history.ToolCall:
-    return _call(item.call_id, "computer", {"actions": item.actions or [action for action in (item.action,) if action]})
+    return _call(item.call_id, "computer", {"actions": item.actions} if item.actions else {"action": value_or(item.action, None)})
 
 
 def _computer_output(item: calls.ComputerCallOutput, capabilities: Capabilities) -> HistoryItems:
@@ -133,9 +140,9 @@ def _file_search_call(item: calls.FileSearchCall) -> HistoryItems:
 
 
 _CONVERTERS: dict[type, Callable[[Any, Capabilities], HistoryItems]] = table(
-    convert(calls.LocalShellCall, lambda item, _: (_call(item.call_id, "local_shell", item.action),)),
+    convert(calls.LocalShellCall, lambda item, _: (_action_call(item.call_id, "local_shell", item.action),)),
     convert(calls.LocalShellCallOutput, lambda item, _: (_result(item.call_id or item.id or "", item.output),)),
-    convert(calls.ShellCall, lambda item, _: (_call(item.call_id, "shell", item.action),)),
+    convert(calls.ShellCall, lambda item, _: (_action_call(item.call_id, "shell", item.action),)),
     convert(calls.ShellCallOutput, lambda item, _: (_shell_output(item),)),
     convert(calls.ApplyPatchCall, lambda item, _: (_call(item.call_id, "apply_patch", item.operation),)),
     convert(calls.ApplyPatchCallOutput, lambda item, _: (_patch_output(item),)),

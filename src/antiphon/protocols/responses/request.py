@@ -16,19 +16,21 @@ from antiphon.engine_api.documents import FileContent
 from antiphon.engine_api.history import HistoryItem
 from antiphon.engine_api.options import Compaction, JsonObject, JsonSchema, Sampling, ToolChoice, Voice
 from antiphon.errors import ClientError, invalid_modalities, invalid_value, shorten, unsupported_parameter, unsupported_value
+from antiphon.protocols.client_tools.definitions import ClientTool
 from antiphon.protocols.omissions import Omissions
 from antiphon.protocols.responses.approvals import read_approvals
 from antiphon.protocols.responses.compaction import CompactionPlan, Window, open_window, plan_compaction, requested_compaction
-from antiphon.protocols.responses.history import SUPPORTED_ITEM_TYPES, ItemWithPath, to_history
+from antiphon.protocols.responses.history import SUPPORTED_ITEM_TYPES, ItemWithPath, to_history, with_namespaces
 from antiphon.protocols.responses.tools import (
     EngineTools,
     TranslationContext,
     build_engine_tools,
+    found_tool_keys,
     later_tool_choice,
     requested_tools,
     tool_choice,
 )
-from antiphon.protocols.tool_loop import ApprovedCall, LoopLimits
+from antiphon.protocols.tool_loop import ApprovedCall, LoopLimits, ToolFinding
 from antiphon.tool_api import NO_SERVER_TOOLS, ServerTools
 from antiphon.wire.codec.fields import is_set as is_set, value_or
 from antiphon.wire.codec.types import Unknown
@@ -136,6 +138,8 @@ class EngineRequest(Struct, frozen=True):
         compaction: how the conversation is compacted before the engine gets it; None where it is not.
         later_choice: the tool choice after the first turn, where the server runs tools.
         approved_calls: those to run before the model is asked.
+        client_tools: those that the client runs and the engine gets as functions, by their keys.
+        finding: the tools whose loading is deferred, and those whose results may come later.
     """
 
     respond: commands.Respond
@@ -143,6 +147,8 @@ class EngineRequest(Struct, frozen=True):
     compaction: CompactionPlan | None = None
     later_choice: ToolChoice = ToolChoice()
     approved_calls: Sequence[ApprovedCall] = ()
+    client_tools: Mapping[str, ClientTool] = {}
+    finding: ToolFinding = ToolFinding()
 
 
 def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
@@ -163,13 +169,15 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
     history = to_history(items_with_paths, context)
     if not history and instructions is None:
         raise _no_input(resolved_request.input_items, context)
-    engine_tools = build_engine_tools(tuple(requested_tools(request, items_with_paths)), context)
+    engine_tools = build_engine_tools(tuple(requested_tools(request, items_with_paths)), context, found_tool_keys(items_with_paths))
     respond = _respond(resolved_request, history, instructions, engine_tools, compaction if capabilities.compacts else None)
     engine_request = EngineRequest(
         respond,
         context.omissions,
         later_choice=later_tool_choice(request, respond.tool_choice),
         approved_calls=_approved_calls(context, engine_tools),
+        client_tools={key: own for key, (_, own) in engine_tools.client_tools.items()},
+        finding=ToolFinding(engine_tools.search or None, frozenset(engine_tools.found_names), frozenset(engine_tools.async_keys)),
     )
     if compaction is None or capabilities.compacts:
         return engine_request
@@ -211,7 +219,7 @@ def _respond(
         id=resolved_request.id,
         size_bytes=resolved_request.engine_bytes,
         whole=request.stream is not True,
-        history=history,
+        history=with_namespaces(history, engine_tools.tools),
         instructions=instructions,
         tools=tuple(engine_tools.tools),
         hosted_tools=tuple(engine_tools.hosted_tools),

@@ -18,6 +18,7 @@ from antiphon.engine_api.fast_path import TextSeries
 from antiphon.engine_api.routing import RouteDecision
 from antiphon.errors import ApiError, UpstreamError
 from antiphon.protocols import output as steps, output_table
+from antiphon.protocols.client_tools.calls import ClientCalls
 from antiphon.protocols.dispatch import on, table
 from antiphon.protocols.output import OutputItem
 from antiphon.protocols.output_table import OutputKind
@@ -109,13 +110,15 @@ class ResponsesSession:
         self._respond = translated_request.respond
         self._resolved_request = resolved_request
         self._builder = ResponseBuilder(resolved_request, new_id)
+        self._client_calls = ClientCalls(translated_request.client_tools, translated_request.finding.async_keys)
         self._output = steps.OutputMachine(
             new_id,
             is_spoken=resolved_request.is_spoken,
             requires_item=not resolved_request.is_warm_up,
             made_summary=made_summary(resolved_request.request, resolved_request.capabilities),
+            call_prefix=self._client_calls.id_prefix,
         )
-        self._loop = _tool_loop(resolved_request, translated_request, self._output, new_id)
+        self._loop = _tool_loop(resolved_request, translated_request, self._output, new_id, self._client_calls)
         self._wav_header = streaming_wav_header(AUDIO_RATE_HZ) if resolved_request.audio_format == "wav" else b""
         self._paddings = paddings
         self._encrypt = encrypt
@@ -369,7 +372,7 @@ class ResponsesSession:
         """The complete item, with its reasoning in encrypted form where the client wants it and the engine did not do it."""
         if self._encrypt is not None and item.encrypted_content is None and (text := item.reasoning_text):
             item.encrypted_content = self._encrypt(text)
-        return wire_item(item)
+        return self._client_calls.wire_item(item) or self._client_calls.with_async(item, wire_item(item))
 
     def _next_sequence_number(self) -> int:
         number = self._sequence_number
@@ -412,7 +415,8 @@ class ResponsesSession:
 
     def _on_item_added(self, step: steps.ItemAdded, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         number, item = self._next_sequence_number(), step.item
-        effects.append(Send(events.OutputItemAdded(sequence_number=number, output_index=item.index, item=empty_wire_item(item))))
+        empty_item = self._client_calls.wire_item(item, is_empty=True) or self._client_calls.with_async(item, empty_wire_item(item))
+        effects.append(Send(events.OutputItemAdded(sequence_number=number, output_index=item.index, item=empty_item)))
 
     def _on_part_added(self, step: steps.PartAdded, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         item, part = step.item, step.part
@@ -453,6 +457,9 @@ class ResponsesSession:
 
     def _on_arguments_appended(self, step: steps.ArgumentsAppended, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         item = step.item
+        if self._client_calls.is_call(item):
+            self._send_numbered(self._client_calls.delta_events(item, self._sequence_number, self._padding_for), effects)
+            return
         kind = events.CustomToolCallInputDelta if is_custom(item) else events.FunctionCallArgumentsDelta
         delta = kind(
             sequence_number=self._next_sequence_number(),
@@ -462,6 +469,12 @@ class ResponsesSession:
             obfuscation=self._padding_for(step.text),
         )
         effects.append(Send(delta))
+
+    def _send_numbered(self, numbered_events: Iterable[StreamEvent], effects: list[Effect[StreamEvent]]) -> None:
+        """Send events that are numbered from here on."""
+        for event in tuple(numbered_events):
+            self._sequence_number += 1
+            effects.append(Send(event))
 
     def _on_hosted_tool_progressed(self, step: steps.HostedToolProgressed, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         # An upstream's event: its numbers and ids are not those of this stream.
@@ -509,7 +522,9 @@ class ResponsesSession:
 
     def _on_item_done(self, step: steps.ItemDone, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         item = step.item
-        if item.call is not None:
+        if self._client_calls.is_call(item):
+            self._send_numbered(self._client_calls.done_events(item, self._sequence_number, self._padding_for), effects)
+        elif item.call is not None:
             effects.append(Send(tool_call_done_event(self._next_sequence_number(), item)))
         # Responses: `output[i]` of the response is the item of `output_index` i, with the id that it was added with;
         # stream helpers check both.
@@ -520,18 +535,17 @@ class ResponsesSession:
 
 
 def _tool_loop(
-    resolved_request: ResolvedRequest, engine_request: EngineRequest, output: steps.OutputMachine, new_id: NewId
+    resolved_request: ResolvedRequest, engine_request: EngineRequest, output: steps.OutputMachine, new_id: NewId, client_calls: ClientCalls
 ) -> ToolLoop | None:
-    """The loop of a response with tools that the server runs; None for any other, which has no cost from it."""
+    """The loop of a response with tools that are run, found or read here; None for any other, which has no cost from it."""
     server_tools, limits = resolved_request.server_tools, resolved_request.loop_limits
-    if not server_tools.types:
+    if not (server_tools.types or engine_request.client_tools or engine_request.finding):
         return None
     most_calls = value_or(resolved_request.request.max_tool_calls, None)
     if most_calls is not None and most_calls < limits.calls:
         limits = msgspec.structs.replace(limits, calls=most_calls, calls_field="max_tool_calls")
-    return ToolLoop(
-        engine_request.respond, server_tools, output, new_id, limits, engine_request.later_choice, engine_request.approved_calls
-    )
+    extras = engine_request.later_choice, engine_request.approved_calls, client_calls, engine_request.finding
+    return ToolLoop(engine_request.respond, server_tools, output, new_id, limits, *extras)
 
 
 _REPORTS = table(

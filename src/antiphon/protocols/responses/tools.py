@@ -15,11 +15,13 @@ from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.documents import FileContent
 from antiphon.engine_api.options import CustomTool, FunctionTool, HostedTool, Tool, ToolChoice
 from antiphon.errors import ClientError, tool_choice_not_found, unsupported_parameter
+from antiphon.protocols.client_tools.definitions import ClientTool, choice_types, client_tool
+from antiphon.protocols.client_tools.search import SEARCH_NAME, DeferredTool, ToolSearch
 from antiphon.protocols.omissions import Omissions
 from antiphon.protocols.responses.approvals import Approvals
 from antiphon.tool_api import NO_SERVER_TOOLS, ServerTools, mcp_function_name
 from antiphon.wire.codec.fields import is_set, value_or
-from antiphon.wire.codec.types import JsonDict, Tagged, encode
+from antiphon.wire.codec.types import JsonDict, Tagged, Unknown, encode
 from antiphon.wire.responses import items, tools
 from antiphon.wire.responses.hosted_calls import ToolSearchOutput
 from antiphon.wire.responses.request import CreateRequest
@@ -55,6 +57,10 @@ class EngineTools(Struct):
     Attributes:
         server_labels: of the MCP servers that the server asks; their functions are in their namespaces.
         server_keys: the keys of the functions that the server runs, by the types of their tools.
+        client_tools: those that the client runs and the engine gets as functions, with their paths, by their keys.
+        search: the server's search for tools whose loading is deferred; None where the request has none.
+        found_names: of functions outside of namespaces that such a search has found.
+        async_keys: of the functions and custom tools whose results may come later (`async`).
     """
 
     tools: list[Tool] = field(default_factory=list)
@@ -62,20 +68,32 @@ class EngineTools(Struct):
     namespaces: dict[str, str] = field(default_factory=dict)
     server_labels: set[str] = field(default_factory=set)
     server_keys: dict[str, list[str]] = field(default_factory=dict)
+    client_tools: dict[str, tuple[str, ClientTool]] = field(default_factory=dict)
+    search: ToolSearch | None = None
+    found_names: set[str] = field(default_factory=set)
+    async_keys: set[str] = field(default_factory=set)
 
 
-def build_engine_tools(tools_with_paths: Sequence[tuple[str, tools.Tool]], context: TranslationContext) -> EngineTools:
+def build_engine_tools(
+    tools_with_paths: Sequence[tuple[str, tools.Tool]], context: TranslationContext, found_keys: frozenset[str] = frozenset()
+) -> EngineTools:
     """
     Translate tools for the engine.
 
     Args:
         tools_with_paths: each with its path in the request: `tools[3]`.
+        found_keys: of tools that a search in the conversation has found.
 
     Raises:
         ClientError: the engine can't do one, and it must not be omitted.
     """
     engine_tools = EngineTools()
-    for path, tool in tools_with_paths:
+    deferral = _Deferral.of(tools_with_paths, context, found_keys)
+    engine_tools.search = deferral.search if deferral is not None else None
+    for path, requested_tool in tools_with_paths:
+        tool = requested_tool if deferral is None else deferral.without_deferred(requested_tool, engine_tools)
+        if tool is None:
+            continue
         # Codex sends the tools of MCP servers as namespaces; for a model without them each is flattened to its members
         # (docs/decisions/0010).
         if isinstance(tool, tools.NamespaceTool) and tool.type not in context.capabilities.hosted:
@@ -84,14 +102,113 @@ def build_engine_tools(tools_with_paths: Sequence[tuple[str, tools.Tool]], conte
                 _add_tool(member, f"{path}.tools[{index}]", tool.name, context, engine_tools)
         else:
             _add_tool(tool, path, None, context, engine_tools)
-    client_keys = {tool.key for tool in engine_tools.tools}
+    keys = {tool.key for tool in engine_tools.tools}
+    for path, clients in engine_tools.client_tools.values():
+        _add_once(clients.function, clients.type, path, engine_tools, keys)
+    search = engine_tools.search
     for own in context.server_tools.functions:
-        if own.function.key in client_keys:
-            message = f"'tools' has a function '{own.function.key}', and so does its tool of type '{own.type}'. Rename yours."
-            raise ClientError(message, code="invalid_value", param="tools")
-        engine_tools.tools.append(own.function)
+        if search is not None and search.hides(own.function.key, own.function.namespace):
+            search.add_function(own.function)
+            continue
+        _add_once(own.function, own.type, "tools", engine_tools, keys)
         engine_tools.server_keys.setdefault(own.type, []).append(own.function.key)
+    if search:
+        _add_once(search.function, SEARCH_NAME, "tools", engine_tools, keys)
+        engine_tools.server_keys[SEARCH_NAME] = [SEARCH_NAME]
     return engine_tools
+
+
+def found_tool_keys(conversation: Iterable[tuple[str, items.Item]]) -> frozenset[str]:
+    """The keys of the tools that searches in the conversation have found."""
+    found_tools: list[tools.Tool] = [tool for _, item in conversation if isinstance(item, ToolSearchOutput) for tool in item.tools]
+    return frozenset(key for tool in found_tools for key in _keys(tool))
+
+
+def _keys(tool: tools.Tool) -> Iterator[str]:
+    if isinstance(tool, tools.FunctionTool | tools.CustomTool):
+        yield tool.name
+    elif isinstance(tool, tools.NamespaceTool):
+        yield from (f"{tool.name}.{member.name}" for member in tool.tools if not isinstance(member, Unknown))
+
+
+class _Deferral(Struct, frozen=True):
+    """
+    Which tools of a request are hidden until a search finds them: with `defer_loading`, where there is a search.
+
+    Attributes:
+        search: None where the client searches.
+        labels: of the MCP servers that are asked here; what searches have found of them stays theirs.
+    """
+
+    search: ToolSearch | None
+    found_keys: frozenset[str]
+    labels: frozenset[str]
+    seen_keys: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(
+        cls, tools_with_paths: Sequence[tuple[str, tools.Tool]], context: TranslationContext, found_keys: frozenset[str]
+    ) -> "_Deferral | None":
+        searches = [tool for _, tool in tools_with_paths if isinstance(tool, tools.ToolSearchTool)]
+        if not searches or not context.capabilities.tools or SEARCH_NAME in context.capabilities.hosted:
+            return None
+        types = context.server_tools.types
+        servers = [
+            tool for _, tool in tools_with_paths if isinstance(tool, tools.McpTool) and runs_on_server(tool, context.capabilities, types)
+        ]
+        labels = frozenset(tool.server_label for tool in servers)
+        if any(tool.execution == "client" for tool in searches):
+            return cls(None, found_keys, labels)
+        namespaces = {tool.name: tool.description for _, tool in tools_with_paths if isinstance(tool, tools.NamespaceTool)}
+        namespaces |= {tool.server_label: tool.server_description or "" for tool in servers}
+        deferred_labels = frozenset(tool.server_label for tool in servers if tool.defer_loading is True)
+        return cls(ToolSearch(namespaces, deferred_labels, found_keys), found_keys, labels)
+
+    def without_deferred(self, tool: tools.Tool, engine_tools: EngineTools) -> tools.Tool | None:
+        """The tool as the engine gets it now, a namespace without those of its tools that are hidden; None for nothing."""
+        match tool:
+            case tools.ToolSearchTool():
+                return None if self.search is not None else tool
+            case tools.FunctionTool() | tools.CustomTool():
+                if self._is_hidden(tool, None):
+                    return None
+                if self.search is not None and tool.defer_loading is True:
+                    engine_tools.found_names.add(tool.name)
+                return tool
+            case tools.NamespaceTool() if tool.name in self.labels:
+                return None
+            case tools.NamespaceTool():
+                members = [member for member in tool.tools if isinstance(member, Unknown) or not self._is_hidden(member, tool.name)]
+                return msgspec.structs.replace(tool, tools=members) if members else None
+            case _:
+                return tool
+
+    def _is_hidden(self, tool: tools.FunctionTool | tools.CustomTool, namespace: str | None) -> bool:
+        key = f"{namespace}.{tool.name}" if namespace else tool.name
+        if key in self.found_keys:  # it stands in the request, and again where it was found
+            is_known = key in self.seen_keys
+            self.seen_keys.add(key)
+            return is_known
+        if tool.defer_loading is not True:
+            return False
+        if self.search is not None:
+            self.search.add(DeferredTool(_plain_tool(tool, namespace), tool))
+        return True
+
+
+def _carry_deferral(engine_tool: Tool, tool: tools.FunctionTool | tools.CustomTool, context: TranslationContext) -> Tool:
+    """The tool for an engine that may have a search of its own for tools."""
+    if tool.defer_loading is not True or SEARCH_NAME not in context.capabilities.hosted:
+        return engine_tool
+    return msgspec.structs.replace(engine_tool, defer_loading=True)
+
+
+def _plain_tool(tool: tools.FunctionTool | tools.CustomTool, namespace: str | None) -> Tool:
+    if isinstance(tool, tools.FunctionTool):
+        return FunctionTool(tool.name, tool.description or None, tool.parameters or None, value_or(tool.strict, None), namespace)
+    grammar = tool.format if isinstance(tool.format, tools.GrammarFormat) else None
+    syntax, definition = (grammar.syntax, grammar.definition) if grammar is not None else (None, None)
+    return CustomTool(tool.name, tool.description or None, syntax, definition, namespace)
 
 
 def runs_on_server(tool: tools.Tool, capabilities: Capabilities, server_types: Container[str]) -> bool:
@@ -122,24 +239,44 @@ def requested_tools(request: CreateRequest, conversation: Sequence[tuple[str, it
 
 
 def _add_tool(tool: tools.Tool, path: str, namespace: str | None, context: TranslationContext, engine_tools: EngineTools) -> None:
+    _check_callers(tool, path, context)
+    if isinstance(tool, tools.FunctionTool | tools.CustomTool) and tool.async_ is True:
+        engine_tools.async_keys.add(f"{namespace}.{tool.name}" if namespace else tool.name)
     match tool:
         case tools.FunctionTool() if context.capabilities.tools:
-            function = FunctionTool(tool.name, tool.description or None, tool.parameters or None, value_or(tool.strict, None), namespace)
-            engine_tools.tools.append(function)
+            engine_tools.tools.append(_carry_deferral(_plain_tool(tool, namespace), tool, context))
         case tools.CustomTool() if context.capabilities.custom_tools:
-            engine_tools.tools.append(_custom_tool(tool, path, namespace, context))
+            engine_tools.tools.append(_carry_deferral(_custom_tool(tool, path, namespace, context), tool, context))
         case _ if runs_on_server(tool, context.capabilities, context.server_tools.types):
             if isinstance(tool, tools.McpTool):
                 engine_tools.server_labels.add(tool.server_label)
                 engine_tools.namespaces[tool.server_label] = tool.server_description or ""
         case _ if tool.type in context.capabilities.hosted:
             engine_tools.hosted_tools.append(HostedTool(tool.type, msgspec.json.decode(tools.encode_tool(tool))))
+        case _ if context.capabilities.tools and (own := client_tool(tool)) is not None:
+            if own.function.key in engine_tools.client_tools:
+                raise ClientError(f"'tools' has two tools of type '{tool.type}'.", code="invalid_value", param=path)
+            engine_tools.client_tools[own.function.key] = path, own
         # A client that sends functions relies on them, so these are never omitted (docs/decisions/0010).
         case _ if context.omit_unsupported and not isinstance(tool, tools.FunctionTool):
             context.omissions.tools.append(tool.type)
         case _:
             reason = f"'{path}' is not supported with the '{context.model}' model, which has no tool of type '{tool.type}'"
             raise ClientError(f"Unsupported parameter: {reason}.", code="unsupported_parameter", param=path)
+
+
+def _add_once(function: FunctionTool, type: str, path: str, engine_tools: EngineTools, keys: set[str]) -> None:
+    if function.key in keys:
+        message = f"'tools' has two tools named '{function.key}'; one of them is of type '{type}'. Rename the other."
+        raise ClientError(message, code="invalid_value", param=path)
+    keys.add(function.key)
+    engine_tools.tools.append(function)
+
+
+def _check_callers(tool: tools.Tool, path: str, context: TranslationContext) -> None:
+    """Refuse a tool that only programs may call: no model here writes programs that call tools."""
+    if getattr(tool, "allowed_callers", None) == ["programmatic"] and "programmatic_tool_calling" not in context.capabilities.hosted:
+        raise unsupported_parameter(f"{path}.allowed_callers", context.model)
 
 
 def _custom_tool(tool: tools.CustomTool, path: str, namespace: str | None, context: TranslationContext) -> CustomTool:
@@ -196,12 +333,8 @@ def _to_dict(choice: Tagged) -> JsonDict:
 
 def _selected_tool_keys(choices: Iterable[Mapping[str, object]], engine_tools: EngineTools) -> tuple[str, ...]:
     """The keys of the chosen tools, each once. One pass over the tools, as there may be thousands of both."""
-    keys_by_choice: dict[tuple[object, ...], dict[str, None]] = {(tool.type,): {tool.type: None} for tool in engine_tools.hosted_tools}
-    for tool in engine_tools.tools:
-        for name, namespace in product((tool.name, tool.key), (None, tool.namespace)):
-            keys_by_choice.setdefault((name, namespace), {})[tool.key] = None
-    for type, server_keys in engine_tools.server_keys.items():
-        keys_by_choice.setdefault((type,), {}).update(dict.fromkeys(server_keys))
+    deferred_tools = engine_tools.search.tools if engine_tools.search is not None else ()
+    keys_by_choice = _keys_by_choice(engine_tools, deferred_tools)
     keys: dict[str, None] = {}
     for choice_key in dict.fromkeys(_choice_key(choice, engine_tools.server_labels) for choice in choices):
         if isinstance(choice_key, str):  # of an MCP server, whose functions are not known yet
@@ -210,7 +343,22 @@ def _selected_tool_keys(choices: Iterable[Mapping[str, object]], engine_tools: E
         if choice_key not in keys_by_choice:
             raise tool_choice_not_found("tool_choice", str(choice_key[0]))
         keys |= keys_by_choice[choice_key]
+    if any(tool.key in keys for tool in deferred_tools):  # which the model has to find before it can call them
+        keys[SEARCH_NAME] = None
     return tuple(keys)
+
+
+def _keys_by_choice(engine_tools: EngineTools, deferred_tools: Sequence[Tool]) -> Mapping[tuple[object, ...], dict[str, None]]:
+    keys: dict[tuple[object, ...], dict[str, None]] = {(tool.type,): {tool.type: None} for tool in engine_tools.hosted_tools}
+    for tool in (*engine_tools.tools, *deferred_tools):
+        for name, namespace in product((tool.name, tool.key), (None, tool.namespace)):
+            keys.setdefault((name, namespace), {})[tool.key] = None
+    for key, (_, own) in engine_tools.client_tools.items():
+        for type in choice_types(own.type):
+            keys.setdefault((type,), {})[key] = None
+    for type, server_keys in engine_tools.server_keys.items():
+        keys.setdefault((type,), {}).update(dict.fromkeys(server_keys))
+    return keys
 
 
 def _choice_key(choice: Mapping[str, object], server_labels: Container[str]) -> tuple[object, ...] | str:

@@ -16,7 +16,8 @@ from antiphon.records import FileRecord
 from antiphon.runtime.access.body_budget import BodyLease
 from antiphon.runtime.files.library import ID_PREFIX, FileLibrary
 from antiphon.wire.responses import items
-from antiphon.wire.responses.parts import InputFile, InputImage
+from antiphon.wire.responses.hosted_calls import ComputerCallOutput
+from antiphon.wire.responses.parts import ComputerScreenshot, InputFile, InputImage
 
 MAX_FILES = 500
 """The most files in one request, with those of the conversation before it."""
@@ -49,6 +50,9 @@ def file_references(conversation: Sequence[items.Item], path: str, start: int = 
                 field = "content"
             case items.FunctionCallOutput(output=list(parts)) | items.CustomToolCallOutput(output=list(parts)):
                 field = "output"
+            case ComputerCallOutput(output=ComputerScreenshot(file_id=str(file_id))) if file_id:
+                yield FileReference(file_id, f"{path}[{index}].output.file_id")
+                continue
             case _:
                 continue
         for position, part in enumerate(parts):

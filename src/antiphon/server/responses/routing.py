@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct, structs
 
 from antiphon.engine_api.token_estimate import AUDIO_FILE_BYTES_PER_TOKEN, TOKENS_PER_FILE
+from antiphon.protocols.client_tools.definitions import client_tool
 from antiphon.protocols.responses.compaction import SUMMARY_PROMPT
 from antiphon.protocols.responses.request import has_audio_output, is_set
 from antiphon.runtime.access.keys import Caller
@@ -94,10 +95,16 @@ def request_features(
         input_tokens=_count_tokens(request, conversation),
         output_tokens=request.max_output_tokens or 0,
         has_tools=bool(requested_tools),
-        has_function_tools=any(isinstance(tool, _FUNCTION_TOOLS) for tool in requested_tools),
+        has_function_tools=any(
+            isinstance(tool, _FUNCTION_TOOLS) or (not takes_less and client_tool(tool) is not None) for tool in requested_tools
+        ),
         has_custom_tools=any(isinstance(tool, tools.CustomTool) for tool in requested_tools),
         hosted_tools=tuple(
-            dict.fromkeys(tool.type for tool in requested_tools if not isinstance(tool, (*_FUNCTION_TOOLS, tools.CustomTool)))
+            dict.fromkeys(
+                tool.type
+                for tool in requested_tools
+                if not isinstance(tool, (*_FUNCTION_TOOLS, tools.CustomTool)) and client_tool(tool) is None
+            )
         ),
         takes_less=takes_less,
         has_images=any(isinstance(part, parts.InputImage) for part in all_parts),

@@ -98,6 +98,8 @@ class CallReader:
         kind = str(fields.get("type"))
         if kind == "mcp_list_tools":
             self._note_tools(fields)
+        if kind == "mcp_approval_request":
+            return self._server_call(kind, fields)
         if not kind.endswith("_call"):
             return None
         return self._server_call(kind, fields)
@@ -110,7 +112,7 @@ class CallReader:
     def _server_call(self, kind: str, fields: JsonDict) -> _Call:
         parts: _Parts = _SERVER_CALLS.get(kind, _other_call)(kind, fields)
         name, argument_fields, output = parts
-        if kind == "mcp_call":
+        if kind in ("mcp_call", "mcp_approval_request"):
             labels = self._labels[name]
             labels.add(label := str(fields.get("server_label")))
             name = f"{label}__{name}" if len(labels) > 1 else name
@@ -119,7 +121,11 @@ class CallReader:
         has_failed = is_set(error) or fields.get("status") in ("failed", "incomplete")
         if has_failed:
             output = _error_text(error) if is_set(error) else "The call did not succeed."
+        if kind == "mcp_approval_request":
+            has_failed, output = True, _APPROVAL_TEXT.format(id=fields.get("id"))
         call_id = fields.get("call_id") or "call_" + str(fields.get("id", "")).partition("_")[2]
+        if kind in _CLIENT_CALLS and fields.get("call_id") and not has_failed:
+            return _Call(name, str(call_id), arguments or "{}")
         return _Call(name, str(call_id), arguments or "{}", _text(output), "failed" if has_failed else "completed")
 
 
@@ -161,13 +167,24 @@ def _image_generation_call(_kind: str, fields: JsonDict) -> _Parts:
 
 
 def _other_call(kind: str, fields: JsonDict) -> _Parts:
-    arguments: object = next((fields[name] for name in ("arguments", "action", "input", "operation") if fields.get(name)), {})
+    arguments: object = next((fields[name] for name in ("arguments", "action", "actions", "input", "operation") if fields.get(name)), {})
     output = next((fields[name] for name in ("output", "result", "results") if name in fields), "")
     return kind.removesuffix("_call"), arguments, output
 
 
+_APPROVAL_TEXT = (
+    "The call was not made: it needs the user's approval. To approve it, send an item of type 'mcp_approval_response' with "
+    "'approval_request_id' '{id}' and 'approve' true, with this response as 'previous_response_id' and the same tools. A tool with "
+    "'require_approval' 'never' needs none."
+)
+"""The dialect has no approvals; a call that waits for one is told as a call that failed, and why."""
+
+_CLIENT_CALLS = ("local_shell_call", "shell_call", "apply_patch_call", "computer_call", "tool_search_call")
+"""Calls that the client makes, as far as they have a `call_id`."""
+
 _SERVER_CALLS: Mapping[str, Callable[[str, JsonDict], _Parts]] = {
     "mcp_call": _mcp_call,
+    "mcp_approval_request": _mcp_call,
     "web_search_call": _web_search_call,
     "file_search_call": _file_search_call,
     "code_interpreter_call": _code_interpreter_call,
