@@ -26,10 +26,24 @@ LIVE_SETTINGS = frozenset(
         "minicpmo.chat_idle_s",
         "minicpmo.resume_s",
         "recording.when",
+        "tools.call_s",
+        "tools.calls",
+        "tools.turns",
+        "tools.parallel",
+        "tools.output_chars",
+        "tools.response_chars",
+        "tools.infer_citations",
+        "tools.mcp",
+        "tools.mcp_list_s",
+        "tools.mcp_idle_s",
+        "tools.mcp_answer_kib",
+        "tools.web_search",
+        "tools.functions",
+        "tools.images",
         "logging.content",
     }
 )
-"""Settings that are read for every request or session. All others are read once, when the server starts."""
+"""Settings that are read for every request or session, or whose tools are made anew. All others are read when the server starts."""
 
 
 class ConfigChanges(NamedTuple):

@@ -18,7 +18,6 @@ from antiphon.config.listing import hide_folders
 from antiphon.config.load import Config
 from antiphon.config.names import name_problems
 from antiphon.config.routing import EMBEDDING_MODEL, is_configured
-from antiphon.config.tools.code_interpreter import CodeInterpreterSettings
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import Fetch
 from antiphon.engine_api.options import ConversationKind
@@ -48,7 +47,7 @@ from antiphon.runtime.routing.features import RouteFeatures
 from antiphon.runtime.routing.router import Abilities, Route, Router
 from antiphon.runtime.scheduling.engine import QueuedEngine
 from antiphon.runtime.scheduling.local import LocalCoordinator
-from antiphon.runtime.server_tools import build_toolbox
+from antiphon.runtime.server_tools import ConfiguredTools, container_limits
 from antiphon.runtime.speech.service import SpeechService
 from antiphon.runtime.vector_stores.service import VectorStoreService
 from antiphon.runtime.webhooks.dispatcher import WebhookDispatcher
@@ -58,7 +57,6 @@ from antiphon.stores.base import Store
 from antiphon.stores.blobs import BlobStore
 from antiphon.stores.memory import MemoryStore
 from antiphon.stores.sql.store import SqlStore
-from antiphon.tools.code_interpreter.records import ContainerLimits
 from antiphon.wire.http.reload import ModelProblem, ReloadReport
 
 HEARTBEAT_S = 2.0
@@ -157,7 +155,8 @@ class Service:
         self._walls_task: asyncio.Task[None] | None = None
         self._sweep_kernels: Callable[[], Awaitable[None]] | None = None
         self.vector_stores = self._build_vector_stores()
-        self.toolbox = build_toolbox(config, self.files, self.vector_stores, self.fetch)
+        self._tools = ConfiguredTools(config, self.files, self.vector_stores, self.fetch)
+        self.toolbox = self._tools.toolbox
         self._content_cipher: lazy.ContentCipher | None = None
         self.recordings = RecordingLibrary(self.store.sessions, blobs, config.recording)
         self.recorder = self._build_recorder(blobs)
@@ -230,7 +229,7 @@ class Service:
     def containers(self) -> "lazy.Containers":
         """The containers of all tenants; their folder is made when they are first needed."""
         if self._containers is None:
-            limits = _container_limits(self.config.tools.code_interpreter)
+            limits = container_limits(self.config.tools.code_interpreter)
             self._containers = lazy.Containers(self._containers_folder, limits)
         return self._containers
 
@@ -288,6 +287,7 @@ class Service:
         if self.config.tools.code_interpreter.sandbox != "off":
             # Never cancelled: a process would be left that is just being started.
             self._walls_task = asyncio.create_task(self._start_code_interpreter(), name="code interpreter")  # noqa: TID251
+            self.toolbox.expect("code_interpreter", self._walls_task)
         if self.config.speech.warm_up and self.speech.missing_reason is None:
             self.speech.warm_up_state = "running"  # at once, as the first question may come before the task begins
             self._tasks.append(asyncio.create_task(self._warm_up(), name="warm-up"))  # noqa: TID251
@@ -355,6 +355,7 @@ class Service:
             check_references(new)
             rewriter = self._build_rewriter(changes.config, lambda name: is_configured(name, names))
             routes = await self._prepare_routes(new)
+            tools = await asyncio.to_thread(self._tools.prepare, changes.config)  # it may load libraries
             self.prompts.configure(new.prompts)
         except ApiError as error:
             raise invalid_configuration(error) from None
@@ -363,6 +364,7 @@ class Service:
         )
         # There is no `await` after the exchange of the models: no request finds the new ones with the old routes.
         self.router.configure(routes)
+        self._tools.take(tools, self.config.server.drain_s)
         self.config = changes.config
         self.metrics.keep_upstreams(
             {*(model.name for model in self.registry.all()), *(f"{view.model}/{view.name}" for view in self.registry.upstreams())}
@@ -376,7 +378,7 @@ class Service:
             changed=[*models.changed],
             removed=[*models.removed],
             problems=[ModelProblem(name=name, message=hide_folders(message)) for name, message in problems.items()],
-            settings=[*changes.settings],
+            settings=[*changes.settings, *(key for key in tools.settings if key not in changes.settings)],
             restart=[*changes.restart],
         )
         log_report(report, problems)
@@ -526,17 +528,6 @@ def route_capabilities(model: ServedModel, features: RouteFeatures, *, transcrib
         return model.live_engine.capabilities
     capabilities = model.engine.capabilities
     return structs.replace(capabilities, audio_in=True) if features.has_audio and transcribes else capabilities
-
-
-def _container_limits(settings: CodeInterpreterSettings) -> ContainerLimits:
-    return ContainerLimits(
-        containers=settings.containers,
-        bytes=settings.disk_mib << 20,
-        tenant_bytes=settings.tenant_disk_mib << 20,
-        files=settings.files,
-        expires_after_minutes=settings.expires_after_minutes,
-        memory_limit=settings.memory_limit,
-    )
 
 
 def _build_store(config: Config, peers: PeerProcesses | None) -> Store:

@@ -1,7 +1,9 @@
 """The toolbox: which tools the server runs, and the limits that hold for each call of any of them."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import contextlib
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
 
 import structlog
 from msgspec import Struct
@@ -13,6 +15,9 @@ from antiphon.errors import ApiError
 from antiphon.tool_api import ApprovalRequired, ServerFunction, ServerToolCall, ServerTools, ToolEvent, ToolOutput, ToolsListed
 from antiphon.tools.base import ClosableTool, Report, Tool, ToolContext, ToolKind
 from antiphon.wire.responses import tools as wire_tools
+
+MAX_TRIAL_S = 15.0
+"""How long a request waits to know whether a kind of tool can be had here."""
 
 _log = structlog.get_logger(__name__)
 
@@ -30,23 +35,67 @@ class ToolLimits(Struct, frozen=True, kw_only=True):
     output_chars: int = 200_000
 
 
+class _Row:
+    """A kind of tool; as long as anything has this, the kind is in use."""
+
+    def __init__(self, kind: ToolKind) -> None:
+        self.kind = kind
+
+
 class Toolbox:
     """The tools that the server has, by their types in requests."""
 
     def __init__(self, kinds: Sequence[ToolKind] = (), limits: ToolLimits | None = None) -> None:
-        self._kinds = tuple(kinds)
-        self._kind_by_type = {type: kind for kind in kinds for type in kind.types}
+        self._rows: tuple[_Row, ...] = ()
+        self._row_by_type: Mapping[str, _Row] = {}
+        self._set_rows([_Row(kind) for kind in kinds])
         self._limits = limits or ToolLimits()
+        self._trials: dict[str, asyncio.Task[None]] = {}
+        self._closing: dict[asyncio.Task[None], ToolKind] = {}
+
+    def _set_rows(self, rows: Sequence[_Row]) -> None:
+        self._rows = tuple(rows)
+        self._row_by_type = {type: row for row in rows for type in row.kind.types}
 
     @property
     def types(self) -> frozenset[str]:
         """The types of tools that the server runs."""
-        return frozenset(self._kind_by_type)
+        return frozenset(self._row_by_type)
 
     def add(self, kind: ToolKind) -> None:
         """Have another kind of tool, for the responses that begin from now on."""
-        self._kinds = (*self._kinds, kind)
-        self._kind_by_type = self._kind_by_type | dict.fromkeys(kind.types, kind)
+        self._set_rows([*self._rows, _Row(kind)])
+
+    def exchange(self, former: Sequence[ToolKind], new: Sequence[ToolKind], limits: ToolLimits, deadline_s: float) -> None:
+        """
+        Have other kinds and limits, for the responses that begin from now on.
+
+        Args:
+            former: kinds that are dropped. Each is closed once no response and no session has it, or after `deadline_s`.
+        """
+        dropped_rows = [row for row in self._rows if row.kind in former]
+        self._set_rows([*(row for row in self._rows if row.kind not in former), *map(_Row, new)])
+        self._limits = limits
+        for row in dropped_rows:
+            self._close_later(row, deadline_s)
+
+    def _close_later(self, row: _Row, deadline_s: float) -> None:
+        release_event, loop = asyncio.Event(), asyncio.get_running_loop()
+        weakref.finalize(row, lambda: None if loop.is_closed() else loop.call_soon_threadsafe(release_event.set)).atexit = False
+        # It outlives the request that dropped the kind, and is ended by `close`.
+        task = asyncio.create_task(_close_unused(row.kind, release_event, deadline_s), name="end of a tool")  # noqa: TID251
+        self._closing[task] = row.kind
+        task.add_done_callback(lambda task: self._closing.pop(task, None))
+
+    def expect(self, type: str, trial: asyncio.Task[None]) -> None:
+        """Know of a kind that is being tried: it is added before the task ends, if it can be had."""
+        self._trials[type] = trial
+
+    async def settle(self, types: Iterable[str]) -> None:
+        """Wait until it is known whether tools of these types can be had, for `MAX_TRIAL_S` at most."""
+        trials = [trial for type in types if (trial := self._trials.get(type)) is not None and not trial.done()]
+        if trials:
+            await asyncio.wait(trials, timeout=MAX_TRIAL_S)
 
     def open(self, tools: Sequence[tuple[str, wire_tools.Tool]], context: ToolContext) -> "OpenTools":
         """
@@ -58,21 +107,36 @@ class Toolbox:
         Raises:
             ClientError: a tool's options are wrong, or name what isn't there.
         """
-        open_tools = OpenTools(self._kind_by_type, context, self._limits)
+        open_tools = OpenTools(self._row_by_type, context, self._limits)
         open_tools.add(tools)
         return open_tools
 
     async def close(self) -> None:
         """Give back what the tools hold; idempotent."""
-        for kind in self._kinds:
+        closing, self._closing = self._closing, {}
+        for task in closing:
+            task.cancel()
+        if closing:
+            await asyncio.wait(closing)
+        for kind in (*(row.kind for row in self._rows), *closing.values()):
             await kind.close()
+
+
+async def _close_unused(kind: ToolKind, release_event: asyncio.Event, deadline_s: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(deadline_s):
+            await release_event.wait()
+    try:
+        await kind.close()
+    except Exception:  # nobody waits for it
+        _log.exception("A tool that is no longer offered could not be closed.")
 
 
 class OpenTools:
     """The tools of one response, or of one session, each call within its limits."""
 
-    def __init__(self, kind_by_type: Mapping[str, ToolKind], context: ToolContext, limits: ToolLimits) -> None:
-        self._kind_by_type = kind_by_type
+    def __init__(self, row_by_type: Mapping[str, _Row], context: ToolContext, limits: ToolLimits) -> None:
+        self._row_by_type = row_by_type
         self._context = context
         self._limits = limits
         self._tools: list[tuple[str, Tool]] = []
@@ -94,8 +158,8 @@ class OpenTools:
         """
         tools_by_kind: dict[ToolKind, list[tuple[str, wire_tools.Tool]]] = {}
         for path, tool in tools:
-            if (kind := self._kind_by_type.get(tool.type)) is not None:
-                tools_by_kind.setdefault(kind, []).append((path, tool))
+            if (row := self._row_by_type.get(tool.type)) is not None:
+                tools_by_kind.setdefault(row.kind, []).append((path, tool))
         new_tools = [(own_tools[0][1].type, kind.open(own_tools, self._context)) for kind, own_tools in tools_by_kind.items()]
         self._types.update(tool.type for own_tools in tools_by_kind.values() for _, tool in own_tools)
         self._tools += new_tools

@@ -12,10 +12,10 @@ def reload(*, as_json: JsonFlag = False, url: UrlFlag = None, file: ConfigFlag =
     """
     Have a running server read its configuration again.
 
-    Models, routes, rewrites and prompts are added, changed and removed; what is
-    under way is finished by the model that began it. The server reads the files
-    that it was started with. With a mistake in them, it keeps what it has, and
-    says where the mistake is.
+    Models, routes, rewrites, prompts and tools are added, changed and removed;
+    what is under way is finished by the model that began it, with the tools that
+    it has. The server reads the files that it was started with. With a mistake
+    in them, it keeps what it has, and says where the mistake is.
 
     Try:
         antiphon reload

@@ -16,8 +16,8 @@ _RELOAD = Operation(
     "Read the configuration again",
     ReloadReport,
     errors={409: "There is a mistake in the configuration, so the one in use stays; or this server has none to read again."},
-    description="Models, routes, rewrites and prompts are added, changed and removed; responses in progress are finished by the model that "
-    "began them. The answer names the settings that take effect with a restart only.",
+    description="Models, routes, rewrites, prompts and tools are added, changed and removed; responses in progress are finished by the "
+    "model that began them, with the tools that they have. The answer names the settings that take effect with a restart only.",
 )
 
 

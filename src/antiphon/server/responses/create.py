@@ -190,7 +190,7 @@ async def _prepare(
         created_at=None if record is None else record.created_at,
         history=routed_request.history,
     )
-    resolved_request, tools = open_tools(service.toolbox, service.config.tools, resolved_request)
+    resolved_request, tools = await open_tools(service.toolbox, service.config.tools, resolved_request)
     encrypt = await _encryption(service, resolved_request.tenant, "reasoning") if resolved_request.encrypts_reasoning else None
     paddings, route = _paddings(service, request), resolution.decision
     session = await offload(resolved_request.engine_bytes, ResponsesSession, resolved_request, new_id, paddings, encrypt, route)

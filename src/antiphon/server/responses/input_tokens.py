@@ -49,7 +49,7 @@ def count_input_tokens(service: Service) -> EndpointFunction:
         lease.extend(size_bytes)
         history = routed_request.history
         resolved_request = await resolve_request(service, create_request, model, tenant, size_bytes, lease=lease, history=history)
-        resolved_request, _tools = open_tools(service.toolbox, service.config.tools, resolved_request)
+        resolved_request, _tools = await open_tools(service.toolbox, service.config.tools, resolved_request)
         counted_request = await offload(resolved_request.engine_bytes, engine_request, resolved_request)
         count = await cast(CountingEngine, model.engine).count(counted_request.respond)
         headers = {**omission_headers(counted_request.omissions), **resolution.headers}
