@@ -263,6 +263,11 @@ class OutputMachine:
         part.chunks.append(text)
         return self._item
 
+    @property
+    def open_item(self) -> OutputItem | None:
+        """The open item; None if none is."""
+        return self._item
+
     def open_text(self) -> tuple[OutputItem, list[str]] | None:
         """The open message and the text of its last part, for as long as `append_text` is all that happens; None if it is not."""
         part = self._part

@@ -12,7 +12,9 @@ from antiphon.config.load import Config
 from antiphon.config.tools.code_interpreter import CodeInterpreterSettings
 from antiphon.config.tools.settings import ToolsSettings
 from antiphon.engine_api.engine import Fetch
+from antiphon.errors import ClientError
 from antiphon.installation import missing_modules
+from antiphon.protocols.chat.request import ResolvedChat, search_tool
 from antiphon.protocols.responses.request import ResolvedRequest
 from antiphon.protocols.responses.tools import brings_tools, requested_tools, runs_on_server
 from antiphon.protocols.tool_loop import LoopLimits
@@ -27,6 +29,7 @@ from antiphon.tools.mcp.dialing import Dialer, DialLimits
 from antiphon.tools.mcp.requests import OwnServers
 from antiphon.tools.mcp.tool import McpTools
 from antiphon.tools.toolbox import OpenTools, Toolbox, ToolLimits
+from antiphon.wire.codec.fields import is_set
 
 
 class _Kind(NamedTuple):
@@ -194,6 +197,27 @@ async def open_tools(
     tool_runner = toolbox.open(tools, context)
     limits = loop_limits(settings)
     return structs.replace(resolved_request, server_tools=tool_runner.offer, loop_limits=limits), tool_runner
+
+
+def open_search(toolbox: Toolbox, settings: ToolsSettings, chat: ResolvedChat, tenant: str) -> tuple[ResolvedChat, OpenTools | None]:
+    """
+    Open the search of the web that a chat asks for; see `open_tools`.
+
+    Raises:
+        ClientError: its options are wrong.
+    """
+    options = chat.request.web_search_options
+    if not is_set(options) or "web_search" not in toolbox.types or not chat.capabilities.tools:
+        return chat, None
+    context = ToolContext(response_id=chat.response_id, tenant=tenant, model=chat.model)
+    try:
+        tool_runner = toolbox.open([("web_search_options", search_tool(options))], context)
+    except ClientError as error:  # in this API the place is one level deeper
+        if error.param:
+            path = error.param.replace("user_location.", "user_location.approximate.")
+            error.message, error.param = error.message.replace(error.param, path), path
+        raise
+    return structs.replace(chat, server_tools=tool_runner.offer, loop_limits=loop_limits(settings)), tool_runner
 
 
 def loop_limits(settings: ToolsSettings) -> LoopLimits:

@@ -31,6 +31,14 @@ SCRIPT = {
         {"to": "result", "when": "21", "say": "Here is [the plot](sandbox:/mnt/data/plot.txt)."},
         {"to": "result", "say": "It is {input}."},
         {"when": "files", "lines": [{"call": "file_search", "arguments": {"queries": ["when do owls hunt"]}}]},
+        {
+            "when": "web loudly",
+            "lines": [{"text": "Let me look."}, {"call": "web_search", "arguments": {"query": "barn owl snow"}}],
+        },
+        {
+            "when": "for weather",
+            "lines": [{"call": "web_search", "arguments": {"query": "barn owl snow"}}, {"call": "get_weather", "arguments": {}}],
+        },
         {"when": "web", "lines": [{"call": "web_search", "arguments": {"query": "barn owl snow"}}]},
         {"when": "plot", "lines": [{"call": "python", "arguments": {"code": PLOT}}]},
         {"when": "again", "lines": [{"call": "python", "arguments": {"code": "x * 2"}}]},
@@ -174,6 +182,57 @@ def test_an_answer_without_marks_is_cited_by_its_words(sdk, store):
     assert (citation.type, citation.url, citation.title) == ("url_citation", "https://birds.example/owls.html", "Owls")
     assert part.text[citation.start_index : citation.end_index] + "." == part.text
     assert sdk.responses.retrieve(response.id).output[-1].content[0].annotations == part.annotations
+
+
+def asked_in_chat(sdk, text="Search the web.", **fields):
+    return sdk.chat.completions.create(model="parrot", messages=[{"role": "user", "content": text}], web_search_options={}, **fields)
+
+
+def test_a_chat_searches_the_web_and_cites_it(sdk):
+    place = {"type": "approximate", "approximate": {"city": "Bern", "country": "CH"}}
+    message = (
+        asked_in_chat(sdk, extra_body={"web_search_options": {"search_context_size": "low", "user_location": place}}).choices[0].message
+    )
+    [annotation] = message.annotations
+    citation = annotation.url_citation
+    assert message.content[citation.start_index : citation.end_index] == "([birds.example](https://birds.example/owls.html))"
+    assert message.tool_calls is None and citation.title == "Owls"
+    chunks = list(asked_in_chat(sdk, stream=True))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == message.content
+    annotations = [each for chunk in chunks for each in chunk.choices[0].delta.model_dump().get("annotations") or ()]
+    assert annotations == [annotation.model_dump()]
+
+
+def test_the_places_of_citations_are_those_in_the_whole_content(sdk):
+    message = asked_in_chat(sdk, "Search the web loudly.").choices[0].message
+    citation = message.annotations[0].url_citation
+    assert message.content.startswith("Let me look.")
+    assert message.content[citation.start_index : citation.end_index] == "([birds.example](https://birds.example/owls.html))"
+
+
+def test_a_chat_calls_its_own_functions_after_the_search(sdk):
+    weather = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {}}}}
+    choice = asked_in_chat(sdk, "Search the web for weather.", tools=[weather]).choices[0]
+    assert choice.finish_reason == "tool_calls"
+    assert [call.function.name for call in choice.message.tool_calls] == ["get_weather"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n": 2}, "n"),
+        ({"tools": [{"type": "function", "function": {"name": "web_search"}}]}, "tools"),
+        ({"extra_body": {"web_search_options": {"search_context_size": "huge"}}}, "web_search_options.search_context_size"),
+        (
+            {"extra_body": {"web_search_options": {"user_location": {"type": "approximate", "approximate": {"country": "CHE"}}}}},
+            "web_search_options.user_location.approximate.country",
+        ),
+    ],
+)
+def test_a_search_in_a_chat_that_cannot_be_made_is_refused(sdk, fields, param):
+    with pytest.raises(openai.BadRequestError) as refusal:
+        asked_in_chat(sdk, **fields)
+    assert refusal.value.param == param
 
 
 def has_walls(sdk):

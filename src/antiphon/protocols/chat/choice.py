@@ -1,8 +1,8 @@
 """One choice of a completion: what the steps of its output are as chunks, and what it is as a whole."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from msgspec import UNSET, ValidationError, convert
+from msgspec import UNSET, ValidationError, convert, structs
 
 from antiphon.engine_api import commands, events
 from antiphon.protocols import output as steps
@@ -11,6 +11,7 @@ from antiphon.protocols.output import OutputItem, OutputMachine
 from antiphon.protocols.output_table import OutputKind
 from antiphon.protocols.session import NewId
 from antiphon.protocols.token_estimate import response_tokens
+from antiphon.protocols.tool_loop import ToolLoop
 from antiphon.wire.chat.messages import CalledFunction, CalledTool, ChatCustomCall, ChatFunctionCall, ChatToolCall
 from antiphon.wire.chat.response import (
     ChatAnswer,
@@ -51,6 +52,7 @@ class Choice:
 
     Attributes:
         output: the state of what the engine says.
+        loop: asks the model again when the web was searched; None where it is asked once.
         pcm: the audio so far, of an answer that is not streamed.
     """
 
@@ -60,6 +62,7 @@ class Choice:
         self.index = index
         self.request = request
         self.output = OutputMachine(new_id, is_spoken=request.voice is not None, requires_item=False)
+        self.loop: ToolLoop | None = None
         self.pcm = bytearray()
         self._audio_id = new_id("audio") if request.voice is not None else ""
         self._created_at = created_at
@@ -109,10 +112,16 @@ class Choice:
             case steps.ArgumentsAppended(item, text) if not self._is_left_out(self._call_indexes[item.id]):
                 yield self._arguments_chunk(item, text)
             case steps.AnnotationAppended(annotation=annotation):
-                if (citation := _citation(annotation)) is not None:
+                if (citation := _citation(annotation, self._text_before(step.part))) is not None:
                     yield self._chunk(ChatDelta(annotations=[citation]))
             case _:  # beginnings and ends have no chunks, nor have the items of hosted tools
                 return
+
+    def _text_before(self, part: steps.ContentPart) -> int:
+        """How many characters the content has before a part: here all texts are one."""
+        own = [self.output.open_item] if self.output.open_item is not None else []
+        texts = [each for item in (*self.output.items, *own) for each in item.parts if each.kind is OutputKind.TEXT]
+        return sum(len(each.text) for each in texts[: texts.index(part)]) if part in texts else 0
 
     def final_chunk(self) -> ChatStreamEvent:
         """The chunk that ends the choice."""
@@ -191,7 +200,7 @@ class Choice:
         answer = ChatAnswer(
             content="".join(texts[OutputKind.TEXT]) if texts[OutputKind.TEXT] or is_silent else None,
             refusal=refusal,
-            annotations=[citation for part in parts for each in part.annotations if (citation := _citation(each)) is not None],
+            annotations=list(_citations(parts)),
             reasoning_content="".join(self._reasoning) if self._reasoning else UNSET,
         )
         if calls and self._is_legacy and isinstance(calls[0], ChatFunctionCall):
@@ -225,13 +234,31 @@ def _flat_name(call: events.ToolCallStarted) -> str:
     return f"{call.namespace}__{call.name}" if call.namespace else call.name
 
 
-def _citation(annotation: JsonDict) -> ChatCitation | None:
-    """The annotation of the Responses API in the form of this one, which knows pages only."""
+def _citations(parts: Iterable[steps.ContentPart]) -> Iterator[ChatCitation]:
+    length = 0
+    for part in parts:
+        if part.kind is OutputKind.TEXT:
+            for annotation in part.annotations:
+                if (citation := _citation(annotation, length)) is not None:
+                    yield citation
+            length += len(part.text)
+
+
+def _citation(annotation: JsonDict, offset: int) -> ChatCitation | None:
+    """
+    The annotation of the Responses API in the form of this one, which knows pages only.
+
+    Args:
+        offset: of its part in the content.
+    """
     fields = {name: annotation.get(name) for name in ("start_index", "end_index", "title", "url")}
     try:
-        return ChatCitation(url_citation=convert(fields, ChatPage)) if annotation.get("type") == "url_citation" else None
+        page = convert(fields, ChatPage) if annotation.get("type") == "url_citation" else None
     except ValidationError:
         return None
+    if page is None:
+        return None
+    return ChatCitation(url_citation=structs.replace(page, start_index=page.start_index + offset, end_index=page.end_index + offset))
 
 
 def _logprobs(tokens: Sequence[events.TokenLogprob]) -> list[Logprob]:

@@ -7,7 +7,7 @@ engine.
 """
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,21 +16,27 @@ from msgspec import Struct, structs
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.documents import FileContent
-from antiphon.engine_api.options import JsonObject, JsonSchema, Sampling, Voice
+from antiphon.engine_api.options import JsonObject, JsonSchema, Sampling, Tool, ToolChoice, Voice
 from antiphon.errors import ClientError, invalid_modalities, unsupported_parameter, unsupported_value
 from antiphon.protocols.chat.content import ContentContext, check_voice
 from antiphon.protocols.chat.history import to_history
 from antiphon.protocols.chat.tools import to_tool_choice, to_tools
-from antiphon.wire.chat.request import ChatRequest
+from antiphon.protocols.tool_loop import LoopLimits
+from antiphon.tool_api import NO_SERVER_TOOLS, ServerTools
+from antiphon.wire.chat.request import ChatRequest, ChatSearchOptions
 from antiphon.wire.chat.tools import ChatSchemaFormat
 from antiphon.wire.codec.fields import is_set, value_or
 from antiphon.wire.responses.items import JsonObjectFormat
 from antiphon.wire.responses.request import VoiceReference
+from antiphon.wire.responses.tools import UserLocation, WebSearchTool
 
 AUDIO_RATE_HZ = 24_000
 
 MAX_CHOICES = 8
 """The most answers to one request: each takes a place at the engine."""
+
+SEARCH_FUNCTION = "web_search"
+"""The function that searches the web, of the tool of that type."""
 
 PASSED_FIELDS = ("stop", "seed", "logit_bias")
 """Fields of the API that engines take as those beyond it."""
@@ -48,6 +54,8 @@ class ResolvedChat(Struct, frozen=True, kw_only=True):
         documents: the uploaded files that messages name, by id.
         transcripts: of recordings, by the path of their part, for an engine that takes none.
         size_bytes: about how large the request for the engine is.
+        server_tools: the search of the web, where `web_search_options` ask for it and the server has one.
+        loop_limits: of each choice, if it has such tools.
     """
 
     id: str
@@ -59,6 +67,26 @@ class ResolvedChat(Struct, frozen=True, kw_only=True):
     documents: Mapping[str, FileContent] = {}
     transcripts: Mapping[str, str] = {}
     size_bytes: int = 0
+    server_tools: ServerTools = NO_SERVER_TOOLS
+    loop_limits: LoopLimits = LoopLimits()
+
+
+def search_tool(options: ChatSearchOptions) -> WebSearchTool:
+    """The same search in the Responses API."""
+    location: UserLocation | None = None
+    if is_set(options.user_location):
+        place = options.user_location.approximate
+        location = UserLocation(type="approximate", city=place.city, country=place.country, region=place.region, timezone=place.timezone)
+    return WebSearchTool(search_context_size=options.search_context_size, user_location=location)
+
+
+def later_tool_choice(chat: ResolvedChat) -> ToolChoice:
+    """The choice after the first turn, where that searches the web."""
+    choice = to_tool_choice(chat.request, to_tools(chat.request, chat.capabilities, chat.model))
+    if choice.names is None and choice.mode != "none":
+        return choice
+    names = (*(choice.names or ()), *(own.function.key for own in chat.server_tools.functions))
+    return ToolChoice("auto" if choice.mode == "none" else choice.mode, names)
 
 
 def engine_requests(chat: ResolvedChat) -> tuple[commands.Respond, ...]:
@@ -73,13 +101,18 @@ def engine_requests(chat: ResolvedChat) -> tuple[commands.Respond, ...]:
     for check in _CHECKS:
         check(request, context)
     tools = to_tools(request, capabilities, chat.model)
+    tool_choice = to_tool_choice(request, tools)
+    if is_set(request.web_search_options):
+        _check_search(chat, tools)
+        # Chat: with these options a model always searches before it answers.
+        tools, tool_choice = (*tools, *(own.function for own in chat.server_tools.functions)), ToolChoice("required", (SEARCH_FUNCTION,))
     first = commands.Respond(
         id=chat.response_id,
         size_bytes=chat.size_bytes,
         whole=not request.is_stream,
         history=to_history(request.messages, context),
         tools=tools,
-        tool_choice=to_tool_choice(request, tools),
+        tool_choice=tool_choice,
         # Before tools, a message had one call.
         parallel_tool_calls=request.parallel_tool_calls is not False and not request.functions,
         sampling=_sampling(request),
@@ -102,11 +135,20 @@ def _sibling(first: commands.Respond, number: int) -> commands.Respond:
 # Checks
 
 
+def _check_search(chat: ResolvedChat, tools: Sequence[Tool]) -> None:
+    own_keys = {own.function.key for own in chat.server_tools.functions}
+    if not own_keys:
+        raise unsupported_parameter("web_search_options", None)
+    if chat.request.choice_count > 1:
+        raise ClientError("'n' must be 1 with 'web_search_options'.", code="invalid_value", param="n")
+    if names := own_keys.intersection(tool.key for tool in tools):
+        raise ClientError(f"'tools' has a function '{min(names)}', and so has the search of the web.", code="invalid_value", param="tools")
+
+
 def _check_features(request: ChatRequest, _context: ContentContext) -> None:
     """Refuse features that this server does not have, and without which the answer would mean something else."""
-    for field in ("moderation", "web_search_options"):
-        if is_set(getattr(request, field)):
-            raise unsupported_parameter(field, None)
+    if is_set(request.moderation):
+        raise unsupported_parameter("moderation", None)
     if request.choice_count > MAX_CHOICES:
         raise ClientError(
             f"Invalid 'n': integer above maximum value. Expected a value <= {MAX_CHOICES}, the most choices that this server makes for "

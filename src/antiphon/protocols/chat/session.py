@@ -5,7 +5,7 @@ Each choice is a response of the engine, all of them in one conversation with it
 the completion: a client can't tell a choice that is missing from one that is empty.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import UNSET
 
@@ -15,9 +15,10 @@ from antiphon.errors import ApiError, ServerError, UpstreamError
 from antiphon.protocols import output as steps
 from antiphon.protocols.chat.choice import MAX_AUDIO_BYTES, Choice
 from antiphon.protocols.chat.failure import to_chat_error
-from antiphon.protocols.chat.request import ResolvedChat, engine_requests
+from antiphon.protocols.chat.request import ResolvedChat, engine_requests, later_tool_choice
 from antiphon.protocols.output_table import Outcome
 from antiphon.protocols.session import (
+    CallTool,
     Close,
     Effect,
     Event,
@@ -27,6 +28,7 @@ from antiphon.protocols.session import (
     Hangup,
     NewId,
     PersistFailed,
+    PrepareTools,
     Send,
     SendToEngine,
     Shutdown,
@@ -34,6 +36,7 @@ from antiphon.protocols.session import (
     Tick,
     report_effect,
 )
+from antiphon.protocols.tool_loop import LoopStep, ToolLoop
 from antiphon.wire.chat.response import ChatCompletion, ChatUsage, CompletionTokenDetails, PromptTokenDetails
 from antiphon.wire.chat.stream import ChatEvent, ContentDelta, RoleChunk, StreamError, UsageChunk
 from antiphon.wire.codec.types import encode
@@ -61,6 +64,9 @@ class ChatSession:
             request.id: Choice(index, request, new_id, chat.created_at, is_legacy=is_legacy, is_streaming=self._is_streaming)
             for index, request in enumerate(engine_requests(chat))
         }
+        if chat.server_tools.types:
+            for choice in self._choices.values():
+                choice.loop = ToolLoop(choice.request, chat.server_tools, choice.output, new_id, chat.loop_limits, later_tool_choice(chat))
         self._has_begun = False
 
     @property
@@ -100,6 +106,7 @@ class ChatSession:
             if (
                 type(engine_event) is engine_events.TextDelta
                 and not engine_event.logprobs
+                and (choice.loop is None or not choice.loop.changes_text)
                 and choice.output.append_text(text := engine_event.text) is not None
             ):
                 if self._is_streaming:
@@ -109,13 +116,16 @@ class ChatSession:
                 if choice.index == 0:  # one answer has one header, and the others may have come from elsewhere
                     effects.append(report)
                 continue
-            if self._apply(choice, engine_event, effects):
+            loop = choice.loop
+            if self._apply_all(choice, (engine_event,) if loop is None else loop.on_engine(engine_event), effects):
                 break
         return effects
 
     def begin_text(self, series: TextSeries) -> TextRun[ChatEvent] | None:
         choice = self._choices.get(series.id)
         if self.is_over or not self._is_streaming or series.around is not None or choice is None:
+            return None
+        if choice.loop is not None and choice.loop.changes_text:
             return None
         index, place = choice.index, choice.output.open_text()
         return None if place is None else TextRun(lambda text: ContentDelta(index, text), place[1])
@@ -132,7 +142,13 @@ class ChatSession:
                 return [*self._cancel_choices(), Close()]
             case Shutdown(error):
                 return self._fail(error)
-            case Tick() | PersistFailed() | FromTool():  # this session sets no timer, stores nothing and calls no tools
+            case FromTool(id=id):
+                effects: _Effects = []
+                choice = self._choices.get(id)
+                if choice is not None and choice.loop is not None:
+                    self._apply_all(choice, choice.loop.on_tool(event), effects)
+                return effects
+            case Tick() | PersistFailed():  # this session sets no timer and stores nothing
                 return []
 
     def _begin(self) -> _Effects:
@@ -143,6 +159,15 @@ class ChatSession:
         if self._is_streaming:
             effects += [Send(RoleChunk(choice.index)) for choice in self._choices.values()]
         return effects
+
+    def _apply_all(self, choice: Choice, loop_steps: Iterable[LoopStep], effects: _Effects) -> bool:
+        """Likewise for all steps of a loop."""
+        for step in loop_steps:
+            if isinstance(step, SendToEngine | CallTool | PrepareTools):
+                effects.append(step)
+            elif self._apply(choice, step, effects):
+                break
+        return self.is_over
 
     def _apply(self, choice: Choice, engine_event: engine_events.EngineEvent, effects: _Effects) -> bool:
         """Adds the effects of an event of a choice; returns whether the completion is over."""

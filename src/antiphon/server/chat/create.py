@@ -91,11 +91,13 @@ async def driving(
         What makes it; see `Driver.run` for its argument.
     """
     async with contextlib.AsyncExitStack() as stack:
-        stack.callback(chat.lease.release)
+        stack.callback(chat.release)
         tokens, count = lambda: chat.record.tokens, chat.choice_count
         session, model = chat.session, chat.model
         driver = await stack.enter_async_context(
-            driving_session(service, scope, session, client, model=model.name, headers=headers, tokens=tokens, choice_count=count)
+            driving_session(
+                service, scope, session, client, model=model.name, headers=headers, tokens=tokens, choice_count=count, tools=chat.tools
+            )
         )
         stack.enter_context(measure_chat(service, model, chat.record, client, started_at))
         yield functools.partial(driver.run, chat.engine, chat.settings, chat.opening)

@@ -15,6 +15,7 @@ from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.resolve_chat import resolve_chat
 from antiphon.runtime.routing.features import route_caller
 from antiphon.runtime.routing.router import Resolution
+from antiphon.runtime.server_tools import open_search
 from antiphon.runtime.service import Service
 from antiphon.server.chat.prepared import NOT_STORED, PreparedChat
 from antiphon.server.chat.relay import CHAT_PATH, can_relay, prepare_relay, read_head
@@ -43,6 +44,7 @@ async def prepare_mapped(
     lease = service.body_budget.lease(scope[BODY_LEASE_SCOPE_KEY].holder)
     try:
         chat = await resolve_chat(service, request, model, caller.tenant, size_bytes, lease)
+        chat, tools = open_search(service.toolbox, service.config.tools, chat, caller.tenant)
         session = await offload(chat.size_bytes, ChatSession, chat, new_id)
     except BaseException:
         lease.release()
@@ -69,6 +71,7 @@ async def prepare_mapped(
         settings=settings,
         model=model,
         lease=lease,
+        tools=tools,
         encoder=encoder,
         choice_count=request.choice_count,
         audio_format=request.audio.format if request.is_spoken and request.audio else None,
@@ -91,7 +94,8 @@ async def prepare_chat(service: Service, scope: Scope, body: bytes) -> PreparedC
     caller, session_id = request_caller(scope), session_id_of(scope)
     resolution = await service.router.resolve(name or None, lambda: chat_features(body, session_id), route_caller(caller), size_bytes)
     model = resolution.model
-    if head is not None and can_relay(model.engine.capabilities, head, body):
+    searches_here = head is not None and head.web_search_options is not None and "web_search" in service.toolbox.types
+    if head is not None and not searches_here and can_relay(model.engine.capabilities, head, body):
         key_id = caller.key.id if caller.key else ""
         if not service.rewriter.is_for((name or "", model.name), key_id):
             return prepare_relay(service, scope, CHAT_PATH, body, head, resolution)

@@ -12,6 +12,7 @@ from antiphon.protocols.session import Session
 from antiphon.runtime.access.body_budget import BodyLease
 from antiphon.runtime.registry import ServedModel
 from antiphon.server.chat.outcome import MeasuredChat
+from antiphon.tools.toolbox import OpenTools
 from antiphon.wire.chat.stream import RoleChunk
 from antiphon.wire.codec.stream_encoder import StreamEncoder
 
@@ -32,6 +33,7 @@ class PreparedChat(Struct, frozen=True, kw_only=True):
         choice_count: how many responses it makes, each of which counts against the limits of a key.
         lease: of the memory that its files take.
         headers: of the answer.
+        tools: runs the tools of the server that it has; None where it has none.
     """
 
     session: Session[Any, Any]
@@ -46,3 +48,10 @@ class PreparedChat(Struct, frozen=True, kw_only=True):
     choice_count: int = 1
     audio_format: str | None = None
     headers: Mapping[str, str] = {}
+    tools: OpenTools | None = None
+
+    def release(self) -> None:
+        """Give back what it holds."""
+        self.lease.release()
+        if self.tools is not None:
+            self.tools.close()

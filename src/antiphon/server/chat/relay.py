@@ -35,6 +35,7 @@ class RelayHead(Struct):
     modalities: list[str] | None = None
     prompt_cache_key: str | None = None
     store: bool | None = None
+    web_search_options: dict[str, object] | None = None
 
     @property
     def is_spoken(self) -> bool:

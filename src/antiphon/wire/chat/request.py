@@ -10,9 +10,9 @@ from antiphon.wire.chat.tools import ChatFormat, ChatTool, ChatToolChoice, Funct
 from antiphon.wire.codec.fields import is_set
 from antiphon.wire.codec.reading import Reader
 from antiphon.wire.codec.structure import check_structure
-from antiphon.wire.codec.types import JsonDict, Maybe, Opt, Wire
+from antiphon.wire.codec.types import JsonDict, Maybe, Opt, Tagged, Typed, Wire
 from antiphon.wire.responses.request import Metadata, Moderation, Penalty, ServiceTier, VoiceReference
-from antiphon.wire.responses.tools import Effort
+from antiphon.wire.responses.tools import Effort, SearchContextSize
 
 ChatAudioFormat = Literal["wav", "aac", "mp3", "flac", "opus", "pcm16"]
 
@@ -31,6 +31,28 @@ class ChatStreamOptions(Wire, kw_only=True):
 
     include_usage: Maybe[bool] = UNSET
     include_obfuscation: Maybe[bool] = UNSET
+
+
+class ChatSearchPlace(Wire, kw_only=True):
+    """A place; `country` is an ISO code of two letters, `timezone` an IANA name."""
+
+    city: Maybe[str] = UNSET
+    country: Maybe[str] = UNSET
+    region: Maybe[str] = UNSET
+    timezone: Maybe[str] = UNSET
+
+
+class ChatSearchLocation(Tagged, kw_only=True, tag="approximate"):
+    """About where the user is."""
+
+    approximate: ChatSearchPlace
+
+
+class ChatSearchOptions(Wire, kw_only=True):
+    """How the web is searched before the model answers."""
+
+    search_context_size: Maybe[SearchContextSize] = UNSET
+    user_location: Maybe[Typed[ChatSearchLocation]] = UNSET
 
 
 class ChatRequest(Wire, kw_only=True):
@@ -77,7 +99,7 @@ class ChatRequest(Wire, kw_only=True):
     top_p: Maybe[Annotated[float, Meta(ge=0, le=1)]] = UNSET
     user: Maybe[str] = UNSET
     verbosity: Maybe[Literal["low", "medium", "high"]] = UNSET
-    web_search_options: Maybe[JsonDict] = UNSET
+    web_search_options: Maybe[ChatSearchOptions] = UNSET
 
     @property
     def is_stream(self) -> bool:
