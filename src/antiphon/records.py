@@ -35,6 +35,7 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
         previous_response_id: the response it continues, or None.
         body: the response object as JSON.
         notes: as JSON, what of it only some profiles show; None for nothing.
+        key_id: the key that it was created with; None where no key was needed.
         items: its input in order, then its output in order; none of its ancestors' items.
     """
 
@@ -46,6 +47,7 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
     previous_response_id: str | None
     body: bytes
     notes: bytes | None = None
+    key_id: str | None = None
     items: tuple[ItemRecord, ...] = ()
 
 

@@ -273,3 +273,18 @@ async def test_many_turns_at_once_are_all_added_each_to_its_own_conversation(sto
             group.create_task(converse(number))
     for number in range(30):
         assert await ids(store, f"conv_{number}") == [f"msg_{count}" for count in range(5)]
+
+
+async def test_conversations_are_listed_for_their_tenant_in_both_orders(store: Store) -> None:
+    conversations = [replace(CONVERSATION, id=f"conv_{number}") for number in range(3)]
+    for each in (*conversations, replace(CONVERSATION, id="conv_9", tenant="eve")):
+        await store.conversations.create(each, ())
+    everything = await store.conversations.all("ada", after=None, limit=9, order="desc")
+    assert (list(everything.conversations), everything.has_more) == (conversations[::-1], False)
+    first = await store.conversations.all("ada", after=None, limit=2, order="asc")
+    assert (list(first.conversations), first.has_more) == (conversations[:2], True)
+    rest = await store.conversations.all("ada", after="conv_1", limit=2, order="asc")
+    assert (list(rest.conversations), rest.has_more) == (conversations[2:], False)
+    for cursor in ("conv_9", "conv_8", "\0"):
+        with pytest.raises(UnknownCursor):
+            await store.conversations.all("ada", after=cursor, limit=2, order="asc")

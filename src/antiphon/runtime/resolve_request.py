@@ -78,6 +78,7 @@ async def resolve_request(
     response_id: str | None = None,
     created_at: int | None = None,
     history: KnownHistory | None = None,
+    key_id: str | None = None,
 ) -> ResolvedRequest:
     """
     Resolve a request to `model`.
@@ -88,6 +89,7 @@ async def resolve_request(
         response_id: the id of the response, where it has one already.
         created_at: when it was created, in Unix seconds, where that was before.
         history: that of the previous response; None to load it from the store.
+        key_id: the key that it came with; None where no key was needed.
 
     Raises:
         ApiError: it refers to a response, an item or a file that does not exist, or has audio or encrypted reasoning that can't
@@ -146,6 +148,7 @@ async def resolve_request(
         documents=documents,
         size_bytes=size_bytes + history.size_bytes,
         omit_unsupported=service.config.responses.unavailable_tools == "carry",
+        key_id=key_id,
     )
 
 

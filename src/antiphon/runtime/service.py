@@ -42,6 +42,7 @@ from antiphon.runtime.recording.recorder import Recorder
 from antiphon.runtime.recording.spool import SpoolLimits
 from antiphon.runtime.registry import ModelRegistry, ServedModel
 from antiphon.runtime.reload import LoadConfig, invalid_configuration, load_again, log_report
+from antiphon.runtime.response_search import ResponseSearch
 from antiphon.runtime.rewriting.rewriter import Rewriter
 from antiphon.runtime.routing.features import RouteFeatures
 from antiphon.runtime.routing.router import Abilities, Route, Router
@@ -103,6 +104,7 @@ class Service:
         recordings: the finished recordings.
         rewriter: rewrites answers.
         router: chooses the model of requests that name a route.
+        search: finds responses by their words.
         speech: speech recognition and voices for models that only handle text.
         vector_stores: indexes files and searches them.
         toolbox: the tools that the server runs.
@@ -145,6 +147,7 @@ class Service:
         requires_keys = True if self._is_exposed else config.server.require_keys
         self.keyring = Keyring(self.store.keys, requires_keys, new_allowance=peers.allowance if peers else None)
         self.client_secrets = ClientSecretIssuer(self.store.client_secrets, self.keyring)
+        self.search = ResponseSearch(self.store)
         self.prompts = PromptLibrary(self.store.prompts, config.prompts)
         blobs = BlobStore(config.recordings_location, notice)
         location = config.files_location
@@ -282,6 +285,7 @@ class Service:
             ("sweeper", self._sweep(suspects)),
             ("event sweeper", self._expire_events()),
             ("file sweeper", self._expire_files()),
+            ("response index", self.search.run()),
         ):
             self._tasks.append(asyncio.create_task(work, name=name))  # noqa: TID251
         if self.config.tools.code_interpreter.sandbox != "off":

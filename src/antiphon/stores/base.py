@@ -1,7 +1,7 @@
 """The contract of a store. `tests/contracts/test_stores.py` holds every store to it."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -22,13 +22,10 @@ from antiphon.records import (
 )
 from antiphon.stores.availability import Availability
 from antiphon.stores.files import FileStore
+from antiphon.stores.paging import UNFINISHED_STATUSES as UNFINISHED_STATUSES, SortOrder as SortOrder, UnknownCursor as UnknownCursor
+from antiphon.stores.response_list import ResponseList
 from antiphon.stores.vector_stores import IndexRecords, VectorStoreRecords
 from antiphon.stores.webhooks import WebhookStore
-
-SortOrder = Literal["asc", "desc"]
-
-UNFINISHED_STATUSES = ("in_progress", "queued")
-"""The statuses of a response that a server works on, or is about to."""
 
 MAX_CHAIN_LENGTH = 10_000
 """
@@ -84,6 +81,13 @@ class SessionPage(Struct, frozen=True):
     has_more: bool
 
 
+class ConversationPage(Struct, frozen=True):
+    """One page of a list of conversations, and whether more follow in the order asked for."""
+
+    conversations: tuple[ConversationRecord, ...]
+    has_more: bool
+
+
 class EventPage(Struct, frozen=True):
     """
     Some events of a background response, and the state of the response at that moment.
@@ -102,10 +106,6 @@ class EventPage(Struct, frozen=True):
     def is_unfinished(self) -> bool:
         """Whether more events may come."""
         return self.status in UNFINISHED_STATUSES
-
-
-class UnknownCursor(LookupError):
-    """`after` names no item of the list."""
 
 
 class MissingAncestor(LookupError):
@@ -165,6 +165,14 @@ class ConversationStore(Protocol):
 
     async def get(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
         """The conversation with that id, or None."""
+
+    async def all(self, tenant: str, *, after: str | None, limit: int, order: SortOrder) -> ConversationPage:
+        """
+        A page of the conversations, in the order of their creation.
+
+        Raises:
+            UnknownCursor: `after` is none of the tenant's.
+        """
 
     async def update(self, tenant: str, conversation_id: str, metadata: bytes) -> ConversationRecord | None:
         """Replace the metadata; returns the conversation, or None where there is none."""
@@ -429,6 +437,10 @@ class Store(Protocol):
     @property
     def indexes(self) -> IndexRecords:
         """What their files are found by, in the same place."""
+
+    @property
+    def lists(self) -> ResponseList:
+        """Its responses as lists."""
 
     @property
     def conversations(self) -> ConversationStore:

@@ -25,6 +25,7 @@ from antiphon.stores.base import (
     MAX_CHAIN_LENGTH,
     UNFINISHED_STATUSES,
     ConversationLocked,
+    ConversationPage,
     ConversationWindow,
     DuplicateItem,
     ItemPage,
@@ -38,6 +39,7 @@ from antiphon.stores.base import (
     check_conversation_size,
 )
 from antiphon.stores.memory_files import MemoryFileStore
+from antiphon.stores.response_list import MemoryResponseList
 from antiphon.stores.vectors.memory import MemoryIndexRecords, MemoryVectorStoreRecords
 from antiphon.stores.webhooks import MemoryWebhookStore
 
@@ -57,6 +59,7 @@ class MemoryStore:
         self.conversations = MemoryConversationStore()
         self._records: dict[str, ResponseRecord] = {}  # in the order they were put
         self._ids_since_open: set[str] = set()  # put since it was opened
+        self.lists = MemoryResponseList(self._records, self._replace)
         self.webhooks = MemoryWebhookStore()
         self.background = MemoryBackgroundStore(self, self._records, self._ids_since_open, self.webhooks.add)
 
@@ -77,8 +80,12 @@ class MemoryStore:
             await self.conversations.end_turn(turn)
         self._records.pop(record.id, None)
         self.background.forget(record.id)
+        self.lists.add(record)
         self._records[record.id] = record
         self._ids_since_open.add(record.id)
+
+    def _replace(self, record: ResponseRecord) -> None:
+        self._records[record.id] = record
 
     async def get(self, tenant: str, response_id: str) -> ResponseRecord | None:
         record = self._records.get(response_id)
@@ -88,6 +95,7 @@ class MemoryStore:
         if await self.get(tenant, response_id) is None:
             return False
         del self._records[response_id]
+        self.lists.forget(response_id)
         self.background.forget(response_id)
         return True
 
@@ -207,6 +215,17 @@ class MemoryConversationStore:
     async def get(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
         current = self._find(tenant, conversation_id)
         return current.record if current else None
+
+    async def all(self, tenant: str, *, after: str | None, limit: int, order: SortOrder) -> ConversationPage:
+        records = [each.record for each in self._conversations.values() if each.record.tenant == tenant]
+        if order == "desc":
+            records.reverse()
+        if after is not None:
+            place = next((place for place, record in enumerate(records) if record.id == after), None)
+            if place is None:
+                raise UnknownCursor(after)
+            records = records[place + 1 :]
+        return ConversationPage(tuple(records[:limit]), has_more=len(records) > limit)
 
     async def update(self, tenant: str, conversation_id: str, metadata: bytes) -> ConversationRecord | None:
         current = self._find(tenant, conversation_id)

@@ -358,9 +358,9 @@ def test_an_address_is_found_by_its_characters_and_by_nothing_like_them(base_url
     [
         ("HEAD", "/v1/models", 200, None),
         ("HEAD", "/none", 404, None),
-        ("HEAD", "/v1/responses", 426, None),  # GET is a WebSocket
+        ("HEAD", "/v1/responses", 200, None),
         ("HEAD", "/v1/audio/speech", 405, "POST"),
-        ("OPTIONS", "/v1/responses/resp_1", 405, "DELETE, GET, HEAD"),
+        ("OPTIONS", "/v1/responses/resp_1", 405, "DELETE, GET, HEAD, POST"),
         ("PUT", "/v1/responses/input_tokens", 405, "POST"),
         ("TRACE", "/v1/models/parrot", 405, "GET, HEAD"),
         ("OPTIONS", "*", 404, None),

@@ -18,6 +18,7 @@ from antiphon.runtime.access.keys import make_key
 from antiphon.stores.database.migrations import v0001_responses
 from antiphon.stores.database.schema import migrate
 from antiphon.stores.database.upgrade import upgrade
+from antiphon.stores.response_list import ResponseQuery
 from antiphon.stores.sql.store import SqlStore
 from support.programs import forks
 from support.stores.responses import response
@@ -76,6 +77,12 @@ async def test_a_store_of_the_first_version_opens_with_all_that_it_has(url: str)
     assert await store.item("ada", "msg_2") == theirs[1]
     assert list(await store.orphans()) == [second]
     assert list(await store.keys.all()) == []
+    page = await store.lists.page("ada", ResponseQuery(limit=9))
+    assert [(row.id, row.root_id, row.key_id) for row in page.rows] == [("resp_2", "resp_1", None), ("resp_1", "resp_1", None)]
+    (waiting,) = await store.lists.to_index(None, 9)
+    assert waiting.items == (b"in", b"out")
+    await store.lists.index({waiting.number: ["fugue"]})
+    assert len((await store.lists.roots("ada", after=None, limit=9, words=("fug",))).rows) == 1
     await store.put(second)
     assert await store.orphans() == [] and await store.get("ada", "resp_2") == second
     await store.close()
@@ -157,6 +164,48 @@ OLDER_KEY = """
 INSERT INTO keys (id, hash, prefix, name, tenant, scopes, created_at)
 VALUES ('key_1', :hash, 'ak-0000', 'laptop', 'ada', 'models:read', 1)
 """
+
+
+async def test_a_response_that_an_older_server_stores_beside_this_one_is_listed(url: str) -> None:
+    driver = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
+    store = SqlStore(url)
+    await store.open()
+    await store.put(response("resp_0"))
+    engine = create_async_engine(make_url(url).set(drivername=driver[make_url(url).drivername]))
+    async with engine.begin() as connection:
+        await connection.execute(text(OLDER_RESPONSE), {"body": b"{}"})
+        await connection.execute(text("UPDATE responses SET previous_response_id = 'resp_0' WHERE id = 'resp_1'"))
+    await engine.dispose()
+    assert [row.id for row in (await store.lists.page("ada", ResponseQuery(limit=9))).rows] == ["resp_1", "resp_0"]
+    await store.lists.index({each.number: [] for each in await store.lists.to_index(None, 9)})
+    (tree,) = (await store.lists.roots("ada", after=None, limit=9)).rows
+    assert (tree.id, tree.latest.id, tree.count) == ("resp_0", "resp_1", 2)
+    await store.close()
+
+
+OLD_TREES = """
+INSERT INTO responses (number, id, tenant, created_at, status, model, previous_response_id, body) VALUES
+    (1, 'resp_a', 'ada', 1, 'completed', 'm', NULL, :body), (2, 'resp_b', 'ada', 1, 'completed', 'm', 'resp_a', :body),
+    (3, 'resp_c', 'ada', 1, 'completed', 'm', 'resp_b', :body), (4, 'resp_d', 'ada', 1, 'completed', 'm', 'resp_a', :body),
+    (5, 'resp_e', 'ada', 1, 'completed', 'm', 'resp_gone', :body), (6, 'resp_f', 'ada', 1, 'completed', 'm', 'resp_gone', :body),
+    (7, 'resp_g', 'eve', 1, 'completed', 'm', 'resp_a', :body), (8, 'resp_h', 'ada', 1, 'completed', 'm', 'resp_f', :body)
+"""
+
+
+async def test_old_responses_get_the_roots_of_their_trees(url: str) -> None:
+    driver = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
+    engine = create_async_engine(make_url(url).set(drivername=driver[make_url(url).drivername]))
+    async with engine.begin() as connection:
+        await connection.run_sync(make_0001)
+        await connection.execute(text("DELETE FROM items"))
+        await connection.execute(text("DELETE FROM responses"))
+        await connection.execute(text(OLD_TREES), {"body": b"{}"})
+    await engine.dispose()
+    store = SqlStore(url)
+    await store.open()
+    for tenant, expected in {"ada": {"resp_a": 4, "resp_gone": 3}, "eve": {"resp_a": 1}}.items():
+        assert {row.id: row.count for row in (await store.lists.roots(tenant, after=None, limit=9)).rows} == expected
+    await store.close()
 
 
 async def test_a_key_that_an_older_server_made_has_no_profile(url: str) -> None:

@@ -22,7 +22,9 @@ def connection() -> Iterator[Connection]:
 
 def test_migrating_makes_the_tables_of_the_schema(connection: Connection) -> None:
     upgrade(connection)
-    assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    # Each database has a table of its own kind for words, which no metadata describes.
+    is_described = lambda _object, name, *_rest: not str(name).startswith("response_words")  # noqa: E731
+    assert compare_metadata(MigrationContext.configure(connection, opts={"include_object": is_described}), metadata) == []
 
 
 def test_migrating_makes_the_same_keys_checks_and_indices(connection: Connection) -> None:
@@ -34,7 +36,8 @@ def test_migrating_makes_the_same_keys_checks_and_indices(connection: Connection
     upgrade(connection)
     migrated = statements()
     metadata.drop_all(connection)
-    connection.execute(text("DROP TABLE alembic_version"))
+    for table in ("alembic_version", "response_words"):
+        connection.execute(text(f"DROP TABLE {table}"))
     migrate(connection)
     assert migrated == statements()
 

@@ -65,6 +65,7 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
         omit_unsupported: whether unsupported tools and items are left out (see `Omissions`) rather than refused.
         server_tools: the tools of the request that the server runs.
         loop_limits: of the response, if it has such tools.
+        key_id: the key that it came with; None where no key was needed.
     """
 
     id: str
@@ -82,6 +83,7 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
     omit_unsupported: bool = True
     server_tools: ServerTools = NO_SERVER_TOOLS
     loop_limits: LoopLimits = LoopLimits()
+    key_id: str | None = None
 
     @property
     def conversation_id(self) -> str | None:

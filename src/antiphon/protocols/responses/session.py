@@ -351,6 +351,7 @@ class ResponsesSession:
             previous_response_id=self._resolved_request.request.previous_response_id or None,
             body=encode(self._builder.build(status)),
             notes=None if notes is None else encode(notes),
+            key_id=self._resolved_request.key_id,
             items=self._builder.item_records(),
         )
 

@@ -21,7 +21,7 @@ from antiphon.runtime.service import Service
 from antiphon.server.http.auth import EndpointFunction, GuardedRoute, guarded_routes, request_caller
 from antiphon.server.http.errors import error_response, json_response
 from antiphon.server.http.operation import Operation
-from antiphon.server.http.paging import page_limit, page_order, page_parameters
+from antiphon.server.http.paging import end_ids, page_limit, page_order, page_parameters
 from antiphon.stores.blobs import Blob
 from antiphon.wire.codec.types import encode
 from antiphon.wire.http.recordings import RecordedSession, RecordedSessionList, SessionDeleted, SessionFile
@@ -90,7 +90,7 @@ def _list(recordings: RecordingLibrary) -> EndpointFunction:
         query = request.query_params
         page = await recordings.page(_visible_tenant(request), after=query.get("after"), limit=page_limit(query), order=page_order(query))
         sessions = [_to_wire(session) for session in page.sessions]
-        first_id, last_id = (sessions[0].id, sessions[-1].id) if sessions else (None, None)
+        first_id, last_id = end_ids(sessions)
         return json_response(encode(RecordedSessionList(data=sessions, first_id=first_id, last_id=last_id, has_more=page.has_more)))
 
     return list_sessions

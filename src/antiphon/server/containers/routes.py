@@ -16,7 +16,7 @@ from antiphon.server.http.auth import EndpointFunction, GuardedRoute, guarded_ro
 from antiphon.server.http.body import read_json_body
 from antiphon.server.http.errors import json_response
 from antiphon.server.http.operation import BODY_ERRORS, UNAVAILABLE, Operation, Parameter
-from antiphon.server.http.paging import page_limit, page_order, page_parameters
+from antiphon.server.http.paging import end_ids, page_limit, page_order, page_parameters
 from antiphon.tools.code_interpreter.records import Container
 from antiphon.wire.codec.fields import value_or
 from antiphon.wire.codec.structure import check_structure
@@ -172,7 +172,7 @@ def _list(service: Service) -> EndpointFunction:
             after=query.get("after"),
             name=query.get("name"),
         )
-        first_id, last_id = (page.containers[0].id, page.containers[-1].id) if page.containers else (None, None)
+        first_id, last_id = end_ids(page.containers)
         objects = [_to_wire(container) for container in page.containers]
         return json_response(encode(ContainerList(data=objects, first_id=first_id, last_id=last_id, has_more=page.has_more)))
 
@@ -201,7 +201,7 @@ def _list_files(service: Service) -> EndpointFunction:
         page = await service.containers.list_files(
             *_container(request), limit=page_limit(query), order=page_order(query), after=query.get("after")
         )
-        first_id, last_id = (page.files[0].id, page.files[-1].id) if page.files else (None, None)
+        first_id, last_id = end_ids(page.files)
         objects = [file_to_wire(file) for file in page.files]
         return json_response(encode(ContainerFileList(data=objects, first_id=first_id, last_id=last_id, has_more=page.has_more)))
 

@@ -12,7 +12,7 @@ from antiphon.server.files.upload import create_file, to_wire
 from antiphon.server.http.auth import EndpointFunction, GuardedRoute, guarded_routes, request_caller
 from antiphon.server.http.errors import json_response
 from antiphon.server.http.operation import COMPRESSED_BODY, UNAVAILABLE, Operation, Parameter
-from antiphon.server.http.paging import page_limit, page_order, page_parameters
+from antiphon.server.http.paging import end_ids, page_limit, page_order, page_parameters
 from antiphon.wire.codec.types import encode
 from antiphon.wire.http.files import CreateFileForm, FileDeleted, FileList, FileObject
 
@@ -91,7 +91,7 @@ def _list(service: Service) -> EndpointFunction:
             limit=page_limit(query, MAX_LIMIT, MAX_LIMIT),
             order=page_order(query),
         )
-        first_id, last_id = (page.files[0].id, page.files[-1].id) if page.files else (None, None)
+        first_id, last_id = end_ids(page.files)
 
         def encode_page() -> bytes:
             files = [to_wire(record) for record in page.files]

@@ -1,6 +1,8 @@
 """Paging parameters of lists: `limit`, `after` and `order`, as in OpenAI's API."""
 
 import re
+from collections.abc import Sequence
+from typing import Protocol
 
 from starlette.datastructures import QueryParams
 
@@ -10,6 +12,18 @@ from antiphon.stores.base import SortOrder
 from antiphon.stores.vector_stores import PageCursor
 
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100
+
+
+class ListMember(Protocol):
+    """What a page of a list has: something with an id."""
+
+    @property
+    def id(self) -> str: ...
+
+
+def end_ids(page: Sequence[ListMember]) -> tuple[str | None, str | None]:
+    """`first_id` and `last_id` of a page; None twice where it is empty."""
+    return (page[0].id, page[-1].id) if page else (None, None)
 
 
 def page_parameters(noun: str, default_limit: int = DEFAULT_LIMIT, max_limit: int = MAX_LIMIT) -> list[Parameter]:

@@ -29,6 +29,7 @@ from antiphon.wire.codec.fields import value_or
 from antiphon.wire.codec.reading import Reader, read_query
 from antiphon.wire.codec.structure import check_structure
 from antiphon.wire.codec.types import Unknown, encode
+from antiphon.wire.http.response_lists import ConversationList
 from antiphon.wire.responses import items
 from antiphon.wire.responses.conversations import (
     AddItemsRequest,
@@ -68,6 +69,14 @@ _CREATE = Operation(
     links=_LINKS,
 )
 _RETRIEVE = Operation("getConversation", "Conversations", "Retrieve a conversation", Conversation, errors=_NOT_FOUND | {400: _BAD_ID})
+_LIST = Operation(
+    "listConversations",
+    "Conversations",
+    "List the conversations",
+    ConversationList,
+    errors={400: "A parameter is invalid, or `after` is none of the conversations; `param` says which."},
+    query=page_parameters("conversation"),
+)
 _UPDATE = Operation(
     "updateConversation",
     "Conversations",
@@ -125,6 +134,7 @@ def routes(service: Service) -> list[GuardedRoute]:
         service,
         [
             ("POST", "/v1/conversations", _create(service), "responses:write", _CREATE),
+            ("GET", "/v1/conversations", _list(service), "responses:read", _LIST),
             ("GET", one, _retrieve(service), "responses:read", _RETRIEVE),
             ("POST", one, _update(service), "responses:write", _UPDATE),
             ("DELETE", one, _delete(service), "responses:write", _DELETE),
@@ -155,6 +165,28 @@ def _create(service: Service) -> EndpointFunction:
         return _conversation_response(record)
 
     return create
+
+
+def _list(service: Service) -> EndpointFunction:
+    async def list_conversations(request: Request) -> Response:
+        query, tenant = request.query_params, request_caller(request.scope).tenant
+        after, limit, order = query.get("after"), page_limit(query), page_order(query)
+        try:
+            page = await service.store.conversations.all(tenant, after=after, limit=limit, order=order)
+        except UnknownCursor:
+            raise unknown_cursor("Conversation", query["after"]) from None
+        ids = [record.id for record in page.conversations]
+        return json_response(
+            {
+                "object": "list",
+                "data": [_conversation_object(record) for record in page.conversations],
+                "first_id": ids[0] if ids else None,
+                "last_id": ids[-1] if ids else None,
+                "has_more": page.has_more,
+            }
+        )
+
+    return list_conversations
 
 
 def _retrieve(service: Service) -> EndpointFunction:
@@ -272,8 +304,11 @@ async def _item_not_found(service: Service, tenant: str, conversation_id: str, i
 
 
 def _conversation_response(record: ConversationRecord) -> Response:
-    fields = {"id": record.id, "object": "conversation", "created_at": record.created_at, "metadata": Raw(record.metadata)}
-    return json_response(fields)
+    return json_response(_conversation_object(record))
+
+
+def _conversation_object(record: ConversationRecord) -> dict[str, object]:
+    return {"id": record.id, "object": "conversation", "created_at": record.created_at, "metadata": Raw(record.metadata)}
 
 
 def _items_response(records: Sequence[ItemRecord], *, has_more: bool) -> Response:

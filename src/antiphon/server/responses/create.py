@@ -189,6 +189,7 @@ async def _prepare(
         response_id=response_id,
         created_at=None if record is None else record.created_at,
         history=routed_request.history,
+        key_id=settings.key_id or None,
     )
     resolved_request, tools = await open_tools(service.toolbox, service.config.tools, resolved_request)
     encrypt = await _encryption(service, resolved_request.tenant, "reasoning") if resolved_request.encrypts_reasoning else None

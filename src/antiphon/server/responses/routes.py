@@ -19,7 +19,7 @@ from antiphon.server.http.errors import json_response
 from antiphon.server.http.operation import BODY_ERRORS, INVALID_REQUEST, UNAVAILABLE, Header, Operation, Parameter
 from antiphon.server.http.paging import page_limit, page_order, page_parameters
 from antiphon.server.http.profile import profile_routes, request_encoder
-from antiphon.server.responses import background
+from antiphon.server.responses import background, lists
 from antiphon.server.responses.compact import compact_conversation
 from antiphon.server.responses.create import CreateEndpoint
 from antiphon.server.responses.input_tokens import count_input_tokens
@@ -140,13 +140,15 @@ def routes(service: Service) -> list[GuardedRoute]:
             # before `{id}`, which matches it too
             ("POST", "/v1/responses/input_tokens", count_input_tokens(service), "responses:write", _COUNT_TOKENS),
             ("POST", "/v1/responses/compact", compact_conversation(service), "responses:write", _COMPACT),
+            ("POST", "/v1/responses/{id}", lists.update_response(service), "responses:write", lists.UPDATE),
             ("GET", "/v1/responses/{id}", background.retrieve(service), "responses:read", _RETRIEVE),
             ("DELETE", "/v1/responses/{id}", _delete(service), "responses:write", _DELETE),
             ("POST", "/v1/responses/{id}/cancel", background.cancel(service), "responses:write", _CANCEL),
             ("GET", "/v1/responses/{id}/input_items", _input_items(service), "responses:read", _LIST_INPUT_ITEMS),
         ],
     )
-    return profile_routes(paths)
+    roots = guarded_routes(service, [("GET", "/v1/responses/roots", lists.list_roots(service), "responses:read", lists.LIST_ROOTS)])
+    return [*roots, *profile_routes(paths)]
 
 
 def _delete(service: Service) -> EndpointFunction:

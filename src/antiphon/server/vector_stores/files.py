@@ -11,7 +11,7 @@ from antiphon.server.http.auth import Access, EndpointFunction, request_caller
 from antiphon.server.http.body import read_json_body
 from antiphon.server.http.errors import json_response
 from antiphon.server.http.operation import BODY_ERRORS, JSON_MEDIA_TYPE, Header, Operation, Parameter
-from antiphon.server.http.paging import before_parameter, page_cursor, page_parameters
+from antiphon.server.http.paging import before_parameter, end_ids, page_cursor, page_parameters
 from antiphon.server.vector_stores.objects import batch_files, batch_object, file_object, new_file
 from antiphon.stores.vector_stores import IndexedFilePage
 from antiphon.wire.codec.reading import Reader, read_query
@@ -254,7 +254,7 @@ def _list_batch(service: Service) -> EndpointFunction:
 
 def _page_response(page: IndexedFilePage) -> Response:
     files = [file_object(file) for file in page.files]
-    first_id, last_id = (files[0].id, files[-1].id) if files else (None, None)
+    first_id, last_id = end_ids(files)
     return json_response(encode(VectorStoreFileList(data=files, first_id=first_id, last_id=last_id, has_more=page.has_more)))
 
 

@@ -16,7 +16,7 @@ from antiphon.server.http.auth import EndpointFunction, GuardedRoute, guarded_ro
 from antiphon.server.http.body import read_json_body
 from antiphon.server.http.errors import json_response
 from antiphon.server.http.operation import BODY_ERRORS, UNAVAILABLE, Operation
-from antiphon.server.http.paging import before_parameter, page_cursor, page_parameters
+from antiphon.server.http.paging import before_parameter, end_ids, page_cursor, page_parameters
 from antiphon.server.vector_stores.files import file_rows
 from antiphon.server.vector_stores.objects import first_files, store_object
 from antiphon.wire.codec.fields import is_set, value_or
@@ -150,7 +150,7 @@ def _list(service: Service) -> EndpointFunction:
         library = service.vector_stores.library
         page = await library.page(request_caller(request.scope).tenant, page_cursor(request.query_params))
         stores = [store_object(store, library.now) for store in page.stores]
-        first_id, last_id = (stores[0].id, stores[-1].id) if stores else (None, None)
+        first_id, last_id = end_ids(stores)
         return json_response(encode(VectorStoreList(data=stores, first_id=first_id, last_id=last_id, has_more=page.has_more)))
 
     return list_stores

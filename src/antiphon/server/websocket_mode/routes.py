@@ -1,32 +1,56 @@
-"""`GET /v1/responses`: opens a WebSocket for many responses, one after the other and side by side."""
+"""
+`GET /v1/responses`: opens a WebSocket for many responses, one after the other and side by side; without a handshake, it
+lists the stored responses.
+"""
 
 import asyncio
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.errors import ClientError
 from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import GuardedRoute, request_caller
-from antiphon.server.http.operation import UNAVAILABLE, UPGRADE_REQUIRED, Operation
+from antiphon.server.http.auth import Access, EndpointFunction, GuardedRoute, request_caller
+from antiphon.server.http.operation import Operation
 from antiphon.server.http.profile import ProfileRoute, profile_routes, request_encoder
 from antiphon.server.live.handshake import check_handshake, upgrade
+from antiphon.server.responses.lists import list_route
+from antiphon.server.transport import connection
 from antiphon.server.websocket_mode.socket import ResponsesSocket
-
-_CONNECT = Operation(
-    "connectResponses",
-    "Responses",
-    "Open a WebSocket for responses",
-    errors={400: "The handshake is invalid.", 426: UPGRADE_REQUIRED, 503: UNAVAILABLE},
-    description="The request must be a WebSocket handshake, and gets status 101. Each `response.create` that the client then sends has the "
-    "fields of a request for a response, and is answered by the events of its stream. The reference of WebSocket mode has the rest.",
-)
 
 
 def routes(service: Service) -> list[GuardedRoute]:
-    """The route of WebSocket mode."""
-    route = _ResponsesSocketRoute("/v1/responses", _ConnectEndpoint(service), service=service, access="responses:write", operation=_CONNECT)
+    """The route of WebSocket mode, which is also that of the list of responses."""
+    listing = list_route(service)
+    route = _ResponsesRoute(listing.path, listing.endpoint, service=service, access=listing.access, operation=listing.operation)
     return profile_routes([route])
+
+
+class _ResponsesRoute(ProfileRoute):
+    """Opens a WebSocket where the request asks for one, and lists the responses where it doesn't."""
+
+    def __init__(
+        self,
+        path: str,
+        endpoint: EndpointFunction | ASGIApp,
+        *,
+        service: Service,
+        access: Access,
+        operation: Operation,
+        method: str = "GET",
+    ) -> None:
+        super().__init__(path, endpoint, service=service, access=access, operation=operation, method=method)
+        self._socket_route = _ResponsesSocketRoute(
+            path, _ConnectEndpoint(service), service=service, access="responses:write", operation=operation, method=method
+        )
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # The list is this server's own: other base paths are those of a profile, which has none.
+        if self.profile is None and not connection.is_handshake(scope):
+            await super().handle(scope, receive, send)
+            return
+        self._socket_route.profile = self.profile
+        await self._socket_route.handle(scope, receive, send)
 
 
 class _ResponsesSocketRoute(ProfileRoute):

@@ -21,6 +21,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     delete,
+    event,
     insert,
     inspect,
     literal_column,
@@ -30,7 +31,7 @@ from sqlalchemy import (
 
 from antiphon.stores.database import lazy
 
-REVISION = "0013"
+REVISION = "0014"
 """The revision of the tables below, which is the latest of `migrations`."""
 
 OLDEST_SERVER = "0005"
@@ -62,12 +63,42 @@ responses = Table(
     Column("body", LargeBinary, nullable=False),
     Column("owner", BigInteger),  # the number of the server that works on it
     Column("notes", LargeBinary),
+    Column("root_id", Text),  # of its tree; null until it is indexed, where an older server stored it
+    Column("key_id", Text),
+    Column("is_indexed", Boolean),  # whether it is found by its words; null if not
+    Index("ix_responses_tenant", "tenant", "number"),
+    Index("ix_responses_root", "tenant", "root_id", "number"),
 )
 
 # Nearly all responses are finished, so this partial index stays tiny. It serves only queries with this very text,
 # without parameters. Source: https://www.sqlite.org/partialindex.html, "Queries Using Partial Indexes"
 is_unfinished = responses.c.status.in_([literal_column("'in_progress'"), literal_column("'queued'")])
 Index("ix_responses_unfinished", responses.c.number, sqlite_where=is_unfinished, postgresql_where=is_unfinished)
+
+is_unindexed = responses.c.is_indexed.is_(None)
+Index("ix_responses_unindexed", responses.c.number, sqlite_where=is_unindexed, postgresql_where=is_unindexed)
+
+# Both find the words that begin as those asked for. The words of a text are made here (`search_words`), so that every
+# database finds the same: FTS5's tokenizer `ascii` parts them at spaces and at nothing else, as `string_to_array` does.
+# Source: https://www.sqlite.org/fts5.html
+_WORD_TABLES = {
+    "sqlite": (
+        "CREATE VIRTUAL TABLE response_words USING fts5(words, tokenize='ascii', detail='none')",
+        "CREATE TRIGGER responses_forget_words AFTER DELETE ON responses BEGIN DELETE FROM response_words WHERE rowid = old.number; END",
+    ),
+    "postgresql": (
+        "CREATE TABLE response_words (number BIGINT NOT NULL CONSTRAINT pk_response_words PRIMARY KEY"
+        " CONSTRAINT fk_response_words_number REFERENCES responses (number) ON DELETE CASCADE, words TSVECTOR NOT NULL)",
+        "CREATE INDEX ix_response_words_words ON response_words USING gin (words)",
+    ),
+}
+
+
+@event.listens_for(responses, "after_create")
+def _create_words(_table: Table, connection: Connection, **_options: object) -> None:
+    for statement in _WORD_TABLES[connection.dialect.name]:
+        connection.execute(text(statement))
+
 
 items = Table(
     "items",
@@ -92,6 +123,7 @@ conversations = Table(
     Column("metadata", LargeBinary, nullable=False),
     Column("response_id", Text),  # the response that has it, and
     Column("owner", BigInteger),  # the number of the server that makes that response
+    Index("ix_conversations_tenant", "tenant", "number"),
 )
 
 conversation_items = Table(

@@ -10,6 +10,7 @@ from antiphon.errors import ServerError
 from antiphon.records import ConversationRecord, ConversationTurn, ItemRecord
 from antiphon.stores.base import (
     COMPACTION_ID_PREFIX,
+    ConversationPage,
     ConversationWindow,
     ItemPage,
     SortOrder,
@@ -66,6 +67,19 @@ class SqlConversationStore:
         async with self._database.read_connection() as connection:
             row = (await connection.execute(_ONE, {"tenant": tenant, "conversation_id": conversation_id})).first()
         return _conversation(row) if row else None
+
+    async def all(self, tenant: str, *, after: str | None, limit: int, order: SortOrder) -> ConversationPage:
+        number = conversations.c.number
+        query = select(conversations).where(conversations.c.tenant == tenant)
+        query = query.order_by(number if order == "asc" else number.desc()).limit(limit + 1)
+        async with self._database.read_connection() as connection:
+            if after is not None:
+                start = None if is_impossible_id(after) else await self._number(connection, tenant, after)
+                if start is None:
+                    raise UnknownCursor(after)
+                query = query.where(number > start if order == "asc" else number < start)
+            rows = (await connection.execute(query)).all()
+        return ConversationPage(tuple(_conversation(row) for row in rows[:limit]), has_more=len(rows) > limit)
 
     async def update(self, tenant: str, conversation_id: str, metadata: bytes) -> ConversationRecord | None:
         if is_impossible_id(conversation_id) or not await self._write(UpdateConversation(tenant, conversation_id, metadata)):

@@ -31,6 +31,7 @@ from antiphon.stores.sql.files import SqlFileStore
 from antiphon.stores.sql.keys import SqlKeyStore
 from antiphon.stores.sql.prompts import SqlPromptStore
 from antiphon.stores.sql.recordings import SqlSessionStore
+from antiphon.stores.sql.response_list import SqlResponseList
 from antiphon.stores.sql.webhooks import SqlWebhookStore
 from antiphon.stores.sql.writes import WRITE_OFF, AppendEvents, DeleteRecord, FinishRecord, PutRecord, StoreWrite, write_batch
 from antiphon.stores.vectors.indexes import SqlIndexRecords
@@ -66,6 +67,7 @@ class SqlStore:
         self.files = SqlFileStore(self._database)
         self.vector_stores = SqlVectorStoreRecords(self._database)
         self.indexes = SqlIndexRecords(self._database)
+        self.lists = SqlResponseList(self._database, url.partition(":")[0].partition("+")[0])
         is_orphaned = self._database.backend.is_dead(responses.c.owner) | responses.c.id.in_(bindparam("abandoned", expanding=True))
         self._orphans_query = select(responses).where(is_unfinished, is_orphaned).order_by(responses.c.number)
         self._write_off = WRITE_OFF.where(is_orphaned)
@@ -227,6 +229,7 @@ def _record(row: Row[Any], item_records: Iterable[ItemRecord]) -> ResponseRecord
         previous_response_id=row.previous_response_id,
         body=row.body,
         notes=row.notes,
+        key_id=row.key_id,
         items=tuple(item_records),
     )
 

@@ -220,7 +220,8 @@ async def write_batch(
         await connection.execute(_DELETE, {"ids": [*changes.deleted_ids]})
     for record in changes.updates.values():
         await _update(connection, record, rows[record.id].number, server_number)
-    new_numbers = await _insert_records(connection, [*changes.new_records.values()], server_number)
+    new_records = [*changes.new_records.values()]
+    new_numbers = await _insert_records(connection, new_records, await _roots(connection, new_records), server_number)
     numbers = {id: row.number for id, row in rows.items() if id not in changes.deleted_ids} | new_numbers
     await _background_rows(kept_writes, changes.results, numbers).write(connection, outbox)
     record_results = iter(changes.results)
@@ -285,14 +286,29 @@ async def _update(connection: TimedConnection, record: ResponseRecord, number: i
     await _insert_items(connection, [(number, record)], skip=count)
 
 
-async def _insert_records(connection: TimedConnection, records: Sequence[ResponseRecord], server_number: int) -> dict[str, int]:
+async def _roots(connection: TimedConnection, records: Sequence[ResponseRecord]) -> dict[str, str]:
+    """The root of the tree of each new record, by its id."""
+    new_ids = {record.id for record in records}
+    previous_ids = {record.previous_response_id for record in records if record.previous_response_id is not None} - new_ids
+    rows = await connection.execute(_SELECT_ROOTS, {"ids": [*previous_ids]}) if previous_ids else ()
+    roots = {(row.tenant, row.id): row.root_id or row.id for row in rows}
+    for record in records:
+        previous = record.previous_response_id
+        roots[record.tenant, record.id] = record.id if previous is None else roots.get((record.tenant, previous), previous)
+    return {record.id: roots[record.tenant, record.id] for record in records}
+
+
+async def _insert_records(
+    connection: TimedConnection, records: Sequence[ResponseRecord], roots: Mapping[str, str], server_number: int
+) -> dict[str, int]:
     """Add new records with their items; returns the number of each."""
     all_numbers: dict[str, int] = {}
-    columns = [name for name in responses.c.keys() if name not in ("number", "owner")]
+    columns = [name for name in responses.c.keys() if name not in ("number", "owner", "root_id", "is_indexed")]
     for start in range(0, len(records), MAX_ROWS):
         chunk = records[start : start + MAX_ROWS]
         rows = [
-            {name: getattr(record, name) for name in columns} | {"owner": server_number if record.status in UNFINISHED_STATUSES else None}
+            {name: getattr(record, name) for name in columns}
+            | {"owner": server_number if record.status in UNFINISHED_STATUSES else None, "root_id": roots[record.id]}
             for record in chunk
         ]
         numbers = {row.id: row.number for row in await connection.execute(_INSERT, rows)}
@@ -332,6 +348,7 @@ _SELECT_STATUS = (
     .order_by(responses.c.id)
     .with_for_update()
 )
+_SELECT_ROOTS = select(responses.c.id, responses.c.tenant, responses.c.root_id).where(responses.c.id.in_(bindparam("ids", expanding=True)))
 _DELETE = delete(responses).where(responses.c.id.in_(bindparam("ids", expanding=True)))  # their items go with them
 _INSERT = insert(responses).returning(responses.c.number, responses.c.id)
 _INSERT_ITEMS = insert(items)
