@@ -496,3 +496,32 @@ class VectorStoreUsage(Struct, frozen=True):
 
     count: int
     bytes: int
+
+
+class UsageRecord(Struct, frozen=True, kw_only=True):
+    """
+    What was used in a time by one key, of one model, in one protocol.
+
+    Attributes:
+        start: Unix seconds; of an hour where it is stored.
+        key_id: of the key; empty without one. Where records are added up, also for all keys together; likewise the next two.
+        model: by its label; empty where none was reached, as for requests that were refused.
+        protocol: such as `responses` or `realtime`; empty where it is not known.
+        requests: that a model began to answer, such as each response of a Realtime session.
+        errors: those of them that failed.
+        refusals: requests that were refused because a limit was reached, or the server was full.
+        input_cached_tokens: those of `input_tokens` that came from a cache.
+    """
+
+    start: int
+    key_id: str = ""
+    model: str = ""
+    protocol: str = ""
+    requests: int = 0
+    errors: int = 0
+    refusals: int = 0
+    input_tokens: int = 0
+    input_cached_tokens: int = 0
+    output_tokens: int = 0
+    input_audio_ms: int = 0
+    output_audio_ms: int = 0

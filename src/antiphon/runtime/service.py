@@ -50,6 +50,8 @@ from antiphon.runtime.scheduling.engine import QueuedEngine
 from antiphon.runtime.scheduling.local import LocalCoordinator
 from antiphon.runtime.server_tools import ConfiguredTools, container_limits
 from antiphon.runtime.speech.service import SpeechService
+from antiphon.runtime.statistics.responses import RecentResponses
+from antiphon.runtime.statistics.usage import UsageCounter
 from antiphon.runtime.vector_stores.service import VectorStoreService
 from antiphon.runtime.webhooks.dispatcher import WebhookDispatcher
 from antiphon.runtime.webhooks.endpoint import build_endpoints
@@ -87,6 +89,7 @@ class Service:
     The parts of a running server, as all routes use them.
 
     Attributes:
+        answers: responses under way and the last that ended, for operators.
         background: makes background responses.
         calls: the calls under way.
         containers: in which models run code.
@@ -108,6 +111,7 @@ class Service:
         speech: speech recognition and voices for models that only handle text.
         vector_stores: indexes files and searches them.
         toolbox: the tools that the server runs.
+        usage: counts who uses what.
         webhooks: sends events of background responses.
 
     Raises:
@@ -135,6 +139,8 @@ class Service:
         self._exit_stack = ExitStack()
         self.started_at = int(time.time())
         self.store = _build_store(config, peers)
+        self.usage = UsageCounter(self.store.usage)
+        self.answers = RecentResponses()
         self.fetch = _lazy_fetch(config.server.fetch_networks)
         self.speech = SpeechService(
             config.speech, config.models_dir, config.secrets, notice, count_speculation=self.metrics.count_speculation
@@ -276,6 +282,7 @@ class Service:
         await self.coordinator.start()
         await self.router.start()
         self.background.start()
+        self.usage.start()
         self.vector_stores.start()
         # They live from `open` to `close`, longer than any one request's task group.
         for name, work in (
@@ -322,6 +329,7 @@ class Service:
         if self._containers is not None:
             await self._containers.close()
         await self.keyring.close()
+        await self.usage.close()
         await self.store.close()
         self._exit_stack.close()
 

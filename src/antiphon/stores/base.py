@@ -24,6 +24,7 @@ from antiphon.stores.availability import Availability
 from antiphon.stores.files import FileStore
 from antiphon.stores.paging import UNFINISHED_STATUSES as UNFINISHED_STATUSES, SortOrder as SortOrder, UnknownCursor as UnknownCursor
 from antiphon.stores.response_list import ResponseList
+from antiphon.stores.usage import UsageStore
 from antiphon.stores.vector_stores import IndexRecords, VectorStoreRecords
 from antiphon.stores.webhooks import WebhookStore
 
@@ -449,6 +450,10 @@ class Store(Protocol):
     @property
     def background(self) -> BackgroundStore:
         """The background responses, in the same place."""
+
+    @property
+    def usage(self) -> UsageStore:
+        """What was used, in the same place."""
 
     @property
     def webhooks(self) -> WebhookStore:

@@ -40,6 +40,7 @@ from antiphon.stores.base import (
 )
 from antiphon.stores.memory_files import MemoryFileStore
 from antiphon.stores.response_list import MemoryResponseList
+from antiphon.stores.usage import MemoryUsageStore
 from antiphon.stores.vectors.memory import MemoryIndexRecords, MemoryVectorStoreRecords
 from antiphon.stores.webhooks import MemoryWebhookStore
 
@@ -54,6 +55,7 @@ class MemoryStore:
         self.client_secrets = MemoryClientSecretStore()
         self.sessions = MemorySessionStore()
         self.files = MemoryFileStore()
+        self.usage = MemoryUsageStore()
         self.vector_stores = MemoryVectorStoreRecords()
         self.indexes = MemoryIndexRecords(self.vector_stores)
         self.conversations = MemoryConversationStore()

@@ -9,6 +9,7 @@ import pytest
 
 from antiphon.runtime.core.metrics import Histogram
 from antiphon.runtime.scheduling.queue import Ticket
+from antiphon.runtime.statistics.recent import MinuteCounts
 from antiphon.server.processes.run import background_server
 from support.left_behind import no_collector
 from support.server import minicpmo_peer, realtime_peer, responses_peer
@@ -25,7 +26,7 @@ MODELS = {
     "talker": {"engine": "scripted", "pace_ms": 1, "answers": [{"lines": [{"text": "la ", "repeat": 50}]}]},
     "endless": {"engine": "scripted", "pace_ms": 1, "answers": [{"lines": [{"text": "la ", "repeat": 100000}]}]},
 }
-KEPT = (Histogram, Ticket)
+KEPT = (Histogram, MinuteCounts, Ticket)
 """Counts, and the last tickets, which may come back."""
 
 WRITTEN = realtime_peer.IN_WRITING["ga"]

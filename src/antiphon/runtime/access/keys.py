@@ -87,6 +87,11 @@ class Caller(Struct, frozen=True, eq=False):
     key: KeyRecord | None = None
     allowance: Allowance | None = None
 
+    @property
+    def key_id(self) -> str | None:
+        """The id of its key, if it has one."""
+        return None if self.key is None else self.key.id
+
 
 def make_key(
     name: str,

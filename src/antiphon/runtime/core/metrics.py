@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 from msgspec import Struct, structs
 
+from antiphon.runtime.statistics.recent import RecentAnswers
+
 DURATION_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 """Bounds of durations from end to end."""
 
@@ -159,6 +161,7 @@ class Metrics:
         workers: by model and state.
         webhook_attempts: by endpoint and outcome: `delivered`, `retried`, `failed` for good, or `dropped` without any.
         webhooks_pending: deliveries in the store that wait for an attempt, by endpoint, as of the latest count.
+        recent: how each model did in the last hour, for operators; no part of a snapshot.
     """
 
     def __init__(self) -> None:
@@ -200,6 +203,7 @@ class Metrics:
         self.workers: Mapping[tuple[str, WorkerState], int] = {}
         self.webhook_attempts: Counter[tuple[str, str]] = Counter()
         self.webhooks_pending: Mapping[str, int] = {}
+        self.recent = RecentAnswers()
         self._family_labels: defaultdict[str, set[str]] = defaultdict(set)
 
     def label(self, model: str, family: str | None) -> str:

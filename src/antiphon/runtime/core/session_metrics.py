@@ -7,6 +7,7 @@ from msgspec import UNSET
 
 from antiphon.protocols.dispatch import on, table
 from antiphon.runtime.core.metrics import Metrics
+from antiphon.runtime.statistics.usage import UsageMeter
 from antiphon.wire.minicpmo import server_events as minicpmo
 from antiphon.wire.minicpmo.client_events import DuplexAppend
 from antiphon.wire.minicpmo.media import FLOAT_BYTES, RATE_IN_HZ, RATE_OUT_HZ
@@ -31,9 +32,14 @@ class SessionMetrics:
         events_out: events to the client.
         responses: responses that ended.
         tokens: their tokens, as far as the engine reports them.
+        usage: the same for the key that the session was opened with.
+
+    Args:
+        protocol: as usage is counted by.
     """
 
-    def __init__(self, metrics: Metrics, model: str) -> None:
+    def __init__(self, metrics: Metrics, model: str, protocol: str, key_id: str | None = None) -> None:
+        self.usage = UsageMeter(key_id, model, protocol)
         self.events_in = self.events_out = self.responses = self.tokens = 0
         self._metrics = metrics
         self._model = model
@@ -48,10 +54,18 @@ class SessionMetrics:
 
     def _add_audio(self, direction: str, seconds: float) -> None:
         self._metrics.session_audio_s[direction] += seconds
+        if direction == "in":
+            self.usage.input_audio_s += seconds
+        else:
+            self.usage.output_audio_s += seconds
 
     def _add_tokens(self, direction: str, tokens: int, audio_tokens: int) -> None:
         self._metrics.tokens[self._model, direction] += tokens
         self._metrics.audio_tokens[self._model, direction] += audio_tokens
+        if direction == "input":
+            self.usage.input_tokens += tokens
+        else:
+            self.usage.output_tokens += tokens
 
 
 class RealtimeSessionMetrics(SessionMetrics):
@@ -62,8 +76,8 @@ class RealtimeSessionMetrics(SessionMetrics):
         clock: seconds from any origin.
     """
 
-    def __init__(self, metrics: Metrics, model: str, clock: Callable[[], float] = time.perf_counter) -> None:
-        super().__init__(metrics, model)
+    def __init__(self, metrics: Metrics, model: str, key_id: str | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
+        super().__init__(metrics, model, "realtime", key_id)
         self._clock = clock
         self._speech_end_at_s: float | None = None
         self._in_bytes_per_s = self._out_bytes_per_s = PCM_BYTES_PER_S
@@ -100,6 +114,10 @@ class RealtimeSessionMetrics(SessionMetrics):
     def _on_response_done(self, event: realtime.ResponseDone) -> None:
         self._speech_end_at_s = None
         self.responses += 1
+        self.usage.requests += 1
+        has_failed = event.response.status == "failed"
+        self.usage.errors += has_failed
+        self._metrics.recent.observe(self._model, has_failed=has_failed)
         self._metrics.session_responses[self._model, event.response.status] += 1
         if event.response.usage is not None:
             self._add_usage(event.response.usage)
@@ -108,6 +126,7 @@ class RealtimeSessionMetrics(SessionMetrics):
         input_details, output_details = usage.input_token_details, usage.output_token_details
         self._add_tokens("input", usage.input_tokens, 0 if input_details is UNSET else input_details.audio_tokens)
         self._add_tokens("output", usage.output_tokens, 0 if output_details is UNSET else output_details.audio_tokens)
+        self.usage.input_cached_tokens += 0 if input_details is UNSET else input_details.cached_tokens
         self.tokens += usage.total_tokens
 
 
@@ -129,8 +148,10 @@ class MinicpmoSessionMetrics(SessionMetrics):
         count_tokens: takes the tokens of each response.
     """
 
-    def __init__(self, metrics: Metrics, model: str, count_tokens: Callable[[int], None] = lambda _tokens: None) -> None:
-        super().__init__(metrics, model)
+    def __init__(
+        self, metrics: Metrics, model: str, count_tokens: Callable[[int], None] = lambda _tokens: None, key_id: str | None = None
+    ) -> None:
+        super().__init__(metrics, model, "minicpmo", key_id)
         self._count_tokens = count_tokens
         self._input_tokens = self._output_tokens = self._audio_in_tokens = self._audio_out_tokens = 0
 
@@ -145,11 +166,16 @@ class MinicpmoSessionMetrics(SessionMetrics):
             if event.audio:
                 self._add_audio("out", len(event.audio) / MINICPMO_OUT_BYTES_PER_S)
             if event.end_of_turn:
-                self.responses += 1
+                self._count_response()
         elif type(event) is minicpmo.ResponseDone:
-            self.responses += 1
+            self._count_response()
         if isinstance(event, minicpmo.OutputDelta | minicpmo.ResponseDone | minicpmo.SessionClosed) and event.usage:
             self._add_usage(event.usage)
+
+    def _count_response(self) -> None:
+        self.responses += 1
+        self.usage.requests += 1
+        self._metrics.recent.observe(self._model, has_failed=False)
 
     def _add_usage(self, usage: minicpmo.Usage) -> None:
         """Count what is new: each event carries the totals of the session so far."""

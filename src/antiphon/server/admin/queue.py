@@ -16,6 +16,7 @@ from antiphon.errors import ClientError, shorten
 from antiphon.runtime.scheduling.base import TicketView, WorkerView
 from antiphon.runtime.scheduling.eta import EMA_ALPHA
 from antiphon.runtime.service import Service
+from antiphon.runtime.statistics.recent import server_health
 from antiphon.server.http.auth import GuardedRoute, guarded_routes, request_caller
 from antiphon.server.http.errors import json_response
 from antiphon.server.http.operation import Operation
@@ -113,6 +114,7 @@ class _QueueEndpoints:
         """`GET /status`."""
         workers = self._coordinator.workers()
         serving = [_ticket(view) for view in self._coordinator.serving_tickets()]
+        health = server_health([self._service.metrics.recent.counts()], time.time())
         in_duplex = {ticket.worker_id for ticket in serving if ticket.kind in _REQUEST_TYPES}
 
         def count(state: wire.WorkerStatus) -> int:
@@ -132,6 +134,11 @@ class _QueueEndpoints:
                 queue_length=self._coordinator.waiting_count,
                 max_queue_size=self._service.config.queue.size,
                 running_tasks=serving,
+                answers=health.answers,
+                errors=health.errors,
+                refusals=health.refusals,
+                first_token_p50_s=health.first_token_p50_s,
+                first_token_p99_s=health.first_token_p99_s,
                 upstreams=tuple(self._upstreams()),
             )
         )

@@ -1,7 +1,8 @@
 """`POST /v1/audio/speech`: reads a text aloud and streams the audio while it is made."""
 
+import contextlib
 import importlib.util
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,9 @@ from antiphon.audio import OUTPUT_MS_PER_TOKEN, duration_ms
 from antiphon.errors import ServerError, model_not_found, unsupported_value
 from antiphon.offload import offload
 from antiphon.runtime.service import Service
+from antiphon.runtime.statistics.usage import UsageMeter
 from antiphon.server.audio.streaming import AUDIO_ERRORS, EVENT_STREAM_TYPE, CancellableRequest, HttpResponseWriter, write_all
-from antiphon.server.http.auth import track_response
+from antiphon.server.http.auth import request_caller, track_response
 from antiphon.server.http.body import read_json_body
 from antiphon.server.http.operation import BODY_ERRORS, Operation
 from antiphon.speech.base import Synthesizer
@@ -81,8 +83,10 @@ class SpeechEndpoint:
             await service.speech.load()
             await write_all(HttpResponseWriter(scope, send, synthesis.media_type), synthesis.body())
 
+        meter = UsageMeter(request_caller(scope).key_id, service.config.speech.voice, "speech")
         async with track_response(scope, lambda: synthesis.usage.total_tokens):
-            await CancellableRequest().run(scope, service.live_sessions, work)
+            with service.usage.track(meter), synthesis.count(meter):
+                await CancellableRequest().run(scope, service.live_sessions, work)
 
 
 def _check_request(request: SpeechRequest, model: str) -> None:
@@ -125,6 +129,20 @@ class _SpeechSynthesis:
         input_tokens = -(-len(self._request.input) // CHARACTERS_PER_TOKEN)
         output_tokens = round(self._audio_ms / OUTPUT_MS_PER_TOKEN)
         return SpeechUsage(input_tokens=input_tokens, output_tokens=output_tokens, total_tokens=input_tokens + output_tokens)
+
+    @contextlib.contextmanager
+    def count(self, meter: UsageMeter) -> Iterator[None]:
+        """Count what it used when it ends, in whichever way."""
+        try:
+            yield
+        except Exception:
+            meter.errors += 1
+            raise
+        finally:
+            meter.requests += 1
+            meter.input_tokens += self.usage.input_tokens
+            meter.output_tokens += self.usage.output_tokens
+            meter.output_audio_s += self._audio_ms / 1000
 
     def body(self) -> AsyncGenerator[bytes, None] | AsyncGenerator[SpeechEvent, None]:
         """The audio file in chunks, or events with its chunks."""

@@ -1,7 +1,8 @@
 """`POST /v1/audio/transcriptions`: transcribes a recording, whole or as a stream."""
 
+import contextlib
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -13,9 +14,10 @@ from starlette.types import Receive, Scope, Send
 from antiphon.engine_api.options import Transcription as TranscriptionOptions
 from antiphon.errors import invalid_value, model_not_found, mutually_exclusive, unsupported_parameter, unsupported_value
 from antiphon.runtime.service import Service
+from antiphon.runtime.statistics.usage import UsageMeter
 from antiphon.server.audio.form import FILE_LIMIT_BYTES, read_form
 from antiphon.server.audio.streaming import AUDIO_ERRORS, EVENT_STREAM_TYPE, CancellableRequest, HttpResponseWriter, write_all
-from antiphon.server.http.auth import track_response
+from antiphon.server.http.auth import request_caller, track_response
 from antiphon.server.http.errors import json_response
 from antiphon.server.http.operation import Operation
 from antiphon.speech.base import TimedText, TranscriptChunk, join_text
@@ -99,8 +101,10 @@ class TranscriptionEndpoint:
             else:
                 await (await job.response())(scope, receive, send)
 
+        meter = UsageMeter(request_caller(scope).key_id, service.config.speech.stt, "transcriptions")
         async with track_response(scope, lambda: job.tokens):
-            await CancellableRequest().run(scope, service.live_sessions, work)
+            with service.usage.track(meter), job.count(meter):
+                await CancellableRequest().run(scope, service.live_sessions, work)
 
 
 def _check_request(request: TranscriptionRequest, model: str) -> None:
@@ -178,6 +182,21 @@ class _TranscriptionJob:
     def tokens(self) -> int:
         """Usage, for the rate limits."""
         return math.ceil(self._duration_s * TOKENS_PER_S) + sum(chunk.transcript.tokens for chunk in self._chunks)
+
+    @contextlib.contextmanager
+    def count(self, meter: UsageMeter) -> Iterator[None]:
+        """Count what it used when it ends, in whichever way."""
+        try:
+            yield
+        except Exception:
+            meter.errors += 1
+            raise
+        finally:
+            text_tokens = sum(chunk.transcript.tokens for chunk in self._chunks)
+            meter.requests += 1
+            meter.input_tokens += self.tokens - text_tokens
+            meter.output_tokens += text_tokens
+            meter.input_audio_s += self._duration_s
 
     @property
     def _duration_s(self) -> float:

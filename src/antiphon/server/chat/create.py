@@ -18,6 +18,7 @@ from antiphon.server.chat.prepare import prepare_chat
 from antiphon.server.chat.prepared import PreparedChat
 from antiphon.server.chat.spoken import encode_audio
 from antiphon.server.http.answered_by import rewrite_headers
+from antiphon.server.http.auth import request_caller
 from antiphon.server.http.body import read_json_body
 from antiphon.server.http.driving import driving_session
 from antiphon.server.http.errors import error_response, json_response
@@ -99,7 +100,7 @@ async def driving(
                 service, scope, session, client, model=model.name, headers=headers, tokens=tokens, choice_count=count, tools=chat.tools
             )
         )
-        stack.enter_context(measure_chat(service, model, chat.record, client, started_at))
+        stack.enter_context(measure_chat(service, request_caller(scope), chat.protocol, model, chat.record, client, started_at))
         yield functools.partial(driver.run, chat.engine, chat.settings, chat.opening)
 
 

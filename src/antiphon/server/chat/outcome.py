@@ -7,6 +7,7 @@ from typing import Protocol
 
 from antiphon.engine_api.events import RewriteStatus
 from antiphon.errors import ApiError
+from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.server.transport import logs
@@ -48,8 +49,15 @@ class MeasuredClient(Protocol):
 
 
 @contextlib.contextmanager
-def measure_chat(service: Service, model: ServedModel, session: MeasuredChat, client: MeasuredClient, started_at: float) -> Iterator[None]:
-    """Count a completion when it ends, in whichever way."""
+def measure_chat(
+    service: Service, caller: Caller, protocol: str, model: ServedModel, session: MeasuredChat, client: MeasuredClient, started_at: float
+) -> Iterator[None]:
+    """
+    Count a completion of the caller's when it ends, in whichever way.
+
+    Args:
+        protocol: as it is counted: `chat`, `completions` or `embeddings`.
+    """
     try:
         yield
     finally:
@@ -57,11 +65,23 @@ def measure_chat(service: Service, model: ServedModel, session: MeasuredChat, cl
         name = metrics.label(model.name, model.family)
         outcome = session.outcome or ("failed" if client.error else "cancelled")
         metrics.answers[name, outcome].observe(time.perf_counter() - started_at)
-        if client.first_token_at is not None:
-            metrics.first_token[name].observe(client.first_token_at - started_at)
+        first_token_s = None if client.first_token_at is None else client.first_token_at - started_at
+        if first_token_s is not None:
+            metrics.first_token[name].observe(first_token_s)
+        metrics.recent.observe(name, has_failed=outcome == "failed", first_token_s=first_token_s)
         is_whole = outcome in ("completed", "incomplete")
-        if is_whole and (usage := session.usage) is not None:
+        usage = session.usage if is_whole else None
+        if usage is not None:
             metrics.tokens[name, "input"] += usage.prompt_tokens
             metrics.tokens[name, "output"] += usage.completion_tokens
+        service.usage.count_answer(
+            caller.key_id,
+            name,
+            protocol,
+            has_failed=outcome == "failed",
+            input_tokens=usage.prompt_tokens if usage else 0,
+            cached_tokens=usage.prompt_tokens_details.cached_tokens if usage else 0,
+            output_tokens=usage.completion_tokens if usage else 0,
+        )
         if is_whole and service.config.logging.content:
             logs.get().info("answered", content=session.content())

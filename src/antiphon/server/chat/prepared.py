@@ -34,6 +34,7 @@ class PreparedChat(Struct, frozen=True, kw_only=True):
         lease: of the memory that its files take.
         headers: of the answer.
         tools: runs the tools of the server that it has; None where it has none.
+        protocol: as usage is counted by: `chat`, `completions` or `embeddings`.
     """
 
     session: Session[Any, Any]
@@ -48,6 +49,7 @@ class PreparedChat(Struct, frozen=True, kw_only=True):
     choice_count: int = 1
     audio_format: str | None = None
     headers: Mapping[str, str] = {}
+    protocol: str = "chat"
     tools: OpenTools | None = None
 
     def release(self) -> None:

@@ -84,5 +84,6 @@ def prepare_relay(
         encoder=RelayEncoder() if is_stream else None,
         opening_events=(),
         choice_count=min(max(head.n or 1, 1), 128),
+        protocol="chat" if path == CHAT_PATH else path,
         headers={**resolution.headers, **(NOT_STORED if head.store is True else {})},
     )

@@ -11,6 +11,7 @@ from antiphon.errors import shutting_down
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.core.sessions import LiveSessions
 from antiphon.runtime.service import Service
+from antiphon.server.http.auth import refused_caller
 from antiphon.server.http.errors import REQUEST_ID_SCOPE_KEY, error_response
 from antiphon.server.transport import connection, logs
 
@@ -19,6 +20,9 @@ CLIENT_CLOSED_REQUEST = 499
 
 SWITCHING_PROTOCOLS = 101
 """Status of a request that became a WebSocket, which is logged when it ends."""
+
+REFUSAL_STATUSES = (429, 503)
+"""Statuses of requests that were refused because a limit was reached, or the server was full or stopping."""
 
 PROBE_PATHS = ("/livez", "/readyz", "/health", "/metrics")
 """Paths that monitors poll: logged at level debug."""
@@ -54,6 +58,9 @@ class AccessLogMiddleware:
     def _record_request(self, scope: Scope, status: int, elapsed_s: float) -> None:
         route = getattr(scope.get("route"), "path", "none")
         self._service.metrics.requests[route, scope["method"], status].observe(elapsed_s)
+        if status in REFUSAL_STATUSES and (caller := refused_caller(scope)) is not None:
+            self._service.usage.count_refusal(caller.key_id)
+            self._service.metrics.recent.refuse()
         fields: dict[str, object] = {"method": scope["method"], "path": scope["path"], "status": status, "ms": round(elapsed_s * 1000, 1)}
         if (drop_reason := connection.from_scope(scope).drop_reason) is not None:
             fields["dropped"] = drop_reason

@@ -143,8 +143,8 @@ class GuardedRoute(Route):
         caller = sender.caller = await self.identify(scope, headers)
         if caller.key is not None and not self.is_open_to(caller.key.scopes):
             raise _missing_scope_error(self.access)
+        scope[_CALLER_SCOPE_KEY] = caller  # also of a request that is refused now: refusals are counted
         await self.count_request(caller)
-        scope[_CALLER_SCOPE_KEY] = caller
         return caller
 
     async def count_request(self, caller: Caller) -> None:
@@ -170,6 +170,11 @@ def request_caller(scope: Scope) -> Caller:
     """The caller, on a route that needs a key."""
     caller: Caller = scope[_CALLER_SCOPE_KEY]
     return caller
+
+
+def refused_caller(scope: Scope) -> Caller | None:
+    """The caller, as far as it was found out before a request was refused."""
+    return scope.get(_CALLER_SCOPE_KEY)
 
 
 def _budget_holder(scope: Scope, caller: Caller) -> str:

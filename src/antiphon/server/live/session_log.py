@@ -34,9 +34,11 @@ class HasEndReason(Protocol):
     end_reason: str
 
 
-def realtime_taps(service: Service, model: ServedModel, recordings: Sequence[RecordingTap] = ()) -> tuple[RealtimeSessionMetrics, Tap]:
+def realtime_taps(
+    service: Service, model: ServedModel, caller: Caller, recordings: Sequence[RecordingTap] = ()
+) -> tuple[RealtimeSessionMetrics, Tap]:
     """The tap that counts a Realtime session, and all of its taps as one."""
-    counts = RealtimeSessionMetrics(service.metrics, service.metrics.label(model.name, model.family))
+    counts = RealtimeSessionMetrics(service.metrics, service.metrics.label(model.name, model.family), caller.key_id)
     return counts, combine([counts, *recordings, *_content_taps(service)])
 
 
@@ -45,7 +47,7 @@ def minicpmo_taps(
 ) -> tuple[MinicpmoSessionMetrics, Tap]:
     """The tap that counts a MiniCPM-o session, and all of its taps as one."""
     count_tokens = caller.allowance.count_tokens if caller.allowance else lambda _tokens: None
-    counts = MinicpmoSessionMetrics(service.metrics, service.metrics.label(model.name, model.family), count_tokens)
+    counts = MinicpmoSessionMetrics(service.metrics, service.metrics.label(model.name, model.family), count_tokens, caller.key_id)
     return counts, combine([counts, *recordings, *_content_taps(service)])
 
 
@@ -126,7 +128,8 @@ def _log_session(
     _check_session_limit(service)
     started_at = time.perf_counter()
     try:
-        yield
+        with service.usage.track(counts.usage):
+            yield
     finally:
         for recording in recordings:
             recording.end(client.end_reason)

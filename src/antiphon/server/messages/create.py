@@ -12,10 +12,11 @@ from starlette.types import Receive, Scope, Send
 from antiphon.errors import ApiError, ServerError
 from antiphon.offload import offload
 from antiphon.protocols.messages.session import MessagesSession
+from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.server.http.answered_by import rewrite_headers
-from antiphon.server.http.auth import EndpointFunction
+from antiphon.server.http.auth import EndpointFunction, request_caller
 from antiphon.server.http.body import read_json_body
 from antiphon.server.http.driving import driving_session
 from antiphon.server.http.errors import error_response, json_response
@@ -129,11 +130,13 @@ class MessagesEndpoint:
     ) -> AsyncIterator[Callable[..., Awaitable[None]]]:
         model, tokens = message.model.name, lambda: session.tokens
         async with driving_session(self._service, scope, session, client, model=model, headers=headers, tokens=tokens) as driver:
-            with self._measuring(message.model, session, client, started_at):
+            with self._measuring(request_caller(scope), message.model, session, client, started_at):
                 yield functools.partial(driver.run, message.engine, message.settings, message.resolved_request)
 
     @contextlib.contextmanager
-    def _measuring(self, model: ServedModel, session: MessagesSession, client: _MessageClient, started_at: float) -> Iterator[None]:
+    def _measuring(
+        self, caller: Caller, model: ServedModel, session: MessagesSession, client: _MessageClient, started_at: float
+    ) -> Iterator[None]:
         """Counts the message when it is over, in whichever way."""
         try:
             yield
@@ -142,12 +145,24 @@ class MessagesEndpoint:
             name = metrics.label(model.name, model.family)
             outcome = "failed" if client.error else "cancelled" if session.stop_reason is None else "completed"
             metrics.answers[name, outcome].observe(time.perf_counter() - started_at)
-            if client.first_token_at is not None:
-                metrics.first_token[name].observe(client.first_token_at - started_at)
-            if (usage := session.usage) is not None:
-                cache_tokens = usage.cache_read_input_tokens + usage.cache_creation_input_tokens
-                metrics.tokens[name, "input"] += usage.input_tokens + cache_tokens
+            first_token_s = None if client.first_token_at is None else client.first_token_at - started_at
+            if first_token_s is not None:
+                metrics.first_token[name].observe(first_token_s)
+            metrics.recent.observe(name, has_failed=outcome == "failed", first_token_s=first_token_s)
+            usage, input_tokens = session.usage, 0
+            if usage is not None:
+                input_tokens = usage.input_tokens + usage.cache_read_input_tokens + usage.cache_creation_input_tokens
+                metrics.tokens[name, "input"] += input_tokens
                 metrics.tokens[name, "output"] += usage.output_tokens
+            self._service.usage.count_answer(
+                caller.key_id,
+                name,
+                "messages",
+                has_failed=outcome == "failed",
+                input_tokens=input_tokens,
+                cached_tokens=usage.cache_read_input_tokens if usage else 0,
+                output_tokens=usage.output_tokens if usage else 0,
+            )
 
 
 def count_message_tokens(service: Service) -> EndpointFunction:

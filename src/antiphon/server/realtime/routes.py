@@ -121,7 +121,7 @@ class RealtimeEndpoint:
         self._service.live_sessions.check_admission()
         async with track_response(scope, lambda: 0):  # tokens are counted as each response ends
             recordings = realtime_recording_taps(self._service, scope, session_config)
-            counts, tap = realtime_taps(self._service, model, recordings)
+            counts, tap = realtime_taps(self._service, model, request_caller(scope), recordings)
             client = RealtimeClient(DIALECTS[session_config.dialect], tap)
             with log_realtime_session(self._service, model, session_config, client, counts, recordings):
                 await self._run_session(scope, send, model, session_config, client, recordings)

@@ -110,7 +110,7 @@ def _background_response(
         opening=prepared_response.resolved_request,
         tools=prepared_response.tools,
         limits=limits,
-        measure=lambda: measure_response(service, prepared_response.model, journal, started_at),
+        measure=lambda: measure_response(service, caller, record.id, prepared_response.model, journal, started_at, is_background=True),
     )
 
 

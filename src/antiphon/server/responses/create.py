@@ -286,7 +286,10 @@ async def driving(
         tools=prepared_response.tools,
     )
     async with prepared_response, driving as driver:
-        with measure_response(service, model, client, started_at), service.background.streams.track(response_id, driver):
+        with (
+            measure_response(service, request_caller(scope), response_id, model, client, started_at),
+            service.background.streams.track(response_id, driver),
+        ):
             yield functools.partial(
                 driver.run, prepared_response.engine, prepared_response.settings, prepared_response.resolved_request, ask=session.ask
             )

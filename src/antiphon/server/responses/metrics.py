@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from antiphon.errors import ApiError
+from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.server.transport import logs
@@ -29,8 +30,18 @@ class ResponseOutcome(Protocol):
 
 
 @contextlib.contextmanager
-def measure_response(service: Service, model: ServedModel, client: ResponseOutcome, started_at: float) -> Iterator[None]:
-    """Count a response when it ends, in whichever way."""
+def measure_response(
+    service: Service,
+    caller: Caller,
+    response_id: str,
+    model: ServedModel,
+    client: ResponseOutcome,
+    started_at: float,
+    *,
+    is_background: bool = False,
+) -> Iterator[None]:
+    """Count a response of the caller's when it ends, in whichever way, and show it to operators until then."""
+    answer = service.answers.begin(response_id, model.name, caller.tenant, caller.key_id, is_background=is_background)
     try:
         yield
     finally:
@@ -39,10 +50,25 @@ def measure_response(service: Service, model: ServedModel, client: ResponseOutco
         response = client.last_event.response if isinstance(client.last_event, TERMINAL_EVENTS) else None
         outcome = str(response.status) if response else "failed" if client.error else "cancelled"
         metrics.answers[name, outcome].observe(time.perf_counter() - started_at)
-        if client.first_token_at is not None:
-            metrics.first_token[name].observe(client.first_token_at - started_at)
-        if response and response.usage:
-            metrics.tokens[name, "input"] += response.usage.input_tokens
-            metrics.tokens[name, "output"] += response.usage.output_tokens
+        first_token_s = None if client.first_token_at is None else client.first_token_at - started_at
+        if first_token_s is not None:
+            metrics.first_token[name].observe(first_token_s)
+        metrics.recent.observe(name, has_failed=outcome == "failed", first_token_s=first_token_s)
+        usage = response.usage if response else None
+        if usage:
+            metrics.tokens[name, "input"] += usage.input_tokens
+            metrics.tokens[name, "output"] += usage.output_tokens
+            answer.input_tokens, answer.output_tokens = usage.input_tokens, usage.output_tokens
+        answer.first_token_s = None if first_token_s is None else round(first_token_s, 3)
+        service.answers.end(answer, outcome)
+        service.usage.count_answer(
+            caller.key_id,
+            name,
+            "responses",
+            has_failed=outcome == "failed",
+            input_tokens=usage.input_tokens if usage else 0,
+            cached_tokens=usage.input_tokens_details.cached_tokens if usage else 0,
+            output_tokens=usage.output_tokens if usage else 0,
+        )
         if response and service.config.logging.content:
             logs.get().info("answered", content=encode(response).decode())

@@ -54,7 +54,7 @@ async def run_call(service: Service, scope: Scope, call_id: str, request: CallRe
 async def _run(service: Service, scope: Scope, call_id: str, request: CallRequest, answer: "asyncio.Future[str]") -> None:
     session_config, caller, playback = request.session_config, request_caller(scope), PlaybackQueue()
     recordings = realtime_recording_taps(service, scope, session_config)
-    counts, tap = realtime_taps(service, request.model, recordings)
+    counts, tap = realtime_taps(service, request.model, caller, recordings)
     client = CallClient(DIALECTS[session_config.dialect], tap, playback, accepts_audio=has_audio_input(session_config.capabilities))
     call = Call(call_id, caller.tenant, client, tap)
     with log_realtime_session(service, request.model, session_config, client, counts, recordings):

@@ -178,7 +178,7 @@ class Turn:
             await allowance.begin_request()
         prepared_response = await self._prepare(self._request)
         self._session = session = prepared_response.session
-        engine = prepared_response.engine
+        engine, response_id = prepared_response.engine, prepared_response.resolved_request.id
         warm_up = WarmUpEngine(engine.capabilities) if prepared_response.resolved_request.is_warm_up else None
         client = self._client = OutgoingEvents(
             connection.encoder,
@@ -192,8 +192,8 @@ class Turn:
             driver = self._driver = Driver(session, client, service.store, metrics=service.metrics, tools=prepared_response.tools)
             if self._is_behind:
                 driver.pause()
-            is_made = service.background.streams.track(prepared_response.resolved_request.id, driver)
-            with is_made, measure_response(service, prepared_response.model, client, started_at):
+            is_made = service.background.streams.track(response_id, driver)
+            with is_made, measure_response(service, request_caller(scope), response_id, prepared_response.model, client, started_at):
                 await driver.run(warm_up or engine, prepared_response.settings, prepared_response.resolved_request)
         service.metrics.stream_events += client.event_count
         if client.error is not None:

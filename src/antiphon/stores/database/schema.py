@@ -30,8 +30,9 @@ from sqlalchemy import (
 )
 
 from antiphon.stores.database import lazy
+from antiphon.stores.usage import USAGE_COUNTS
 
-REVISION = "0014"
+REVISION = "0015"
 """The revision of the tables below, which is the latest of `migrations`."""
 
 OLDEST_SERVER = "0005"
@@ -267,6 +268,16 @@ sessions = Table(
     Column("bytes", BigInteger, nullable=False),
     Column("truncated", Text),
     Index("ix_sessions_tenant", "tenant", "number"),
+)
+
+usage_hours = Table(
+    "usage_hours",
+    metadata,
+    Column("start", BigInteger, primary_key=True, autoincrement=False),
+    Column("key_id", Text, primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("protocol", Text, primary_key=True),
+    *(Column(name, BigInteger, nullable=False) for name in USAGE_COUNTS),
 )
 
 files = Table(

@@ -32,6 +32,7 @@ from antiphon.stores.sql.keys import SqlKeyStore
 from antiphon.stores.sql.prompts import SqlPromptStore
 from antiphon.stores.sql.recordings import SqlSessionStore
 from antiphon.stores.sql.response_list import SqlResponseList
+from antiphon.stores.sql.usage import SqlUsageStore
 from antiphon.stores.sql.webhooks import SqlWebhookStore
 from antiphon.stores.sql.writes import WRITE_OFF, AppendEvents, DeleteRecord, FinishRecord, PutRecord, StoreWrite, write_batch
 from antiphon.stores.vectors.indexes import SqlIndexRecords
@@ -65,6 +66,7 @@ class SqlStore:
         self.client_secrets = SqlClientSecretStore(self._database)
         self.sessions = SqlSessionStore(self._database)
         self.files = SqlFileStore(self._database)
+        self.usage = SqlUsageStore(self._database)
         self.vector_stores = SqlVectorStoreRecords(self._database)
         self.indexes = SqlIndexRecords(self._database)
         self.lists = SqlResponseList(self._database, url.partition(":")[0].partition("+")[0])

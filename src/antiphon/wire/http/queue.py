@@ -145,6 +145,9 @@ class GatewayStatus(Wire, kw_only=True):
         duplex_workers: busy workers with a full-duplex conversation.
         loading_workers: always 0: a worker joins when it has loaded its model.
         error_workers: workers in quarantine.
+        answers: that ended in the last hour; likewise `errors`, those of them that failed, and `refusals`, requests that were
+            answered with 429 or 503.
+        first_token_p50_s: of streams in the last 15 minutes, to 5 %; null without any. Likewise `first_token_p99_s`.
     """
 
     gateway_healthy: bool
@@ -160,6 +163,11 @@ class GatewayStatus(Wire, kw_only=True):
     queue_length: int
     max_queue_size: int
     running_tasks: list[QueueTicket]
+    answers: int
+    errors: int
+    refusals: int
+    first_token_p50_s: float | None
+    first_token_p99_s: float | None
     upstreams: tuple[UpstreamStatus, ...] = ()
 
 
