@@ -61,6 +61,7 @@ class ServedModel(Struct, frozen=True, eq=False):
         duplex_engine: answers MiniCPM-o clients, which wait for a worker first.
         family: the configured name with `*` that this name belongs to; None for a model configured by its own name.
         answers: false for a model that makes vectors of texts and nothing else.
+        engine_name: as configured, such as `local`.
         use: says, as long as it exists, that the model is in use.
     """
 
@@ -71,6 +72,7 @@ class ServedModel(Struct, frozen=True, eq=False):
     duplex_engine: QueuedEngine
     family: str | None = None
     answers: bool = True
+    engine_name: str = ""
     use: ModelUse = msgspec.field(default_factory=ModelUse)
 
     def require_worker(self) -> None:
@@ -209,12 +211,14 @@ class ModelRegistry:
             entry.name, engines, lambda worker: self._cached_duplex(worker if worker.capabilities.full_duplex else with_speech(worker))
         )
         if not engine.capabilities.answers:
-            return ServedModel(entry.name, engine, created_at, lambda engine: engine, duplex_engine, answers=False)
+            return ServedModel(
+                entry.name, engine, created_at, lambda engine: engine, duplex_engine, answers=False, engine_name=entry.engine
+            )
         if entry.engine not in POOLED_ENGINES and not isinstance(engine, WorkerPoolEngine):
-            return ServedModel(entry.name, engine, created_at, with_speech, duplex_engine)
+            return ServedModel(entry.name, engine, created_at, with_speech, duplex_engine, engine_name=entry.engine)
         live_engine = self._queued_engine(entry.name, engines, with_speech)
         queued_engine = self._queued_engine(entry.name, engines)
-        return ServedModel(entry.name, queued_engine, created_at, lambda _engine: live_engine, duplex_engine)
+        return ServedModel(entry.name, queued_engine, created_at, lambda _engine: live_engine, duplex_engine, engine_name=entry.engine)
 
     def _add_workers(self, offer: _Offer) -> None:
         """Let conversations queue for the workers of a model."""
@@ -374,6 +378,13 @@ class ModelRegistry:
     def all(self) -> list[ServedModel]:
         """Every model, in the order configured."""
         return list(self._models.values())
+
+    def is_unavailable(self, model: ServedModel) -> bool:
+        """Whether a model has no worker now, or none of its upstreams takes requests."""
+        if not model.duplex_engine.has_worker and isinstance(model.engine, QueuedEngine):
+            return True
+        pool = self._offers[model.family or model.name].pool if (model.family or model.name) in self._offers else None
+        return pool is not None and all(view.state in ("resting", "open") for view in pool.views())
 
     async def list_models(self) -> list[ServedModel]:
         """Every model that requests can name, in the order configured; for a family, those that its upstream lists."""

@@ -1,5 +1,6 @@
 """The list of models, in both shapes."""
 
+import openai
 import pytest
 
 from antiphon.server.processes.run import background_server
@@ -29,6 +30,24 @@ def test_a_model_says_how_much_it_reads_and_of_what(url):
     assert model["input_modalities"] == ["text", "image"]
     assert model["architecture"] == {"input_modalities": ["text", "image"], "output_modalities": ["text"]}
     assert "context_length" not in ask(url, "GET", "/v1/models/model-0")[2]
+
+
+def test_a_model_says_what_it_is_for(url):
+    told = ask(url, "GET", "/v1/models/small")[2]["antiphon"]
+    assert (told["engine"], told["state"], told["context_window"]) == ("scripted", "ready", 4096)
+    assert told["abilities"]["images"] is True and told["abilities"]["audio_in"] is False
+    assert (told["listens"], told["speaks"]) == (False, False) and told["kinds"] == ["responses", "chat"]
+    other = ask(url, "GET", "/v1/models/model-0")[2]["antiphon"]
+    assert other["listens"] and other["speaks"] and "realtime" in other["kinds"]
+    listed = {model["id"]: model["antiphon"] for model in ask(url, "GET", "/v1/models")[2]["data"]}
+    assert listed["small"] == told and listed["model-0"] == other
+
+
+def test_openais_client_passes_what_it_does_not_know_over(url):
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        models = {model.id: model for model in client.models.list()}
+        assert set(models) == {*(f"model-{number}" for number in range(5)), "small"}
+        assert client.models.retrieve("small").model_extra["antiphon"]["engine"] == "scripted"
 
 
 def test_anthropics_clients_get_the_shape_of_their_api(url):

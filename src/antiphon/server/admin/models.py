@@ -2,6 +2,7 @@
 
 import datetime
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 from msgspec import UNSET, Struct, UnsetType
 from starlette.exceptions import HTTPException
@@ -9,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engine_api.options import ConversationKind
 from antiphon.errors import ClientError, unknown_cursor
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
@@ -29,6 +31,34 @@ class Architecture(Struct):
     output_modalities: list[str]
 
 
+class ModelDetails(Struct):
+    """
+    What this server knows of a model, beyond what OpenAI's clients look for.
+
+    Attributes:
+        engine: what runs it, such as `local`; null for a name of `routing`.
+        state: `unavailable` while it has no worker, or none of its upstreams takes requests.
+        abilities: of its engine, as `/workers` shows them; null for a name of `routing`.
+        context_window: tokens, where it is known.
+        listens: whether it hears what is said in Realtime sessions, by itself or with the server's transcription.
+        speaks: whether it speaks there, by itself or with the server's voice.
+        voices: with which it speaks, the default first; empty if any name works, or it doesn't speak.
+        languages: codes of those that are understood when spoken; empty for any, or if it doesn't listen.
+        kinds: of conversations, as the queue names them: `responses`, `realtime`, and MiniCPM-o's `chat`, `audio` and
+            `video`; empty for a model that makes vectors of texts.
+    """
+
+    engine: str | None
+    state: Literal["ready", "unavailable"]
+    abilities: Capabilities | None
+    context_window: int | None = None
+    listens: bool = False
+    speaks: bool = False
+    voices: tuple[str, ...] = ()
+    languages: tuple[str, ...] = ()
+    kinds: tuple[ConversationKind, ...] = ()
+
+
 class Model(Struct):
     """
     A model of this server; `created` is in Unix seconds.
@@ -46,6 +76,7 @@ class Model(Struct):
     architecture: Architecture
     context_length: int | UnsetType = UNSET
     max_model_len: int | UnsetType = UNSET
+    antiphon: ModelDetails | UnsetType = UNSET
 
 
 class ModelList(Struct):
@@ -74,8 +105,9 @@ def routes(service: Service) -> list[GuardedRoute]:
         if speaks_messages(request.scope):
             infos = [*map(_model_info, models), *(_named_info(name, service.started_at) for name in service.router.names)]
             return json_response(encode(_page(request, infos)))
+        await service.speech.prepare()
         routes = [_route_object(name, service.started_at) for name in service.router.names]
-        return json_response(ModelList("list", [*map(_model_object, models), *routes]))
+        return json_response(ModelList("list", [*(_model_object(service, model) for model in models), *routes]))
 
     async def retrieve_model(request: Request) -> Response:
         name = request.path_params["model"]
@@ -85,7 +117,8 @@ def routes(service: Service) -> list[GuardedRoute]:
         if speaks_messages(request.scope):
             info = _named_info(name, service.started_at) if is_route else _model_info(service.registry.find_any(name))
             return json_response(encode(info))
-        answer = _route_object(name, service.started_at) if is_route else _model_object(service.registry.find_any(name))
+        await service.speech.prepare()
+        answer = _route_object(name, service.started_at) if is_route else _model_object(service, service.registry.find_any(name))
         return json_response(answer)
 
     return guarded_routes(
@@ -97,17 +130,50 @@ def routes(service: Service) -> list[GuardedRoute]:
     )
 
 
-def _model_object(model: ServedModel) -> Model:
+def _model_object(service: Service, model: ServedModel) -> Model:
     capabilities = model.engine.capabilities
     modalities = _input_modalities(capabilities)
     output_modalities = ["text", *(["audio"] if capabilities.audio_out else [])] if model.answers else ["embeddings"]
     window = UNSET if capabilities.context_window is None else capabilities.context_window
-    return Model(model.name, "model", model.created_at, "antiphon", modalities, Architecture(modalities, output_modalities), window, window)
+    return Model(
+        id=model.name,
+        object="model",
+        created=model.created_at,
+        owned_by="antiphon",
+        input_modalities=modalities,
+        architecture=Architecture(modalities, output_modalities),
+        context_length=window,
+        max_model_len=window,
+        antiphon=_details(service, model),
+    )
+
+
+def _details(service: Service, model: ServedModel) -> ModelDetails:
+    live, duplex = model.live_engine.capabilities, model.duplex_engine.capabilities
+    kinds = {
+        "responses": model.answers,
+        "realtime": model.answers and live.listens,
+        "chat": model.answers,
+        "audio": duplex.full_duplex,
+        "video": duplex.full_duplex,
+    }
+    return ModelDetails(
+        engine=model.engine_name,
+        state="unavailable" if service.registry.is_unavailable(model) else "ready",
+        abilities=model.engine.capabilities,
+        context_window=model.engine.capabilities.context_window,
+        listens=model.answers and live.listens,
+        speaks=model.answers and live.audio_out,
+        voices=live.voices,
+        languages=live.languages,
+        kinds=tuple(kind for kind in get_args(ConversationKind) if kinds[kind]),
+    )
 
 
 def _route_object(name: str, created_at: int) -> Model:
     """A name for which the server chooses a model, so that what it reads depends on the request."""
-    return Model(name, "model", created_at, "antiphon", ["text"], Architecture(["text"], ["text"]))
+    details = ModelDetails(engine=None, state="ready", abilities=None, kinds=("responses",))
+    return Model(name, "model", created_at, "antiphon", ["text"], Architecture(["text"], ["text"]), antiphon=details)
 
 
 def _input_modalities(capabilities: Capabilities) -> list[str]:
