@@ -50,6 +50,12 @@ async def test_who_does_not_ask_to_come_back_gets_no_token(url):
     async with opened(url, mode="chat", model="parrot") as peer:
         created = (await peer.begin())[-1]
         assert "resume_token" not in created and "seq" not in created
+        assert "resume_s" not in created["metrics"]
+
+
+async def test_a_client_that_can_come_back_is_told_for_how_long_it_is_waited_for(url):
+    async with opened(url, mode="chat", model="parrot", resumable="1") as peer:
+        assert (await peer.begin())[-1]["metrics"]["resume_s"] == 20
 
 
 async def test_what_was_missed_comes_in_order_and_then_that_the_session_goes_on(url):

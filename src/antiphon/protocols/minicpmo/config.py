@@ -15,6 +15,7 @@ class MinicpmoSessionConfig(Struct, frozen=True, kw_only=True):
         model: the name that the client requested.
         capabilities: of its engine.
         resume_token: lets a client that lost its network resume the session; None if it can't.
+        resume_s: how long a resumable session waits for its client.
         is_queued: whether the engine sends `WorkerAssigned` when a worker is free; if not, the session has one at once.
         instructions: the system prompt if the client sends none.
         max_duration_s: how long the session may last, from when a worker was assigned.
@@ -28,6 +29,7 @@ class MinicpmoSessionConfig(Struct, frozen=True, kw_only=True):
     mode: Literal["chat", "audio", "video"] = "video"
     session_id: str
     resume_token: str | None = None
+    resume_s: float = 20
     is_queued: bool = True
     instructions: str | None = None
     max_duration_s: float = 300

@@ -264,12 +264,13 @@ class MinicpmoSession:
         out.shows_remaining_at = (out.ends_at or out.at) - config.warning_s
         kind = MinicpmoChat if config.mode == "chat" else MinicpmoDuplex
         self._mode_session = kind(config, self._init, out, self._new_id)
+        resumable = {} if config.resume_token is None else {"resume_s": config.resume_s}
         out.send(
             events.SessionCreated,
             session_id=config.session_id,
             # MiniCPM-o: the two kinds of session have other names here than in the address.
             mode="turn_based" if config.mode == "chat" else "full_duplex",
-            metrics=out.take_metrics({**metrics, "remaining_s": out.remaining_s}),
+            metrics=out.take_metrics({**metrics, "remaining_s": out.remaining_s, **resumable}),
             resume_token=config.resume_token if config.resume_token is not None else UNSET,
         )
         self._handle_pending_events()

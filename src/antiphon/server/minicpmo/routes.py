@@ -243,6 +243,7 @@ def build_session_config(service: Service, model: ServedModel, request: Minicpmo
         mode=mode,
         session_id=new_id("sess"),
         resume_token=new_id("resume") if settings.resume_s and request.is_resumable else None,
+        resume_s=settings.resume_s,
         instructions=settings.instructions,
         max_duration_s=max_duration_s,
         warning_s=settings.warning_s,
