@@ -16,6 +16,9 @@ MAX_RETRY_AFTER_S = 86_400 * 365
 SHUTTING_DOWN_CODE = "server_shutting_down"
 """The code of `shutting_down`, and of the event `EngineLost` with which an engine ends for that reason."""
 
+SESSION_CLOSED_CODE = "session_closed"
+"""The code of the error with which an operator ends a session."""
+
 STORE_RETRY_S = 5
 """When to try again after the store failed."""
 

@@ -20,7 +20,6 @@ from antiphon.config.names import name_problems
 from antiphon.config.routing import EMBEDDING_MODEL, is_configured
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import Fetch
-from antiphon.engine_api.options import ConversationKind
 from antiphon.errors import ApiError, ServerError
 from antiphon.runtime.access.body_budget import BodyBudget
 from antiphon.runtime.access.client_secrets import ClientSecretIssuer
@@ -47,6 +46,7 @@ from antiphon.runtime.rewriting.rewriter import Rewriter
 from antiphon.runtime.routing.features import RouteFeatures
 from antiphon.runtime.routing.router import Abilities, Route, Router
 from antiphon.runtime.scheduling.engine import QueuedEngine
+from antiphon.runtime.scheduling.eta import time_limits_s
 from antiphon.runtime.scheduling.local import LocalCoordinator
 from antiphon.runtime.server_tools import ConfiguredTools, container_limits
 from antiphon.runtime.speech.service import SpeechService
@@ -145,7 +145,7 @@ class Service:
         self.speech = SpeechService(
             config.speech, config.models_dir, config.secrets, notice, count_speculation=self.metrics.count_speculation
         )
-        self.coordinator = LocalCoordinator(config.queue, config.workers, self.metrics, limits_s=_time_limits_s(config))
+        self.coordinator = LocalCoordinator(config.queue, config.workers, self.metrics, limits_s=time_limits_s(config))
         check_references(config)
         self.registry = self._build_registry()
         self.router = build_router(config, self.registry, self.metrics, notice, self._can_do)
@@ -555,17 +555,6 @@ def _build_store(config: Config, peers: PeerProcesses | None) -> Store:
 
     availability = Availability(log_outage, lambda details: log.error("store_failed", message=details))
     return SqlStore(config.database_url, peers.numbers if peers else (), availability, config.store.timeout_s)
-
-
-def _time_limits_s(config: Config) -> dict[ConversationKind, float]:
-    """How long conversations may last, by kind; a response has no limit."""
-    minicpmo = config.minicpmo
-    return {
-        "realtime": 60 * config.realtime.session_minutes,
-        "chat": minicpmo.chat_s,
-        "audio": minicpmo.audio_s,
-        "video": minicpmo.video_s,
-    }
 
 
 def check_key_store(config: Config) -> None:

@@ -21,6 +21,7 @@ from antiphon.server.http.profile import other_base_paths
 from antiphon.server.messages import routes as messages
 from antiphon.server.minicpmo import presets
 from antiphon.server.openapi import document
+from antiphon.server.operate import configuration, keys, log, models as model_health, sessions, updates, usage
 from antiphon.server.realtime import client_secrets
 from antiphon.server.responses import conversations, routes as responses
 from antiphon.server.vector_stores import routes as vector_stores
@@ -53,6 +54,13 @@ def routes(service: Service) -> list[GuardedRoute]:
         metrics,
         queue,
         reload,
+        keys,
+        configuration,
+        usage,
+        log,
+        sessions,
+        model_health,
+        updates,
         join,
         docs_page,
     )

@@ -42,6 +42,7 @@ def test_every_route_is_described(route):
             "workers.md",
             "recording.md",
             "minicpmo.md",
+            "admin.md",
             "queue.md",
         )
     ]

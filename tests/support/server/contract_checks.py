@@ -50,9 +50,22 @@ VECTOR_STORE_REASONS = [
 ]
 """Fields that need or exclude each other."""
 
+OPERATOR_REASONS = [
+    ("invalid_value", "start"),  # after the end
+    ("invalid_value", "page"),
+    ("invalid_value", "group_by"),
+    ("invalid_value", "topics"),
+    ("invalid_value", "tenant"),  # on several lines
+    ("invalid_value", "scopes"),  # none
+    ("invalid_value", "scopes[]"),
+    ("invalid_value", "expires"),
+]
+"""What is written in a string, and must be a list or a date."""
+
 REASONS = {
     *CHAT_REASONS,
     *VECTOR_STORE_REASONS,
+    *OPERATOR_REASONS,
     ("context_length_exceeded", "input"),
     ("invalid_encrypted_content", "input[].encrypted_content"),  # from another server
     ("invalid_value", "after"),

@@ -1,9 +1,8 @@
 """`antiphon keys`: create, list, revoke, and the keys of encrypted content."""
 
-import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Literal, TypeVar
 
@@ -17,6 +16,7 @@ from antiphon.config.load import Config
 from antiphon.config.settings import ProfileName
 from antiphon.errors import UpstreamError, shorten
 from antiphon.records import KeyRecord
+from antiphon.runtime.access.key_fields import MAX_LABEL_CHARS, MAX_LIMIT, is_label, is_limit, key_fields, key_state, parse_expiry
 from antiphon.runtime.access.keys import DEFAULT_SCOPES, SCOPES, make_key
 from antiphon.runtime.core.home_lock import is_home_locked
 from antiphon.stores.base import KeyStore
@@ -31,13 +31,6 @@ Try:
     antiphon keys list
 """,
 )
-
-_UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
-
-_MAX_LIMIT = 10**12
-"""Far more than any server does in a minute; every database holds it."""
-
-_MAX_LABEL_CHARS = 256
 
 _OTHER_CONFIGURATION = "If your server has another configuration, name it with --config, or set the same ANTIPHON_HOME."
 
@@ -86,8 +79,8 @@ def create(
     """
     now = time.time()
     limits = {"requests_per_minute": limit_requests, "tokens_per_minute": limit_tokens, "streams": limit_streams}
-    if any(limit is not None and not 1 <= limit <= _MAX_LIMIT for limit in limits.values()):
-        raise UsageError(f"A limit must be 1 or more, and at most {_MAX_LIMIT}; leave it out for none.")
+    if not all(map(is_limit, limits.values())):
+        raise UsageError(f"A limit must be 1 or more, and at most {MAX_LIMIT}; leave it out for none.")
     _check_label("--name", name)
     if tenant:  # the empty one is that of requests without a key
         _check_label("--tenant", tenant)
@@ -102,7 +95,7 @@ def create(
     _with_keys(config, lambda keys: keys.add(key))
     store = settings.store_location(config)
     if as_json:
-        shell.say_json({"key": secret, **_to_dict(key, now), "store": store})
+        shell.say_json({"key": secret, **key_fields(key, now), "store": store})
     else:
         shell.say(secret)
         shell.note(f"{key.id} is created for tenant '{tenant}' in the store {store}. Keep the key: it can't be shown again.")
@@ -124,7 +117,7 @@ def list_(*, as_json: JsonFlag = False, file: ConfigFlag = None, shell: ShellPar
     config = settings.load(shell, file).config
     keys = _with_keys(config, lambda keys: keys.all())
     if as_json:
-        return shell.say_json([_to_dict(key, now) for key in keys])
+        return shell.say_json([key_fields(key, now) for key in keys])
     if not keys:
         return shell.note(f"there are no keys in the store {settings.store_location(config)}; create one with `antiphon keys create`")
     rows = [
@@ -133,7 +126,7 @@ def list_(*, as_json: JsonFlag = False, file: ConfigFlag = None, shell: ShellPar
             f"{key.prefix}...",
             key.name,
             key.tenant or "-",
-            _state(key, now),
+            key_state(key, now),
             format_time(key.last_used_at),
             _format_permissions(key),
         )
@@ -176,8 +169,8 @@ def revoke(*which: str, file: ConfigFlag = None, shell: ShellParameter) -> None:
 
 
 def _check_label(flag: str, label: str) -> None:
-    if not label.strip() or len(label) > _MAX_LABEL_CHARS or not label.isprintable():
-        raise UsageError(f"{flag} takes 1 to {_MAX_LABEL_CHARS} characters on one line; got {shorten(label)!r}.")
+    if not is_label(label):
+        raise UsageError(f"{flag} takes 1 to {MAX_LABEL_CHARS} characters on one line; got {shorten(label)!r}.")
 
 
 @app.command
@@ -238,28 +231,10 @@ def _find(which: str, keys: Sequence[KeyRecord]) -> KeyRecord:
 
 
 def _parse_expiry(text: str, now: datetime) -> int:
-    """The Unix time of a duration from now, or of a date; a date without a zone is UTC."""
-    if match := re.fullmatch(r"([1-9]\d{0,4})([mhdw])", text):
-        return int((now + int(match[1]) * _UNITS[match[2]]).timestamp())
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(f"'{text}' is neither a duration such as 30d nor a date such as 2030-01-31.") from None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    if moment <= now:
-        raise UsageError(f"'{text}' has passed.")
-    return int(moment.timestamp())
-
-
-def _to_dict(key: KeyRecord, now: float) -> dict[str, object]:
-    """All of a key but its hash."""
-    return {name: getattr(key, name) for name in key.__struct_fields__ if name != "hash"} | {"state": _state(key, now)}
-
-
-def _state(key: KeyRecord, now: float) -> str:
-    if key.revoked_at is not None:
-        return "revoked"
-    return "live" if key.is_live(now) else "expired"
+        return parse_expiry(text, now)
+    except ValueError as error:
+        raise UsageError(f"'{text}' {error}.") from None
 
 
 def _format_permissions(key: KeyRecord) -> str:

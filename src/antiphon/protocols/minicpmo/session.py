@@ -16,7 +16,7 @@ from typing import TypeAlias
 from msgspec import UNSET, Struct
 
 from antiphon.engine_api import events as engine_events
-from antiphon.errors import SHUTTING_DOWN_CODE, ApiError, ClientError, ServerError, UpstreamError, unsupported_value
+from antiphon.errors import SESSION_CLOSED_CODE, SHUTTING_DOWN_CODE, ApiError, ClientError, ServerError, UpstreamError, unsupported_value
 from antiphon.protocols.dispatch import on, table
 from antiphon.protocols.minicpmo.chat import MinicpmoChat
 from antiphon.protocols.minicpmo.config import MinicpmoSessionConfig as MinicpmoSessionConfig
@@ -49,9 +49,12 @@ WebSocket close codes (RFC 6455 7.4) by the code of the `Close` effect's error: 
 other.
 """
 
+_SHUTDOWN_REASONS = {SHUTTING_DOWN_CODE: "shutdown", SESSION_CLOSED_CODE: "closed"}
+"""Why a session is ended from outside, by the code of the error; any other is about its key."""
+
 _CLOSE_REASON = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _SERVER_CLOSE_REASONS = frozenset(
-    {"timeout", "init_timeout", "idle_timeout", "backend_error", "shutdown", "too_many_errors", "unauthorized"}
+    {"timeout", "init_timeout", "idle_timeout", "backend_error", "shutdown", "too_many_errors", "unauthorized", "closed"}
 )
 """Close reasons that only the server gives; a client's own reason may not pose as one."""
 
@@ -135,7 +138,7 @@ class MinicpmoSession:
             case Hangup():
                 self._end("client_left", None)
             case Shutdown(error):
-                self._close_session("shutdown" if error.code == SHUTTING_DOWN_CODE else "unauthorized", error, error.message)
+                self._close_session(_SHUTDOWN_REASONS.get(error.code or "", "unauthorized"), error, error.message)
             case _:
                 pass
 

@@ -12,14 +12,14 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Literal
 
 from msgspec import Struct
 
 from antiphon.errors import ApiError, ClientError, ServerError, StoreError, quote_list
 from antiphon.records import KeyRecord
-from antiphon.runtime.access.rate_limits import Allowance, Bucket, LocalAllowance, Meter
+from antiphon.runtime.access.rate_limits import Allowance, Bucket, LimitKind, LimitState, LocalAllowance, Meter
 from antiphon.stores.base import KeyStore
 
 Scope = Literal["responses:write", "responses:read", "models:read", "realtime", "audio", "sessions", "admin"]
@@ -181,6 +181,21 @@ class Keyring:
             self._reading.cancel()
             await asyncio.wait([self._reading])
         await self.write_last_used()
+
+    async def reload(self) -> None:
+        """Read the keys now, as one was made or revoked here."""
+        if self._reading is not None:  # it may have begun before
+            await asyncio.wait([self._reading], timeout=READ_WAIT_S)
+        await self._refresh(0)
+
+    @property
+    def is_required(self) -> bool | None:
+        """Whether requests need a key; None: once a key has been created."""
+        return self._is_required
+
+    async def limit_states(self, key: KeyRecord) -> Mapping[LimitKind, LimitState]:
+        """What is left of a key's limits, in whichever process its use is counted."""
+        return await self._allowance(key).read_states()
 
     @property
     def has_live_key(self) -> bool:

@@ -151,6 +151,9 @@ class Allowance(Protocol):
     async def states(self) -> Mapping[LimitKind, LimitState]:
         """What is left of each of the key's limits."""
 
+    async def read_states(self) -> Mapping[LimitKind, LimitState]:
+        """The same, asked anew where another process counts: other processes use the key as well."""
+
     def last_known_states(self) -> Mapping[LimitKind, LimitState]:
         """The same without asking another process: as last known."""
 
@@ -176,6 +179,9 @@ class LocalAllowance:
         self._meter.count_tokens(tokens)
 
     async def states(self) -> Mapping[LimitKind, LimitState]:
+        return self._meter.states()
+
+    async def read_states(self) -> Mapping[LimitKind, LimitState]:
         return self._meter.states()
 
     def last_known_states(self) -> Mapping[LimitKind, LimitState]:

@@ -7,6 +7,7 @@ from msgspec import UNSET
 
 from antiphon.protocols.dispatch import on, table
 from antiphon.runtime.core.metrics import Metrics
+from antiphon.runtime.core.sessions import LiveSession
 from antiphon.runtime.statistics.usage import UsageMeter
 from antiphon.wire.minicpmo import server_events as minicpmo
 from antiphon.wire.minicpmo.client_events import DuplexAppend
@@ -33,6 +34,7 @@ class SessionMetrics:
         responses: responses that ended.
         tokens: their tokens, as far as the engine reports them.
         usage: the same for the key that the session was opened with.
+        live: the session as operators see it; None where they don't.
 
     Args:
         protocol: as usage is counted by.
@@ -40,6 +42,7 @@ class SessionMetrics:
 
     def __init__(self, metrics: Metrics, model: str, protocol: str, key_id: str | None = None) -> None:
         self.usage = UsageMeter(key_id, model, protocol)
+        self.live: LiveSession | None = None
         self.events_in = self.events_out = self.responses = self.tokens = 0
         self._metrics = metrics
         self._model = model
@@ -51,6 +54,11 @@ class SessionMetrics:
     def on_server_event(self, _event: object) -> None:
         self.events_out += 1
         self._metrics.session_events["out"] += 1
+
+    def _begin(self, session_id: str | None) -> None:
+        if self.live is not None and self.live.session_id is None and session_id is not None:
+            self.live.session_id = session_id
+            self.live.ends_at = time.time() + self.live.limit_s
 
     def _add_audio(self, direction: str, seconds: float) -> None:
         self._metrics.session_audio_s[direction] += seconds
@@ -93,6 +101,7 @@ class RealtimeSessionMetrics(SessionMetrics):
             observe(self, event)
 
     def _on_session(self, event: realtime.SessionCreated | realtime.SessionUpdated) -> None:
+        self._begin(event.session.id or None)
         audio = event.session.audio or None
         self._in_bytes_per_s = _bytes_per_s(audio and audio.input and audio.input.format)
         self._out_bytes_per_s = _bytes_per_s(audio and audio.output and audio.output.format)
@@ -169,6 +178,8 @@ class MinicpmoSessionMetrics(SessionMetrics):
                 self._count_response()
         elif type(event) is minicpmo.ResponseDone:
             self._count_response()
+        elif type(event) is minicpmo.SessionCreated:
+            self._begin(event.session_id)
         if isinstance(event, minicpmo.OutputDelta | minicpmo.ResponseDone | minicpmo.SessionClosed) and event.usage:
             self._add_usage(event.usage)
 

@@ -2,9 +2,11 @@
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, MutableMapping
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
-from antiphon.errors import ApiError, ClientError, shutting_down
+from msgspec import Struct
+
+from antiphon.errors import SESSION_CLOSED_CODE, ApiError, ClientError, shutting_down
 from antiphon.records import KeyRecord
 
 KeyT = TypeVar("KeyT")
@@ -18,16 +20,41 @@ class Stoppable(Protocol):
         """End the session and tell the client why."""
 
 
+class LiveSession(Struct, kw_only=True, eq=False):
+    """
+    A live conversation as operators see it: a Realtime or a MiniCPM-o session.
+
+    Attributes:
+        session_id: as its client was told; None before that.
+        started_at: Unix seconds, as `ends_at`, when its time is over; None before it has begun, or for no limit.
+        stop: ends it; None before it begins.
+    """
+
+    protocol: Literal["realtime", "minicpmo"]
+    mode: str
+    model: str
+    tenant: str
+    key_id: str | None
+    is_recorded: bool
+    started_at: float
+    limit_s: float
+    session_id: str | None = None
+    ends_at: float | None = None
+    stop: Callable[[ApiError], None] | None = None
+
+
 class LiveSessions:
     """
     The sessions under way in this process.
 
     Attributes:
         is_draining: whether no new ones are admitted.
+        details: of those that operators see.
     """
 
     def __init__(self) -> None:
         self.is_draining = False
+        self.details: dict[int, LiveSession] = {}
         self._drivers: dict[Stoppable, str | None] = {}
         self._drain_listeners: set[Callable[[], None]] = set()
 
@@ -52,6 +79,18 @@ class LiveSessions:
             key: ends the session when it is revoked; None for sessions without a key, and for short ones.
         """
         return TableEntry(self._drivers, driver, None if key is None else key.id)
+
+    def show(self, session: "LiveSession") -> "TableEntry[int, LiveSession]":
+        """Let operators see a session while this is entered."""
+        return TableEntry(self.details, id(session), session)
+
+    def close(self, session_id: str) -> bool:
+        """End a session for an operator; returns whether there was one."""
+        for session in self.details.values():
+            if session.session_id == session_id and session.stop is not None:
+                session.stop(_closed_error())
+                return True
+        return False
 
     @contextlib.contextmanager
     def on_drain(self, listener: Callable[[], None]) -> Iterator[None]:
@@ -100,6 +139,10 @@ class TableEntry(Generic[KeyT, ValueT]):
 
     def __exit__(self, *_error: object) -> None:
         del self._table[self._key]
+
+
+def _closed_error() -> ApiError:
+    return ClientError("An operator of this server closed the session.", status=409, code=SESSION_CLOSED_CODE)
 
 
 def _key_revoked_error() -> ApiError:

@@ -8,7 +8,7 @@ costs a message or two, a token none.
 import asyncio
 import itertools
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import Struct, msgpack
 
@@ -177,6 +177,41 @@ class ServerTotals(_Message):
     gone_cpu_s: float
 
 
+Subject = Literal["facts", "close_session"]
+"""What the processes ask one another, for operators: what each knows, and to close a session of a given id."""
+
+
+class AskOthers(_Message):
+    """
+    Request to the supervisor: ask all other processes. Answered by `OtherAnswers`.
+
+    Attributes:
+        question: as the one who answers reads it.
+    """
+
+    subject: Subject
+    question: bytes
+
+
+class AskProcess(_Message):
+    """Request to a process: the same. Answered by `ProcessAnswer`."""
+
+    subject: Subject
+    question: bytes
+
+
+class ProcessAnswer(_Message):
+    """Reply to `AskProcess`."""
+
+    answer: bytes
+
+
+class OtherAnswers(_Message):
+    """Reply to `AskOthers`: of those that answered in time."""
+
+    answers: list[bytes]
+
+
 class RequestReload(_Message):
     """Request to the supervisor: have all processes read the configuration again. Answered by `ReloadResult`."""
 
@@ -220,6 +255,10 @@ SupervisorMessage: TypeAlias = (
     | ProcessSnapshot
     | GetTotals
     | ServerTotals
+    | AskOthers
+    | AskProcess
+    | ProcessAnswer
+    | OtherAnswers
     | RequestReload
     | NewConfiguration
     | ReloadResult

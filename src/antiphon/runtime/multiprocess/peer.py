@@ -11,17 +11,20 @@ from antiphon.runtime.core.metrics import Snapshot
 from antiphon.runtime.multiprocess.link import (
     RELOAD_TIMEOUT_S,
     AddTokens,
+    AskOthers,
     BeginRequest,
     BeginStream,
     EndStream,
     GetLimits,
     GetTotals,
     LimitVerdict,
+    OtherAnswers,
     ProcessIdle,
     ReloadResult,
     RequestReload,
     ServerTotals,
     StopResponse,
+    Subject,
     SupervisorLink,
     SupervisorMessage,
 )
@@ -68,6 +71,17 @@ class PeerProcesses:
         reply = await self._link.request(GetTotals(own))
         assert isinstance(reply, ServerTotals)
         return reply
+
+    async def ask_others(self, subject: Subject, question: bytes) -> Sequence[bytes]:
+        """
+        What the other processes say; one that hangs is left out.
+
+        Raises:
+            ServerError: the supervisor doesn't answer.
+        """
+        reply = await self._link.request(AskOthers(subject, question))
+        assert isinstance(reply, OtherAnswers)
+        return reply.answers
 
     async def reload(self) -> ReloadReport:
         """
@@ -123,6 +137,10 @@ class SharedAllowance:
         if self._is_stale and self._has_buckets:
             await self._request(GetLimits(self._key))
         return self._states
+
+    async def read_states(self) -> Mapping[LimitKind, LimitState]:
+        self._is_stale = True
+        return await self.states()
 
     def last_known_states(self) -> Mapping[LimitKind, LimitState]:
         return self._states

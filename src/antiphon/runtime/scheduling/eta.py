@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from antiphon.config.load import Config
 from antiphon.engine_api.options import ConversationKind
 
 EMA_ALPHA: Final = 0.2
@@ -96,3 +97,14 @@ class WaitForecast:
         free_in_s = times[0]
         heapq.heapreplace(times, free_in_s + mean)
         return free_in_s
+
+
+def time_limits_s(config: Config) -> dict[ConversationKind, float]:
+    """How long conversations may last, by kind; a response has no limit."""
+    minicpmo = config.minicpmo
+    return {
+        "realtime": 60 * config.realtime.session_minutes,
+        "chat": minicpmo.chat_s,
+        "audio": minicpmo.audio_s,
+        "video": minicpmo.video_s,
+    }

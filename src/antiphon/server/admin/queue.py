@@ -113,7 +113,7 @@ class _QueueEndpoints:
     async def status(self, _request: Request) -> Response:
         """`GET /status`."""
         workers = self._coordinator.workers()
-        serving = [_ticket(view) for view in self._coordinator.serving_tickets()]
+        serving = [ticket_entry(view) for view in self._coordinator.serving_tickets()]
         health = server_health([self._service.metrics.recent.counts()], time.time())
         in_duplex = {ticket.worker_id for ticket in serving if ticket.kind in _REQUEST_TYPES}
 
@@ -148,7 +148,7 @@ class _QueueEndpoints:
 
     async def queue(self, _request: Request) -> Response:
         """`GET /queue` and `GET /api/queue`."""
-        tickets = [_ticket(view) for view in self._coordinator.tickets()]
+        tickets = [ticket_entry(view) for view in self._coordinator.tickets()]
         return _json_response(
             wire.QueueStatus(
                 now=time.time(),
@@ -161,7 +161,7 @@ class _QueueEndpoints:
 
     async def ticket(self, request: Request) -> Response:
         """`GET /api/queue/{id}`."""
-        return _json_response(_ticket(self._visible_ticket(request)))
+        return _json_response(ticket_entry(self._visible_ticket(request)))
 
     async def cancel(self, request: Request) -> Response:
         """`DELETE /api/queue/{id}`."""
@@ -181,7 +181,7 @@ class _QueueEndpoints:
     async def workers(self, _request: Request) -> Response:
         """`GET /workers`."""
         sessions = self._tickets_by_worker()
-        workers = [_worker(view, sessions[view.worker.id]) for view in self._coordinator.workers()]
+        workers = [worker_entry(view, sessions[view.worker.id]) for view in self._coordinator.workers()]
         return _json_response(wire.WorkerList(now=time.time(), total=len(workers), workers=workers, upstreams=tuple(self._upstreams())))
 
     async def worker(self, request: Request) -> Response:
@@ -212,13 +212,13 @@ class _QueueEndpoints:
 
     def _worker_entry(self, request: Request) -> wire.WorkerStatusEntry:
         view = self._find_worker(request)
-        return _worker(view, self._tickets_by_worker()[view.worker.id])
+        return worker_entry(view, self._tickets_by_worker()[view.worker.id])
 
     def _tickets_by_worker(self) -> Mapping[str, list[wire.QueueTicket]]:
         """Tickets being served, by their worker's id."""
         sessions: defaultdict[str, list[wire.QueueTicket]] = defaultdict(list)
         for view in self._coordinator.serving_tickets():
-            sessions[view.worker_id or ""].append(_ticket(view))
+            sessions[view.worker_id or ""].append(ticket_entry(view))
         return sessions
 
     def _visible_ticket(self, request: Request) -> TicketView:
@@ -247,7 +247,8 @@ def _json_response(body: Wire) -> Response:
     return json_response(encode(body))
 
 
-def _ticket(view: TicketView) -> wire.QueueTicket:
+def ticket_entry(view: TicketView) -> wire.QueueTicket:
+    """A ticket as clients see it."""
     requirements = view.requirements
     return wire.QueueTicket(
         ticket_id=view.id,
@@ -265,7 +266,8 @@ def _ticket(view: TicketView) -> wire.QueueTicket:
     )
 
 
-def _worker(view: WorkerView, sessions: list[wire.QueueTicket]) -> wire.WorkerStatusEntry:
+def worker_entry(view: WorkerView, sessions: list[wire.QueueTicket]) -> wire.WorkerStatusEntry:
+    """A worker as clients see it, with the tickets that it serves."""
     worker = view.worker
     return wire.WorkerStatusEntry(
         worker_id=worker.id,

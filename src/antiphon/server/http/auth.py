@@ -142,7 +142,7 @@ class GuardedRoute(Route):
     async def _authorize(self, scope: Scope, headers: Headers, sender: "_ResponseSender") -> Caller:
         caller = sender.caller = await self.identify(scope, headers)
         if caller.key is not None and not self.is_open_to(caller.key.scopes):
-            raise _missing_scope_error(self.access)
+            raise missing_scope_error(self.access)
         scope[_CALLER_SCOPE_KEY] = caller  # also of a request that is refused now: refusals are counted
         await self.count_request(caller)
         return caller
@@ -363,7 +363,8 @@ def _preflight_headers(headers: Headers) -> Mapping[str, str]:
     } | ({"access-control-allow-headers": request_headers} if request_headers else {})
 
 
-def _missing_scope_error(scope: str) -> ClientError:
+def missing_scope_error(scope: str) -> ClientError:
+    """403; the key lacks the scope."""
     return ClientError(
         f"You have insufficient permissions for this operation. Missing scopes: {scope}. "
         "The operator of this server creates keys with other scopes with `antiphon keys create --scopes`.",

@@ -2,7 +2,7 @@
 
 from typing import Protocol, TypeVar
 
-from antiphon.errors import SHUTTING_DOWN_CODE, ApiError, ClientError, ServerError, innermost_error
+from antiphon.errors import SESSION_CLOSED_CODE, SHUTTING_DOWN_CODE, ApiError, ClientError, ServerError, innermost_error
 
 REASON_LIMIT_BYTES = 123
 """RFC 6455 5.5: a control frame carries 125 bytes, and the code takes two."""
@@ -13,6 +13,7 @@ _CLOSE_BY_ERROR_CODE = {
     "websocket_connection_limit_reached": (1001, "expired"),
     SHUTTING_DOWN_CODE: (1012, "stopped"),
     "invalid_api_key": (3000, "revoked"),
+    SESSION_CLOSED_CODE: (1008, "closed"),
 }
 
 MessageT_contra = TypeVar("MessageT_contra", contravariant=True)

@@ -3,16 +3,19 @@
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from antiphon.engine_api.history import TextPart
+from antiphon.engine_api.options import ConversationKind
 from antiphon.errors import overloaded_error, shorten
 from antiphon.protocols.realtime.settings import RealtimeSessionConfig
 from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.core.session_metrics import MinicpmoSessionMetrics, RealtimeSessionMetrics
+from antiphon.runtime.core.sessions import LiveSession
 from antiphon.runtime.core.taps import Tap, combine
 from antiphon.runtime.recording.recorder import RecordingTap
 from antiphon.runtime.registry import ServedModel
+from antiphon.runtime.scheduling.eta import time_limits_s
 from antiphon.runtime.service import Service
 from antiphon.server.live.client import failure_reason
 from antiphon.server.transport import logs
@@ -58,24 +61,30 @@ def _content_taps(service: Service) -> Sequence[Tap]:
 @contextlib.contextmanager
 def log_realtime_session(
     service: Service,
+    caller: Caller,
     model: ServedModel,
     session_config: RealtimeSessionConfig,
     client: HasEndReason,
     counts: RealtimeSessionMetrics,
     recordings: Sequence[RecordingTap] = (),
-) -> Iterator[None]:
+) -> Iterator[LiveSession]:
     """
-    Count a Realtime session from beginning to end, log it, and end its recordings.
+    Count a Realtime session from beginning to end, log it, show it to operators, and end its recordings.
+
+    Yields:
+        The session as they see it; its `stop` is to be set.
 
     Raises:
         ServerError: there are too many sessions.
     """
-    with _log_session(service, model, client, counts, recordings, dialect=session_config.dialect):
+    mode = "transcription" if session_config.is_transcription else "conversation"
+    live = _live_session(service, caller, model, recordings, "realtime", mode, "realtime")
+    with _log_session(service, model, client, counts, recordings, live, dialect=session_config.dialect):
         metrics = service.metrics
         metrics.sessions += 1
         try:
             with _name_failure(client):
-                yield
+                yield live
         finally:
             metrics.sessions -= 1
             metrics.sessions_ended[metrics.label(model.name, model.family), client.end_reason] += 1
@@ -94,26 +103,52 @@ def _name_failure(client: HasEndReason) -> Iterator[None]:
 @contextlib.contextmanager
 def log_minicpmo_session(
     service: Service,
+    caller: Caller,
     model: ServedModel,
     mode: Mode,
     client: HasEndReason,
     counts: MinicpmoSessionMetrics,
     recordings: Sequence[RecordingTap],
-) -> Iterator[None]:
+) -> Iterator[LiveSession]:
     """
-    Count a MiniCPM-o session from beginning to end, log it, and end its recordings.
+    Count a MiniCPM-o session from beginning to end, log it, show it to operators, and end its recordings.
+
+    Yields:
+        As `log_realtime_session`.
 
     Raises:
         ServerError: there are too many sessions.
     """
-    with _log_session(service, model, client, counts, recordings, mode=mode):
+    live = _live_session(service, caller, model, recordings, "minicpmo", mode, mode)
+    with _log_session(service, model, client, counts, recordings, live, mode=mode):
         metrics = service.metrics
         metrics.minicpmo_sessions[mode] += 1
         try:
-            yield
+            yield live
         finally:
             metrics.minicpmo_sessions[mode] -= 1
             metrics.minicpmo_sessions_ended[metrics.label(model.name, model.family), mode, client.end_reason] += 1
+
+
+def _live_session(
+    service: Service,
+    caller: Caller,
+    model: ServedModel,
+    recordings: Sequence[RecordingTap],
+    protocol: Literal["realtime", "minicpmo"],
+    mode: str,
+    kind: ConversationKind,
+) -> LiveSession:
+    return LiveSession(
+        protocol=protocol,
+        mode=mode,
+        model=model.name,
+        tenant=caller.tenant,
+        key_id=caller.key_id,
+        is_recorded=bool(recordings),
+        started_at=time.time(),
+        limit_s=time_limits_s(service.config)[kind],
+    )
 
 
 @contextlib.contextmanager
@@ -123,12 +158,14 @@ def _log_session(
     client: HasEndReason,
     counts: RealtimeSessionMetrics | MinicpmoSessionMetrics,
     recordings: Sequence[RecordingTap],
+    live: LiveSession,
     **fields: str,
 ) -> Iterator[None]:
     _check_session_limit(service)
     started_at = time.perf_counter()
+    counts.live = live
     try:
-        with service.usage.track(counts.usage):
+        with service.usage.track(counts.usage), service.live_sessions.show(live):
             yield
     finally:
         for recording in recordings:

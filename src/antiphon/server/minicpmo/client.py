@@ -37,7 +37,7 @@ APPEND_LIMIT_BYTES = 1 << 20
 
 AUDIO_BYTES_PER_S = 2 * RATE_IN_HZ
 
-COUNTED_END_REASONS = ("user_stop", "timeout", "init_timeout", "idle_timeout", "backend_error", "shutdown", "unauthorized")
+COUNTED_END_REASONS = ("user_stop", "timeout", "init_timeout", "idle_timeout", "backend_error", "shutdown", "unauthorized", "closed")
 """Reasons with a metrics label of their own. Clients can send any reason, so others count as `left`."""
 
 

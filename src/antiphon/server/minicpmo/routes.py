@@ -17,6 +17,7 @@ from antiphon.protocols.minicpmo.session import MinicpmoSession, MinicpmoSession
 from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.core.ids import new_id
+from antiphon.runtime.core.sessions import LiveSession
 from antiphon.runtime.recording.recorder import RecordingTap
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.scheduling.pool import no_worker_error
@@ -202,8 +203,8 @@ class MinicpmoEndpoint:
             # A client that can't resume must not keep its place while others queue for it.
             resume_s = service.config.minicpmo.resume_s if request.is_resumable else 0
             client = MinicpmoClient(request.mode, caller.tenant, tap, self._resumable_sessions, resume_s)
-            with log_minicpmo_session(service, model, request.mode, client, counts, recordings):
-                await self._run_session(attachment, model, session_config, client, caller, recordings)
+            with log_minicpmo_session(service, caller, model, request.mode, client, counts, recordings) as live:
+                await self._run_session(attachment, model, session_config, client, caller, recordings, live)
 
     async def _run_session(
         self,
@@ -213,12 +214,14 @@ class MinicpmoEndpoint:
         client: MinicpmoClient,
         caller: Caller,
         recordings: Sequence[RecordingTap],
+        live: LiveSession,
     ) -> None:
         service, key, observe = self._service, caller.key, recording.observe_with(recordings)
         driver = Driver(MinicpmoSession(session_config, new_id), client, service.store, metrics=service.metrics, observe=observe)
         settings = ConversationSettings(model=model.name, tenant=caller.tenant, kind=session_config.mode, key_id=key.id if key else "")
         engine = service.rewriter.around(model.duplex_engine, (model.name,), settings.key_id)
         client.start(attachment, driver)
+        live.stop = driver.shut_down
 
         async def read() -> None:
             attachment.websocket.resume_reading()

@@ -13,10 +13,12 @@ from antiphon.errors import ApiError
 from antiphon.link import StreamLinkTransport
 from antiphon.runtime.multiprocess.link import (
     AllProcessesIdle,
+    AskProcess,
     GetSnapshot,
     NewConfiguration,
     OperatorNotice,
     ProcessAlive,
+    ProcessAnswer,
     ProcessFailed,
     ProcessNumbers,
     ProcessReady,
@@ -30,6 +32,7 @@ from antiphon.runtime.multiprocess.link import (
     SupervisorMessage,
 )
 from antiphon.runtime.multiprocess.peer import PeerProcesses
+from antiphon.server.operate.facts import answer
 from antiphon.server.processes.run import HttpServer, serve_on, tune_interpreter
 from antiphon.server.transport import logs
 from antiphon.subprocesses import take_parent_socket
@@ -80,19 +83,28 @@ class ServerProcess:
                 self.link.endpoint.start_heartbeat(expects_others=False)
             case ProcessNumbers(numbers) if self._peers is not None:
                 self._peers.numbers[:] = numbers
-            case GetSnapshot() if self._server is not None:
-                reply(ProcessSnapshot(self._server.service.metrics.snapshot()))
-            case NewConfiguration(packed_config) if self._server is not None:
-                # Like the link, it belongs to the process: only its end ends it.
-                task = asyncio.create_task(self._configure(self._server, packed_config, reply), name="reload")  # noqa: TID251
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-            case StopAtOnce() if self._server is not None:
-                self._server.hurry()
-            case StopResponse(response_id) if self._server is not None:
-                self._server.service.background.stop(response_id)
             case AllProcessesIdle() if self._peers is not None:
                 self._peers.are_idle = True
+            case _ if self._server is not None:
+                self._receive_serving(self._server, message, reply)
+            case _:
+                pass
+
+    def _receive_serving(self, server: HttpServer, message: SupervisorMessage, reply: SendReply) -> None:
+        match message:
+            case GetSnapshot():
+                reply(ProcessSnapshot(server.service.metrics.snapshot()))
+            case AskProcess(subject, question):
+                reply(ProcessAnswer(answer(server.service, subject, question)))
+            case NewConfiguration(packed_config):
+                # Like the link, it belongs to the process: only its end ends it.
+                task = asyncio.create_task(self._configure(server, packed_config, reply), name="reload")  # noqa: TID251
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            case StopAtOnce():
+                server.hurry()
+            case StopResponse(response_id):
+                server.service.background.stop(response_id)
             case _:
                 pass
 

@@ -30,6 +30,8 @@ from antiphon.runtime.multiprocess.link import (
     RELOAD_TIMEOUT_S,
     AddTokens,
     AllProcessesIdle,
+    AskOthers,
+    AskProcess,
     BeginRequest,
     BeginStream,
     EndStream,
@@ -38,7 +40,9 @@ from antiphon.runtime.multiprocess.link import (
     GetTotals,
     NewConfiguration,
     OperatorNotice,
+    OtherAnswers,
     ProcessAlive,
+    ProcessAnswer,
     ProcessFailed,
     ProcessIdle,
     ProcessNumbers,
@@ -280,7 +284,7 @@ class Supervisor:
                 reply(self._ledger.judge(child.number, message))
             case EndStream() | AddTokens():
                 self._count(child, message)
-            case GetTotals() | RequestReload():
+            case GetTotals() | RequestReload() | AskOthers():
                 self._answer(child, message, reply)
             case ProcessAlive():
                 child.link.endpoint.start_heartbeat()
@@ -300,9 +304,11 @@ class Supervisor:
             case _:
                 pass
 
-    def _answer(self, child: ServerChild, message: GetTotals | RequestReload, reply: SendReply) -> None:
+    def _answer(self, child: ServerChild, message: GetTotals | RequestReload | AskOthers, reply: SendReply) -> None:
         if isinstance(message, RequestReload):
             self._tasks.create_task(self._reload_for(reply))
+        elif isinstance(message, AskOthers):
+            self._tasks.create_task(self._ask_others(child, message, reply))
         else:
             self._ledger.set_snapshot(child.number, message.mine)
             self._tasks.create_task(self._sum_counts(child, reply))
@@ -363,6 +369,13 @@ class Supervisor:
         pids = (os.getpid(), *(child.process.pid for child in self._children.values()))
         reply(ServerTotals(self._ledger.total(), pids, usage.ru_utime + usage.ru_stime))
 
+    async def _ask_others(self, requester: ServerChild, message: AskOthers, reply: SendReply) -> None:
+        others = [child for child in self._children.values() if child is not requester and child.ready_at is not None]
+        question = AskProcess(message.subject, message.question)
+        async with asyncio.TaskGroup() as tasks:
+            requests = [tasks.create_task(_ask_child(child, question)) for child in others]
+        reply(OtherAnswers([answer for request in requests if (answer := request.result()) is not None]))
+
     async def _update_count(self, child: ServerChild) -> None:
         with contextlib.suppress(ApiError):  # its previous metrics will do
             answer = await child.link.request(GetSnapshot(), COUNT_TIMEOUT_S)
@@ -375,6 +388,14 @@ async def _configure_child(child: ServerChild, message: NewConfiguration) -> Rel
     with contextlib.suppress(ServerError):
         result = await child.link.request(message, RELOAD_TIMEOUT_S)
         return result if isinstance(result, ReloadResult) else None
+    return None
+
+
+async def _ask_child(child: ServerChild, question: AskProcess) -> bytes | None:
+    """What a process answers; None for one that died meanwhile, or hangs."""
+    with contextlib.suppress(ServerError):
+        reply = await child.link.request(question, COUNT_TIMEOUT_S)
+        return reply.answer if isinstance(reply, ProcessAnswer) else None
     return None
 
 

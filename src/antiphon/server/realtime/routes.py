@@ -18,6 +18,7 @@ from antiphon.protocols.realtime.settings import RealtimeSessionConfig
 from antiphon.runtime.access.keys import CLIENT_SECRET_PREFIX, Caller
 from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.core.ids import new_id
+from antiphon.runtime.core.sessions import LiveSession
 from antiphon.runtime.recording.recorder import RecordingTap
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.server_tools import session_tools
@@ -123,8 +124,8 @@ class RealtimeEndpoint:
             recordings = realtime_recording_taps(self._service, scope, session_config)
             counts, tap = realtime_taps(self._service, model, request_caller(scope), recordings)
             client = RealtimeClient(DIALECTS[session_config.dialect], tap)
-            with log_realtime_session(self._service, model, session_config, client, counts, recordings):
-                await self._run_session(scope, send, model, session_config, client, recordings)
+            with log_realtime_session(self._service, request_caller(scope), model, session_config, client, counts, recordings) as live:
+                await self._run_session(scope, send, model, session_config, client, recordings, live)
 
     async def _join_call(self, scope: Scope, send: Send, call_id: str) -> None:
         """Join a call as a second client, until either ends."""
@@ -150,6 +151,7 @@ class RealtimeEndpoint:
         session_config: RealtimeSessionConfig,
         client: RealtimeClient,
         recordings: Sequence[RecordingTap],
+        live: LiveSession,
     ) -> None:
         session, service, observe = RealtimeSession(session_config, new_id), self._service, observe_with(recordings)
         settings = conversation_settings(scope, model.name, "realtime")
@@ -164,6 +166,7 @@ class RealtimeEndpoint:
             tools=tools,
         )
         engine = service.rewriter.around(model.live_engine, (model.name,), settings.key_id)
+        live.stop = driver.shut_down
 
         async def accept() -> None:
             await client.accept(driver, lambda listener: upgrade(scope, send, listener))

@@ -11,6 +11,7 @@ from typing import TextIO, cast
 import structlog
 
 from antiphon.config.settings import LoggingSettings
+from antiphon.server.transport.log_lines import LINES
 from antiphon.server.transport.stderr_lines import StderrCapture
 
 _logger: structlog.typing.FilteringBoundLogger | None = None
@@ -93,6 +94,7 @@ def configure(settings: LoggingSettings) -> None:
             structlog.processors.TimeStamper(fmt="%H:%M:%S" if pretty else "iso", utc=not pretty),
             structlog.processors.format_exc_info,
             _put_event_first,
+            _keep_line,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(settings.level.upper())),
@@ -105,6 +107,11 @@ def configure(settings: LoggingSettings) -> None:
 
 def _put_event_first(_logger: object, _method: str, entry: structlog.typing.EventDict) -> structlog.typing.EventDict:
     return {"event": entry.pop("event"), **entry}
+
+
+def _keep_line(_logger: object, _method: str, entry: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    LINES.add(entry)
+    return entry
 
 
 def get() -> structlog.typing.FilteringBoundLogger:

@@ -12,6 +12,7 @@ from antiphon.protocols.realtime.settings import has_audio_input
 from antiphon.runtime.core.calls import Call
 from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.core.ids import new_id
+from antiphon.runtime.core.sessions import LiveSession
 from antiphon.runtime.recording.recorder import RecordingTap
 from antiphon.runtime.server_tools import session_tools
 from antiphon.runtime.service import Service
@@ -57,13 +58,13 @@ async def _run(service: Service, scope: Scope, call_id: str, request: CallReques
     counts, tap = realtime_taps(service, request.model, caller, recordings)
     client = CallClient(DIALECTS[session_config.dialect], tap, playback, accepts_audio=has_audio_input(session_config.capabilities))
     call = Call(call_id, caller.tenant, client, tap)
-    with log_realtime_session(service, request.model, session_config, client, counts, recordings):
+    with log_realtime_session(service, caller, request.model, session_config, client, counts, recordings) as live:
         network = await build_network(service.config)
         async with asyncio.TaskGroup() as tasks:
             peer = CallPeer(network, playback, client)
             try:
                 sdp = await peer.answer(request.offer, tasks)
-                await _drive(service, scope, call, client, request, recordings, lambda: answer.set_result(sdp))
+                await _drive(service, scope, call, client, request, recordings, live, lambda: answer.set_result(sdp))
                 await peer.drain()
             finally:
                 await peer.close()
@@ -76,6 +77,7 @@ async def _drive(
     client: CallClient,
     request: CallRequest,
     recordings: Sequence[RecordingTap],
+    live: LiveSession,
     on_started: Callable[[], None],
 ) -> None:
     """Run the call's session."""
@@ -91,6 +93,7 @@ async def _drive(
         tools=tools,
     )
     call.driver = driver
+    live.stop = driver.shut_down
     engine = service.rewriter.around(request.model.live_engine, (request.model.name,), settings.key_id)
 
     async def begin() -> None:

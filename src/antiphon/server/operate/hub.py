@@ -1,0 +1,305 @@
+"""
+The updates of all listeners: each topic is sampled once, however many listen to it, and not at all while nobody does.
+
+A listener first gets the whole list of each topic, and then the rows that changed. Events are numbered, and the last of
+them kept, so that a listener that lost its connection goes on where it was.
+"""
+
+import asyncio
+import contextlib
+import json
+import secrets
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.errors import ApiError, ClientError, ServerError
+from antiphon.server.operate.facts import FactsQuery, ProcessFacts, Topic, now
+from antiphon.server.operate.rows import Rows
+from antiphon.server.transport import logs
+
+TICK_S = 0.2
+"""Between two samples, and so between two events about a row."""
+
+INTERVALS_S: dict[Topic, float] = {"status": 1.0, "models": 1.0, "workers": 0.4}
+"""Of topics that are sampled less often."""
+
+SHARED_TICK_S = 1.0
+"""The same where other processes are asked."""
+
+MAX_LOAD = 0.05
+"""The most of the time that sampling takes: where it takes longer, it is done less often."""
+
+GRACE_S = 30.0
+"""How long sampling goes on when the last listener has gone: one that lost its connection comes back."""
+
+RING_EVENTS, RING_BYTES = 1000, 4 << 20
+"""What is kept for those who come back."""
+
+BUFFER_BYTES = 1 << 20
+"""What waits for a listener that reads slowly, beside the first lists; with more it is cut off."""
+
+MAX_LISTENERS = 64
+MAX_GUESTS = 32
+"""Of those who are no operators: they leave places for these."""
+
+MAX_LISTENERS_PER_HOLDER = 8
+"""Of one key, or of one address without keys."""
+
+LOG_LINES = 200
+"""The lines of the log that a listener gets first."""
+
+Gather = Callable[[FactsQuery], Awaitable[Sequence[ProcessFacts]]]
+BuildRows = Callable[[Topic, Sequence[ProcessFacts]], Rows]
+
+
+class _Event(Struct, frozen=True):
+    number: int
+    topic: Topic
+    content: bytes
+
+
+class Listener:
+    """
+    One stream of updates.
+
+    Args:
+        holder: the key or the address that it counts for.
+        is_operator: whether it may follow all topics.
+        on_cut: called when it is cut off, as it may not even read that.
+    """
+
+    def __init__(self, topics: Collection[Topic], holder: str, on_cut: Callable[[], None], *, is_operator: bool = True) -> None:
+        self.topics = frozenset(topics)
+        self.is_operator = is_operator
+        self.holder = holder
+        self.is_over = False
+        self._on_cut = on_cut
+        self._chunks: list[bytes] = []
+        self._bytes = 0
+        self._wake = asyncio.Event()
+
+    def begin(self, chunk: bytes) -> None:
+        """Send the first lists, however large they are."""
+        self._chunks.append(chunk)
+        self._wake.set()
+
+    def push(self, chunk: bytes) -> None:
+        """Send events; cuts the listener off if too much waits for it."""
+        if self.is_over:
+            return
+        self._bytes += len(chunk)
+        if self._bytes > BUFFER_BYTES:
+            message = f"More than {BUFFER_BYTES >> 10} KiB of updates waited for you: read faster, or listen to fewer topics."
+            self._chunks = []
+            self.end("cut", {"code": "too_slow", "message": message})
+            self._on_cut()
+            return
+        self._chunks.append(chunk)
+        self._wake.set()
+
+    def end(self, event: str, content: object) -> None:
+        """End the stream with an event; does nothing if it is over."""
+        if not self.is_over:
+            self.is_over = True
+            self._chunks.append(f"event: {event}\ndata: {json.dumps(content)}\n\n".encode())
+            self._wake.set()
+
+    def shut_down(self, error: ApiError) -> None:
+        self.end("error", error.body())
+
+    async def next_chunk(self, heartbeat_s: float) -> bytes | None:
+        """What is to be sent now; after a silence a comment, that proxies keep the connection; None at the end."""
+        if not self._chunks and not self.is_over:
+            try:
+                async with asyncio.timeout(heartbeat_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                return b": keep-alive\n\n"
+        self._wake.clear()
+        chunks, self._chunks, self._bytes = self._chunks, [], 0
+        return b"".join(chunks) or None
+
+
+class UpdateHub:
+    """
+    All listeners of this process.
+
+    Args:
+        gather: asks the processes.
+        build_rows: makes a topic's rows of what they say.
+        is_shared: whether there are other processes.
+        is_draining: whether the server is about to stop.
+    """
+
+    def __init__(self, gather: Gather, build_rows: BuildRows, *, is_shared: bool, is_draining: Callable[[], bool]) -> None:
+        self._gather = gather
+        self._build_rows = build_rows
+        self._tick_s = SHARED_TICK_S if is_shared else TICK_S
+        self._is_draining = is_draining
+        self._epoch = secrets.token_hex(4)
+        self._number = 0
+        self._listeners: set[Listener] = set()
+        self._ring: deque[_Event] = deque()
+        self._ring_bytes = 0
+        self._dropped_number = 0
+        self._rows: dict[Topic, dict[str, bytes]] = {}
+        self._since: dict[Topic, int] = {}  # the number of the last event before the topic was followed
+        self._due_at: dict[Topic, float] = {}
+        self._lines: deque[bytes] = deque(maxlen=LOG_LINES)
+        self._line_numbers: dict[int, int] = {}
+        self._empty_since: float | None = None
+        self._lock = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self.sample_count = 0
+
+    async def listen(self, listener: Listener, last_event_id: str | None) -> None:
+        """
+        Add a listener, and send it the lists of its topics, or what it missed.
+
+        Raises:
+            ClientError: there are too many.
+        """
+        self._check_room(listener)
+        async with self._lock:
+            await self.sample([topic for topic in listener.topics if topic not in self._rows])
+            self._check_room(listener)  # others may have come meanwhile
+            listener.begin(b"".join(self._beginning(listener.topics, last_event_id)))
+            self._listeners.add(listener)
+        if self._task is None:
+            # It ends by itself when nobody has listened for a while, or the server stops.
+            self._task = asyncio.create_task(self._run(), name="updates")  # noqa: TID251
+
+    def leave(self, listener: Listener) -> None:
+        """Remove a listener; does nothing if it is none."""
+        self._listeners.discard(listener)
+
+    def _check_room(self, listener: Listener) -> None:
+        own = sum(each.holder == listener.holder for each in self._listeners)
+        guests = sum(not each.is_operator for each in self._listeners)
+        is_full = len(self._listeners) >= MAX_LISTENERS or (guests >= MAX_GUESTS and not listener.is_operator)
+        if is_full or own >= MAX_LISTENERS_PER_HOLDER:
+            whose = "This server has as many streams of updates as it can." if is_full else f"You have {own} streams of updates already."
+            raise ClientError(
+                f"{whose} Please close one, or try again later.",
+                status=429,
+                type="rate_limit_error",
+                code="too_many_connections",
+                retry_after_s=5,
+            )
+
+    # What a listener gets first
+
+    def _beginning(self, topics: Collection[Topic], last_event_id: str | None) -> Iterable[bytes]:
+        number = self._resume_number(last_event_id)
+        is_kept = number is not None and self._dropped_number <= number
+        missing = [topic for topic in topics if not is_kept or number is None or self._since[topic] > number]
+        for topic in missing:
+            yield self._whole(topic)
+        if number is not None:
+            rest = frozenset(topics) - frozenset(missing)
+            yield from (event.content for event in self._ring if event.number > number and event.topic in rest)
+        yield b": listening\n\n"
+
+    def _resume_number(self, last_event_id: str | None) -> int | None:
+        epoch, _, text = (last_event_id or "").partition("-")
+        if epoch != self._epoch or not text.isascii() or not text.isdigit() or len(text) > 18 or int(text) > self._number:
+            return None
+        return int(text)
+
+    def _whole(self, topic: Topic) -> bytes:
+        rows: Iterable[bytes] = self._lines if topic == "log" else self._rows[topic].values()
+        content = b'{"now":%b,"rows":[%b]}' % (msgspec.json.encode(now()), b",".join(rows))
+        return self._format(f"{topic}.all", self._number, content)
+
+    def _format(self, event: str, number: int, content: bytes) -> bytes:
+        return b"event: %b\nid: %b-%d\ndata: %b\n\n" % (event.encode(), self._epoch.encode(), number, content)
+
+    # Sampling
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                if not await self._tick():
+                    return  # at once: whoever comes now begins anew
+                await asyncio.sleep(self._tick_s)
+        except Exception:  # where the task ends
+            logs.get().exception("defect")
+            for listener in self._listeners:
+                listener.shut_down(ServerError("The server had an error, and the updates can't go on. Please connect again."))
+        finally:
+            self._task = None
+            self._forget()
+
+    async def _tick(self) -> bool:
+        """Sample what is due; returns whether to go on."""
+        clock = asyncio.get_running_loop().time
+        async with self._lock:  # whoever begins to listen is no listener before its topics were sampled
+            self._empty_since = None if self._listeners else self._empty_since or clock()
+            if self._is_draining() or (self._empty_since is not None and clock() - self._empty_since >= GRACE_S):
+                return False
+            with contextlib.suppress(ApiError):  # the supervisor is busy: it is asked again
+                await self.sample([topic for topic in self._rows if self._due_at[topic] <= clock()])
+        return True
+
+    def _forget(self) -> None:
+        """Nothing is followed any more: whoever comes back gets whole lists."""
+        self._empty_since = None
+        self._epoch, self._number, self._dropped_number, self._ring_bytes = secrets.token_hex(4), 0, 0, 0
+        for collection in (self._ring, self._rows, self._since, self._due_at, self._lines, self._line_numbers):
+            collection.clear()
+
+    async def sample(self, topics: Collection[Topic]) -> None:
+        """Look at topics now, and send what changed; those that were not followed are from now on."""
+        if not topics:
+            return
+        clock = asyncio.get_running_loop().time
+        began_at = clock()
+        self.sample_count += 1
+        query = FactsQuery(tuple(topics), dict(self._line_numbers), LOG_LINES)
+        parts = await self._gather(query)
+        for topic in topics:
+            is_new = topic not in self._rows
+            events = self._log_events(parts) if topic == "log" else self._row_events(topic, self._build_rows(topic, parts))
+            if is_new:
+                self._since[topic] = self._number
+            else:
+                self._publish(topic, events)
+            self._due_at[topic] = began_at + max(INTERVALS_S.get(topic, 0), (clock() - began_at) / MAX_LOAD, self._tick_s / 2)
+
+    def _row_events(self, topic: Topic, rows: Rows) -> Sequence[tuple[str, bytes]]:
+        former = self._rows.get(topic, {})
+        self._rows[topic] = dict(rows)
+        removals = [(f"{topic}.gone", b'{"id":' + msgspec.json.encode(id) + b"}") for id in former if id not in rows]
+        return [*removals, *((f"{topic}.row", row) for id, row in rows.items() if former.get(id) != row)]
+
+    def _log_events(self, parts: Sequence[ProcessFacts]) -> Sequence[tuple[str, bytes]]:
+        self._rows.setdefault("log", {})
+        lines = sorted((line for part in parts for line in part.log), key=lambda line: line.at)
+        for part in parts:
+            if part.log:
+                self._line_numbers[part.pid] = part.log[-1].number
+            else:
+                self._line_numbers.setdefault(part.pid, 0)
+        self._lines.extend(line.json for line in lines)
+        return [("log.row", line.json) for line in lines]
+
+    def _publish(self, topic: Topic, events: Sequence[tuple[str, bytes]]) -> None:
+        chunks = []
+        for name, content in events:
+            self._number += 1
+            chunk = self._format(name, self._number, content)
+            chunks.append(chunk)
+            self._ring.append(_Event(self._number, topic, chunk))
+            self._ring_bytes += len(chunk)
+        while len(self._ring) > RING_EVENTS or self._ring_bytes > RING_BYTES:
+            oldest = self._ring.popleft()
+            self._ring_bytes -= len(oldest.content)
+            self._dropped_number = oldest.number
+        if chunks:
+            whole = b"".join(chunks)
+            for listener in self._listeners:
+                if topic in listener.topics:
+                    listener.push(whole)
