@@ -334,6 +334,10 @@ async def test_a_new_client_secret_sweeps_away_those_that_have_expired(store: St
     await store.client_secrets.add(client_secret(b"third", created_at=20, expires_at=30))
     assert await store.client_secrets.find(b"first") is None
     assert await store.client_secrets.find(b"second") is not None
+    await store.client_secrets.delete(b"second")
+    await store.client_secrets.delete(b"second")
+    assert await store.client_secrets.find(b"second") is None
+    assert await store.client_secrets.find(b"third") is not None
 
 
 # Recorded sessions

@@ -56,6 +56,7 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
         default=(), description="Host names that clients may use for the server, besides `localhost` and `server.host`."
     )
     allowed_origins: _Names = Field(default=(), description="Web origins whose pages may use the server.")
+    console: bool = Field(default=True, description="Whether browsers get the page.")
     processes: int = Field(default=1, ge=1, le=256, description="The number of server processes.")
     drain_s: float = Field(default=30, ge=0, description="Seconds that responses in progress have to finish when the server stops.")
     connections: int = Field(default=8192, ge=1, description="The most open connections.")

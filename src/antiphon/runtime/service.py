@@ -23,6 +23,7 @@ from antiphon.engine_api.engine import Fetch
 from antiphon.errors import ApiError, ServerError
 from antiphon.runtime.access.body_budget import BodyBudget
 from antiphon.runtime.access.client_secrets import ClientSecretIssuer
+from antiphon.runtime.access.console_keys import ConsoleKeyIssuer
 from antiphon.runtime.access.keys import LAST_USED_INTERVAL_S, REFRESH_S, Keyring
 from antiphon.runtime.background.runner import BackgroundRunner
 from antiphon.runtime.balancing.build import fallback_problems
@@ -92,6 +93,7 @@ class Service:
         answers: responses under way and the last that ended, for operators.
         background: makes background responses.
         calls: the calls under way.
+        console_keys: of the page.
         containers: in which models run code.
         fetch: fetches what requests name by URL.
         files: the uploaded files.
@@ -153,6 +155,7 @@ class Service:
         requires_keys = True if self._is_exposed else config.server.require_keys
         self.keyring = Keyring(self.store.keys, requires_keys, new_allowance=peers.allowance if peers else None)
         self.client_secrets = ClientSecretIssuer(self.store.client_secrets, self.keyring)
+        self.console_keys = ConsoleKeyIssuer(self.store.client_secrets, self.keyring)
         self.search = ResponseSearch(self.store)
         self.prompts = PromptLibrary(self.store.prompts, config.prompts)
         blobs = BlobStore(config.recordings_location, notice)

@@ -11,6 +11,7 @@ from antiphon.server import shared_address
 from antiphon.server.admin import docs_page, health, metrics, models, queue, recordings, reload
 from antiphon.server.audio import routes as audio
 from antiphon.server.chat import passed_on, routes as chat
+from antiphon.server.console import keys as console_keys, page, state, tools as console_tools
 from antiphon.server.containers import routes as containers
 from antiphon.server.files import routes as files
 from antiphon.server.http.access_log import AccessLogMiddleware
@@ -63,6 +64,10 @@ def routes(service: Service) -> list[GuardedRoute]:
         updates,
         join,
         docs_page,
+        page,
+        state,
+        console_keys,
+        console_tools,
     )
     all_routes = [route for surface in surfaces for route in surface.routes(service)]
     return [*all_routes, *document.routes(service, all_routes)]

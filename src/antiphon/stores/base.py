@@ -298,6 +298,9 @@ class ClientSecretStore(Protocol):
     async def find(self, hash: bytes) -> ClientSecretRecord | None:
         """The secret with that hash, expired or not; None where there is none."""
 
+    async def delete(self, hash: bytes) -> None:
+        """Forget the secret with that hash, if there is one."""
+
 
 class SessionStore(Protocol):
     """Records of recorded sessions. A tenant of None means all tenants, for the operator."""

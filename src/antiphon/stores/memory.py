@@ -392,6 +392,9 @@ class MemoryClientSecretStore:
     async def find(self, hash: bytes) -> ClientSecretRecord | None:
         return self._secrets.get(hash)
 
+    async def delete(self, hash: bytes) -> None:
+        self._secrets.pop(hash, None)
+
 
 class MemorySessionStore:
     """Records of sessions, until the process ends."""

@@ -114,13 +114,20 @@ def all_routes():
 @pytest.mark.parametrize("route", all_routes(), ids=lambda route: f"{route.path} {sorted(getattr(route, 'methods', None) or ())}")
 def test_every_route_says_who_may_use_it(route):
     assert isinstance(route, GuardedRoute)
-    assert route.access in ("probe", "public", "worker", *SCOPES)
+    assert route.access in ("probe", "public", "worker", "console", *SCOPES)
 
 
 def test_the_routes_that_need_no_key_are_these():
     open_to_all = {route.path: route.access for route in all_routes() if route.access in ("probe", "public")}
     assert {path for path, access in open_to_all.items() if access == "probe"} == {"/livez", "/readyz", "/health"}
-    assert {path for path, access in open_to_all.items() if access == "public"} <= {"/version", "/openapi.json", "/docs", "/"}
+    assert {path for path, access in open_to_all.items() if access == "public"} <= {
+        "/version",
+        "/openapi.json",
+        "/docs",
+        "/",
+        "/console/assets/{name}",
+        "/console/state",
+    }
     assert set(get_args(auth.keys.Scope)) == SCOPES.keys()
 
 
@@ -148,7 +155,7 @@ def test_every_route_with_a_key_refuses_who_has_none(door):
         for method in (route.methods or {"GET"}) - {"HEAD"}:
             path = route.path.replace("{id}", "resp_1").replace("{model:path}", "parrot")
             answer = door.ask(method, path)
-            assert (answer.status == 401) == (route.access in (*SCOPES, "worker")), (method, path, answer)
+            assert (answer.status == 401) == (route.access in (*SCOPES, "worker", "console")), (method, path, answer)
             refused += answer.status == 401
     assert refused >= 6
 
@@ -413,7 +420,8 @@ def test_pages_of_other_sites_are_refused(door, origin):
 
 
 def test_a_page_of_another_site_that_sends_no_origin_is_refused_too(door):
-    assert door.ask("GET", "/v1/models", sec_fetch_site="cross-site").status == 403
+    for site in ("cross-site", "same-site"):
+        assert door.ask("GET", "/v1/models", sec_fetch_site=site).status == 403
     assert door.ask("GET", "/v1/models", sec_fetch_site="same-origin").status == 200
 
 

@@ -35,6 +35,7 @@ def test_every_route_is_described(route):
             "conversations.md",
             "messages.md",
             "files.md",
+            "console.md",
             "containers.md",
             "vector-stores.md",
             "realtime-api.md",

@@ -1,9 +1,7 @@
 """The OpenAPI document is true: it has every route, and describes the server's answers."""
 
 import base64
-import contextlib
 import hashlib
-import http.client
 import json
 import re
 import urllib.error
@@ -250,31 +248,6 @@ def test_a_request_needs_something_to_answer(api):
         assert not judge.is_valid(nothing), nothing
     for something in ({"input": ""}, {"instructions": "x"}, {"input": [], "previous_response_id": "resp_1"}):
         assert judge.is_valid(something), something
-
-
-CHROMIUM = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,image/apng,*/*;q=0.8"
-
-
-@pytest.mark.parametrize(
-    ("accept", "told"),
-    [
-        (CHROMIUM, (307, "/docs")),
-        ("application/xml, Text/HTML;q=0.9", (307, "/docs")),
-        ("*/*", (404, None)),
-        ("application/json", (404, None)),
-        ("text/htmlish", (404, None)),
-        (None, (404, None)),
-    ],
-)
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_a_browser_at_the_front_is_led_to_the_page_and_nobody_else_is(base_url, method, accept, told):
-    connection = http.client.HTTPConnection(base_url.removeprefix("http://"), timeout=30)
-    with contextlib.closing(connection):
-        connection.request(method, "/", headers={} if accept is None else {"accept": accept})
-        reply = connection.getresponse()
-        assert (reply.status, reply.headers["location"]) == told
-        if (method, reply.status) == ("GET", 404):
-            assert json.load(reply)["error"]["code"] == "unknown_url"
 
 
 def test_the_page_is_allowed_its_own_script_and_nothing_else(base_url):

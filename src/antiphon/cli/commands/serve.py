@@ -23,6 +23,7 @@ def serve(
     host: str | None = None,
     port: int | None = None,
     processes: int | None = None,
+    no_console: bool = False,
     shell: ShellParameter,
 ) -> None:
     """
@@ -41,8 +42,10 @@ def serve(
         host: address to listen on; by default as configured, or 127.0.0.1.
         port: port to listen on; by default as configured, or 8642; 0 takes a free one.
         processes: how many processes share the work; by default as configured, or 1.
+        no_console: leave out the page for browsers.
     """
     flags: dict[str, object] = {"server.host": host, "server.port": port, "server.processes": processes}
+    flags["server.console"] = False if no_console else None
     loaded_config = settings.load(shell, file, flags)
     is_alone = loaded_config.config.server.processes == 1
     # Several processes each check the store themselves: the one that starts them should load no database driver.

@@ -56,6 +56,9 @@ LAST_USED_INTERVAL_S = 60.0
 CLIENT_SECRET_PREFIX = "ek_"
 """What a client secret begins with, and no key does."""
 
+CONSOLE_KEY_PREFIX = "ck_"
+"""What a key of the page begins with."""
+
 ANONYMOUS_TENANT = ""
 """The tenant of requests that need no key."""
 
@@ -211,6 +214,12 @@ class Keyring:
     def access(self) -> KeyAccess:
         """What requests need, as far as is known."""
         return KeyAccess(is_open=self.is_open, has_live_key=self.has_live_key)
+
+    async def current_access(self) -> KeyAccess:
+        """What requests need; the keys are read again if they were read a while ago."""
+        if self._is_required is not False:
+            await self._refresh(REFRESH_S)
+        return self.access
 
     async def authenticate(self, secret: str | None, *, is_probe: bool = False) -> Caller:
         """

@@ -1,16 +1,10 @@
-"""
-`GET /docs`: the OpenAPI document as a page. It loads nothing from other hosts and runs only its own script.
-
-`GET /` redirects browsers to it. Other clients get a 404 there, because some of them probe `/` to guess what server
-this is.
-"""
+"""`GET /docs`: the OpenAPI document as a page. It loads nothing from other hosts and runs only its own script."""
 
 import base64
 import hashlib
 import re
 from importlib.resources import files
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -19,18 +13,10 @@ from antiphon.server.http.auth import GuardedRoute
 from antiphon.server.http.operation import Operation
 
 _DOCS = Operation("getDocumentPage", "Server", "The OpenAPI document as a page", media_types=("text/html",))
-_FRONT = Operation(
-    "getFrontPage",
-    "Server",
-    "Redirect a browser to `/docs`",
-    errors={404: "The client does not accept HTML."},
-    status=307,
-    media_types=("text/html",),
-)
 
 
 def routes(service: Service) -> list[GuardedRoute]:
-    """The routes `/docs` and `/`."""
+    """The route `/docs`."""
     page = files("antiphon.server.admin").joinpath("docs_page.html").read_text()
     headers = {
         "content-security-policy": _content_security_policy(page),
@@ -41,21 +27,7 @@ def routes(service: Service) -> list[GuardedRoute]:
     async def docs(_request: Request) -> Response:
         return Response(page, headers=headers, media_type="text/html")
 
-    async def front(request: Request) -> Response:
-        if not _accepts_html(request):
-            raise HTTPException(404)
-        return Response(status_code=307, headers={"location": "/docs"}, media_type="text/html")
-
-    return [
-        GuardedRoute("/docs", docs, service=service, access="public", operation=_DOCS),
-        GuardedRoute("/", front, service=service, access="public", operation=_FRONT),
-    ]
-
-
-def _accepts_html(request: Request) -> bool:
-    """Whether the `Accept` header names HTML; `*/*` does not count, as programs send it too."""
-    media_ranges = ",".join(request.headers.getlist("accept")).split(",")
-    return any(media_range.partition(";")[0].strip().lower() == "text/html" for media_range in media_ranges)
+    return [GuardedRoute("/docs", docs, service=service, access="public", operation=_DOCS)]
 
 
 def _content_security_policy(page: str) -> str:

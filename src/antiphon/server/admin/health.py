@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -13,6 +13,7 @@ from antiphon.server.http.auth import GuardedRoute, guarded_routes
 from antiphon.server.http.errors import json_response
 from antiphon.server.http.operation import Operation, Parameter
 from antiphon.wire.http.queue import WarmUpState
+from antiphon.wire.http.start import StartReason, StartStatus, WeightsStatus
 
 
 class Health(Struct):
@@ -26,11 +27,18 @@ class Readiness(Struct):
     Whether the server takes new work.
 
     Attributes:
+        status: `unavailable` also while it stops, or can't reach its store.
         warm_up: how far the speech models are.
+        reason: with `starting`, what it does: `fetching` weights, or `loading` them; `failed` where they can't be fetched.
+        message: why they can't be.
+        weights: with `starting`, those that have to be fetched.
     """
 
-    status: Literal["ok", "warming_up", "unavailable"]
+    status: Literal["ok", "warming_up", "unavailable", "starting"]
     warm_up: WarmUpState
+    reason: StartReason | UnsetType = UNSET
+    message: str | UnsetType = UNSET
+    weights: list[WeightsStatus] | UnsetType = UNSET
 
 
 class Version(Struct):
@@ -71,8 +79,7 @@ def routes(service: Service) -> list[GuardedRoute]:
         if waits_for_speech and (value := request.query_params["wait_for"]) != "speech":
             raise invalid_value("wait_for", value, ("speech",))
         warm_up = service.speech.warm_up_state
-        is_serving = service.is_ready and not service.live_sessions.is_draining and not service.is_store_away
-        if not is_serving or not service.registry.all():
+        if not is_serving(service):
             return json_response(Readiness("unavailable", warm_up), 503)
         # Voice sessions are accepted and heard meanwhile; only their first answer comes later.
         if warm_up == "running" and waits_for_speech:
@@ -91,3 +98,14 @@ def routes(service: Service) -> list[GuardedRoute]:
             ("GET", "/version", version, "public", _VERSION),
         ],
     )
+
+
+def is_serving(service: Service) -> bool:
+    """Whether new work is accepted."""
+    is_up = service.is_ready and not service.live_sessions.is_draining and not service.is_store_away
+    return is_up and bool(service.registry.all())
+
+
+def starting_readiness(start: StartStatus) -> Readiness:
+    """The readiness of a server that starts."""
+    return Readiness("starting", "off", start.reason, UNSET if start.message is None else start.message, start.weights)

@@ -92,4 +92,5 @@ class _ResponseSender:
             (b"x-request-id", self._request_id.encode()),
             (b"openai-processing-ms", b"%d" % elapsed_ms),
             (b"openai-version", b"2020-10-01"),
+            (b"cross-origin-resource-policy", b"same-origin"),
         ]

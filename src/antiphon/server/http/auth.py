@@ -34,10 +34,10 @@ from antiphon.server.http.headers import request_headers
 from antiphon.server.http.operation import Operation
 from antiphon.server.transport.host import parse_host
 
-Access = Literal["probe", "public", "worker"] | keys.Scope
+Access = Literal["probe", "public", "worker", "console"] | keys.Scope
 """
 Who may use a route. `probe`: everyone, under any host name; `public`: everyone; `worker`: holders of the workers' key;
-otherwise keys with that scope.
+`console`: every key whatever its scopes, and a browser by the page's cookie; otherwise keys with that scope.
 """
 
 EndpointFunction: TypeAlias = Callable[[Request], Awaitable[Response]]
@@ -133,7 +133,10 @@ class GuardedRoute(Route):
         """
         # Only where nothing is done and little is told: elsewhere it would hide the use of a stolen key.
         is_probe = "antiphon-probe" in headers and self.path == "/v1/models"
-        return await self.service.keyring.authenticate(credential(headers), is_probe=is_probe)
+        secret = credential(headers)
+        if secret is not None and secret.startswith(keys.CONSOLE_KEY_PREFIX):
+            return (await self.service.console_keys.redeem(secret)).caller
+        return await self.service.keyring.authenticate(secret, is_probe=is_probe)
 
     def is_open_to(self, scopes: Sequence[str]) -> bool:
         """Whether a key with these scopes may use the route."""
@@ -308,7 +311,8 @@ def _verify_origin(headers: Headers, settings: ServerSettings, *, needs_key: boo
         )
     origin = headers.get("origin")
     if origin is None:
-        if needs_key and headers.get("sec-fetch-site") == "cross-site":
+        # Browsers send no origin with a GET for a picture or a link. Another port of this host is the same site to them.
+        if needs_key and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
             raise _cross_site_error("another site")
         return None
     if {origin, "*"} & set(settings.allowed_origins):

@@ -22,6 +22,7 @@ Tag = Literal[
     "MiniCPM-o",
     "Queue",
     "Models",
+    "Console",
     "Server",
 ]
 

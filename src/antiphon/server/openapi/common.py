@@ -23,6 +23,7 @@ TAGS: Mapping[Tag, str] = {
     "MiniCPM-o": "Presets and voices, which MiniCPM-o's pages and clients load before they open a session.",
     "Queue": "The clients that wait for a worker, and the workers.",
     "Models": "The models of this server.",
+    "Console": "The page in the browser, and its keys.",
     "Server": "Health, version, metrics and documentation of the server, and the link of its workers.",
 }
 
@@ -72,6 +73,7 @@ _EVERY_HEADER = {
     ),
     "openai-processing-ms": Header("Milliseconds until the response began.", _COUNT),
     "openai-version": Header("The version of the API.", {"type": "string"}),
+    "cross-origin-resource-policy": Header("Keeps pages of other origins from showing it as a picture or sound.", {"const": "same-origin"}),
 }
 _RETRY = {
     "retry-after": Header("Seconds after which to try again.", {"type": "integer", "minimum": 1}),

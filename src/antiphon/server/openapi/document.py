@@ -102,6 +102,12 @@ def document(all_routes: Iterable[GuardedRoute], profile: Profile, *, is_open: b
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer", "description": "A key of `antiphon keys create`."},
                 "header": {"type": "apiKey", "in": "header", "name": "api-key", "description": "The same key, as Azure's clients send it."},
+                "cookie": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": "antiphon_console_8642",
+                    "description": "What `createConsoleKey` gives a browser, for this path only; the number is the port.",
+                },
                 "worker": {"type": "http", "scheme": "bearer", "description": "The key that workers join with."},
             },
         },
@@ -157,6 +163,8 @@ class _DocumentWriter:
             return []
         if access == "worker":
             return [{"worker": []}]
+        if access == "console":
+            return [{"bearer": []}, {"header": []}, {"cookie": []}, *([{}] if self._is_open else [])]
         return [{"bearer": [access]}, {"header": [access]}, *([{}] if self._is_open else [])]
 
     def _responses(self, route: GuardedRoute) -> Iterator[tuple[int, Schema]]:

@@ -9,6 +9,7 @@ from antiphon.stores.database.schema import client_secrets
 
 _FIND = select(client_secrets).where(client_secrets.c.hash == bindparam("secret_hash"))
 _ADD = insert(client_secrets)
+_DELETE = delete(client_secrets).where(client_secrets.c.hash == bindparam("secret_hash"))
 _DELETE_EXPIRED = delete(client_secrets).where(client_secrets.c.expires_at <= bindparam("now"))
 
 
@@ -27,3 +28,7 @@ class SqlClientSecretStore:
         async with self._database.read_connection() as connection:
             row = (await connection.execute(_FIND, {"secret_hash": hash})).mappings().first()
         return ClientSecretRecord(**row) if row else None
+
+    async def delete(self, hash: bytes) -> None:
+        async with self._database.write() as connection:
+            await connection.execute(_DELETE, {"secret_hash": hash})

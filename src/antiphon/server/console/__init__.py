@@ -1,0 +1,1 @@
+"""The page: its files, what it is told before anybody is known, and its keys."""
