@@ -58,6 +58,10 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
     allowed_origins: _Names = Field(default=(), description="Web origins whose pages may use the server.")
     console: bool = Field(default=True, description="Whether browsers get the page.")
     processes: int = Field(default=1, ge=1, le=256, description="The number of server processes.")
+    start_wait_s: float = Field(default=30, ge=0, description="Seconds that requests wait which come while the server is starting.")
+    retry_start: bool | None = Field(
+        default=None, description="Whether a server that can't fetch weights stays and tries again; unset: if it belongs to a terminal."
+    )
     drain_s: float = Field(default=30, ge=0, description="Seconds that responses in progress have to finish when the server stops.")
     connections: int = Field(default=8192, ge=1, description="The most open connections.")
     connections_per_address: int = Field(default=0, ge=0, description="The most connections from one address; 0 for no limit.")

@@ -140,7 +140,7 @@ class Service:
         self.memory_budget = BodyBudget(config.server)
         self._exit_stack = ExitStack()
         self.started_at = int(time.time())
-        self.store = _build_store(config, peers)
+        self.store = build_store(config, peers)
         self.usage = UsageCounter(self.store.usage)
         self.answers = RecentResponses()
         self.fetch = _lazy_fetch(config.server.fetch_networks)
@@ -152,8 +152,7 @@ class Service:
         self.registry = self._build_registry()
         self.router = build_router(config, self.registry, self.metrics, notice, self._can_do)
         self.rewriter = self._build_rewriter(config, self.registry.has)
-        requires_keys = True if self._is_exposed else config.server.require_keys
-        self.keyring = Keyring(self.store.keys, requires_keys, new_allowance=peers.allowance if peers else None)
+        self.keyring = Keyring(self.store.keys, requires_keys(config), new_allowance=peers.allowance if peers else None)
         self.client_secrets = ClientSecretIssuer(self.store.client_secrets, self.keyring)
         self.console_keys = ConsoleKeyIssuer(self.store.client_secrets, self.keyring)
         self.search = ResponseSearch(self.store)
@@ -233,11 +232,6 @@ class Service:
         return self.store.availability.unreached_s > STORE_AWAY_S
 
     @property
-    def _is_exposed(self) -> bool:
-        """Whether other machines can reach the server."""
-        return not is_loopback(self.config.server.host)
-
-    @property
     def containers(self) -> "lazy.Containers":
         """The containers of all tenants; their folder is made when they are first needed."""
         if self._containers is None:
@@ -275,7 +269,7 @@ class Service:
             self._exit_stack.enter_context(home_lock(self.config.home))
         await self.store.open()
         await self.keyring.open()
-        self._check_exposure()
+        check_exposure(self.config, has_live_key=self.keyring.has_live_key)
         await self.webhooks.start()  # before the first response ends
         suspects = await self._look_for_orphans()
         await self._open_files()
@@ -499,14 +493,26 @@ class Service:
                 with contextlib.suppress(ApiError):  # likewise
                     self.live_sessions.revoke(await self.keyring.inactive_keys(key_ids))
 
-    def _check_exposure(self) -> None:
-        server = self.config.server
-        if self._is_exposed and (server.require_keys is False or not self.keyring.has_live_key):
-            raise ServerError(
-                f"Refusing to listen on {server.host}: without API keys, anyone who can reach that address could use this server. "
-                "Create a key with `antiphon keys create`, or listen on 127.0.0.1."
-            )
-        check_key_store(self.config)
+
+def requires_keys(config: Config) -> bool | None:
+    """Whether requests need a key; None: once there is one."""
+    return config.server.require_keys if is_loopback(config.server.host) else True
+
+
+def check_exposure(config: Config, *, has_live_key: bool) -> None:
+    """
+    Check that the server may be reached by whom it listens for.
+
+    Raises:
+        ServerError: it may not.
+    """
+    server = config.server
+    if not is_loopback(server.host) and (server.require_keys is False or not has_live_key):
+        raise ServerError(
+            f"Refusing to listen on {server.host}: without API keys, anyone who can reach that address could use this server. "
+            "Create a key with `antiphon keys create`, or listen on 127.0.0.1."
+        )
+    check_key_store(config)
 
 
 def check_references(config: Config) -> None:
@@ -545,7 +551,8 @@ def route_capabilities(model: ServedModel, features: RouteFeatures, *, transcrib
     return structs.replace(capabilities, audio_in=True) if features.has_audio and transcribes else capabilities
 
 
-def _build_store(config: Config, peers: PeerProcesses | None) -> Store:
+def build_store(config: Config, peers: PeerProcesses | None) -> Store:
+    """The configured store."""
     if config.database_url is None:
         return MemoryStore()
     log = structlog.get_logger()

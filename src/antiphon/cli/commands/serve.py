@@ -13,6 +13,7 @@ from antiphon.config import load as config_files
 from antiphon.config.load import Config, ModelEntry, with_secrets
 from antiphon.runtime.access.keys import KeyAccess
 from antiphon.runtime.speech import service
+from antiphon.weights.watch import FetchWatch
 
 _QUESTION = "What is a fugue?"
 
@@ -53,12 +54,27 @@ def serve(
     checks.raise_usage_error(checks.webhook_problems(loaded_config.config))
     notice = log.own_log(loaded_config.config, shell)
     with log.log_failure(loaded_config.config, shell):
-        config = weights.with_optional_models(loaded_config.config, shell)
-        # The supervisor must not load the server, which only its processes need.
-        run = lazy.run.serve if is_alone else lazy.supervisor.serve
+        config = loaded_config.config
+        served_config = config
+
+        def prepare(watch: FetchWatch) -> Config:
+            nonlocal served_config
+            served_config = weights.with_optional_models(config, shell, watch)
+            return served_config
+
         with upstreams.note_unreachable(config, lambda note: notice(f"{note}; its models work as soon as it answers")):
-            on_ready = lambda base_url, access: shell.say(greeting(config, base_url, shell.name, access))  # noqa: E731
-            run(config, on_ready=on_ready, notice=notice, load=lambda: _load_again(config, file, flags, shell))
+            on_ready = lambda base_url, access: shell.say(greeting(served_config, base_url, shell.name, access))  # noqa: E731
+            load = lambda: _load_again(served_config, file, flags, shell)  # noqa: E731
+            on_open = lambda base_url: shell.say(_opening(base_url, has_page=config.server.console))  # noqa: E731
+            # The supervisor must not load the server, which only its processes need.
+            run = lazy.run.serve if is_alone else lazy.supervisor.serve
+            run(config, on_ready=on_ready, notice=notice, load=load, prepare=prepare, on_open=on_open)
+
+
+def _opening(base_url: str, *, has_page: bool) -> str:
+    """What is said before weights are fetched, which may take minutes."""
+    address = _local_url(base_url)
+    return f"antiphon {__version__} is starting at {address}" + ("/ - open it in a browser to see how far it is" if has_page else "")
 
 
 def _load_again(running_config: Config, file: Path | None, flags: Mapping[str, object], shell: Shell) -> Config:

@@ -8,6 +8,7 @@ from antiphon.errors import ApiError
 from antiphon.installation import missing_modules
 from antiphon.runtime.speech import service
 from antiphon.weights import catalogue, fetch
+from antiphon.weights.watch import FetchWatch
 
 TEXT_ENGINES = ("local", "chat", "responses")
 """Engines without audio: talking to their models takes speech models, too."""
@@ -24,7 +25,7 @@ def weights_name(entry: ModelEntry) -> str:
     return name if isinstance(name, str) else ""
 
 
-def with_models(config: Config, shell: Shell) -> Config:
+def with_models(config: Config, shell: Shell, watch: FetchWatch | None = None) -> Config:
     """
     Fetch the weights that the models take from the catalogue.
 
@@ -37,30 +38,30 @@ def with_models(config: Config, shell: Shell) -> Config:
     """
     checks.raise_usage_error(checks.runtime_problems(config))
     if not config.models:
-        return _with_default_model(config, shell)
+        return _with_default_model(config, shell, watch)
     if config.server.processes == 1:  # several processes check for themselves: the one that starts them should load no engine
         checks.check_models(config)
-    fetch_embedding_model(config, shell)
+    fetch_embedding_model(config, shell, watch)
     for model in config.models:
         name = weights_name(model)
         if name in catalogue.load():
             with progress.show_progress(shell) as report:
-                fetch.ensure(name, config.models_dir, report)
+                fetch.ensure(name, config.models_dir, report, watch=watch)
     return config
 
 
-def with_optional_models(config: Config, shell: Shell) -> Config:
+def with_optional_models(config: Config, shell: Shell, watch: FetchWatch | None = None) -> Config:
     """
     `with_optional_speech`, and the default embedding model where no model is configured.
 
     Raises:
         ApiError: as `with_optional_speech`. If the embedding model can't be fetched, that only makes a note.
     """
-    served_config = with_optional_speech(config, shell)
-    return served_config if config.models else with_default_embeddings(served_config, shell)
+    served_config = with_optional_speech(config, shell, watch)
+    return served_config if config.models else with_default_embeddings(served_config, shell, watch)
 
 
-def fetch_embedding_model(config: Config, shell: Shell) -> None:
+def fetch_embedding_model(config: Config, shell: Shell, watch: FetchWatch | None = None) -> None:
     """
     Fetch the model that compares requests with examples, if there are any.
 
@@ -69,22 +70,22 @@ def fetch_embedding_model(config: Config, shell: Shell) -> None:
     """
     if any(route.examples for route in config.routing):
         with progress.show_progress(shell) as report:
-            fetch.ensure(EMBEDDING_MODEL, config.models_dir, report)
+            fetch.ensure(EMBEDDING_MODEL, config.models_dir, report, watch=watch)
 
 
-def with_optional_speech(config: Config, shell: Shell) -> Config:
+def with_optional_speech(config: Config, shell: Shell, watch: FetchWatch | None = None) -> Config:
     """
     `with_models`, and the speech models where they are switched on, or no model is configured.
 
     Raises:
         ApiError: weights can't be fetched. Speech models that are not switched on only make a note.
     """
-    served_config = with_models(config, shell)
+    served_config = with_models(config, shell, watch)
     if config.speech.enabled:
-        _fetch_speech(config, shell)
+        _fetch_speech(config, shell, watch)
     elif not config.models:
         try:
-            _fetch_speech(config, shell)
+            _fetch_speech(config, shell, watch)
         except ApiError as error:
             shell.note(f"{error.message} So the server can't hold conversations aloud.")
     return served_config
@@ -107,24 +108,24 @@ def with_speech(config: Config, shell: Shell) -> Config:
     return served_config
 
 
-def _fetch_speech(config: Config, shell: Shell) -> None:
+def _fetch_speech(config: Config, shell: Shell, watch: FetchWatch | None = None) -> None:
     if config.speech.enabled is False or service.missing_modules(config.speech):
         return
     if problem := service.catalogue_problem(config.speech):
         raise UsageError(problem)
     with progress.show_progress(shell) as report:
         for name in config.speech.catalogue_models:
-            fetch.ensure(name, config.models_dir, report)
+            fetch.ensure(name, config.models_dir, report, watch=watch)
 
 
-def with_default_embeddings(config: Config, shell: Shell) -> Config:
+def with_default_embeddings(config: Config, shell: Shell, watch: FetchWatch | None = None) -> Config:
     """`config` with the default embedding model; without it, where it can't be had, which only makes a note."""
     if missing_modules(("numpy",)):
         return config
     name = catalogue.embedding_model().name
     try:
         with progress.show_progress(shell) as report:
-            fetch.ensure(name, config.models_dir, report)
+            fetch.ensure(name, config.models_dir, report, watch=watch)
     except ApiError as error:
         shell.note(f"{error.message} So the server makes no vectors of texts.")
         return config
@@ -132,10 +133,10 @@ def with_default_embeddings(config: Config, shell: Shell) -> Config:
     return config.model_copy(update={"models": (*config.models, entry)})
 
 
-def _with_default_model(config: Config, shell: Shell) -> Config:
+def _with_default_model(config: Config, shell: Shell, watch: FetchWatch | None = None) -> Config:
     notices: list[str] = []
     with progress.show_progress(shell) as report:
-        name = fetch.default_model(config.models_dir, report, notices.append)
+        name = fetch.default_model(config.models_dir, report, notices.append, watch=watch)
     for notice in notices:  # the progress bar would overwrite them
         shell.note(notice)
     return config.model_copy(update={"models": (ModelEntry(name=name, engine="local", options={"model": name}),)})

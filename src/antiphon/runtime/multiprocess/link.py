@@ -19,6 +19,7 @@ from antiphon.runtime.access.keys import KeyAccess
 from antiphon.runtime.access.rate_limits import LimitKind, LimitState
 from antiphon.runtime.core.metrics import Snapshot
 from antiphon.subprocesses import resolve
+from antiphon.weights.watch import WeightsView
 from antiphon.wire.http.reload import ReloadReport
 from antiphon.wire.internal.failure import Failure
 
@@ -42,11 +43,36 @@ class ProcessSetup(_Message):
         config: packed by `antiphon.config.load.pack`.
         listener: the file descriptor to accept connections on.
         numbers: of all processes in the store, the receiver's own first.
+        is_final: whether weights are there; if not, `FinalConfiguration` follows.
     """
 
     config: bytes
     listener: int
     numbers: tuple[int, ...]
+    is_final: bool = True
+
+
+class WeightsReport(_Message):
+    """
+    To a process that waits for its final configuration: how far the weights are.
+
+    Attributes:
+        failure: why they could not be fetched; None while they can.
+    """
+
+    weights: tuple[WeightsView, ...]
+    failure: str | None
+
+
+class FinalConfiguration(_Message):
+    """
+    To a process that waits for it: all weights are there.
+
+    Attributes:
+        config: as in `ProcessSetup`.
+    """
+
+    config: bytes
 
 
 class ProcessNumbers(_Message):
@@ -236,6 +262,8 @@ class ReloadResult(_Message):
 
 SupervisorMessage: TypeAlias = (
     ProcessSetup
+    | WeightsReport
+    | FinalConfiguration
     | ProcessNumbers
     | ProcessReady
     | ProcessFailed

@@ -97,7 +97,7 @@ class GuardedRoute(Route):
         lease: BodyLease | None = None
         try:
             if self.access != "probe":
-                sender.origin = _verify_origin(headers, self.service.config.server, needs_key=self.access != "public")
+                sender.origin = verify_origin(headers, self.service.config.server, needs_key=self.access != "public")
             if sender.origin and scope["method"] == "OPTIONS":
                 await Response(status_code=204, headers=_preflight_headers(headers))(scope, receive, sender)
                 return
@@ -293,7 +293,7 @@ class _ResponseSender:
 # Host and origin
 
 
-def _verify_origin(headers: Headers, settings: ServerSettings, *, needs_key: bool) -> str | None:
+def verify_origin(headers: Headers, settings: ServerSettings, *, needs_key: bool) -> str | None:
     """
     The web origin that may read the response, if the request comes from a page.
 

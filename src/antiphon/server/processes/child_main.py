@@ -9,11 +9,13 @@ import sys
 import uvloop
 
 from antiphon.config import load as config
+from antiphon.config.load import Config
 from antiphon.errors import ApiError
 from antiphon.link import StreamLinkTransport
 from antiphon.runtime.multiprocess.link import (
     AllProcessesIdle,
     AskProcess,
+    FinalConfiguration,
     GetSnapshot,
     NewConfiguration,
     OperatorNotice,
@@ -30,12 +32,14 @@ from antiphon.runtime.multiprocess.link import (
     StopResponse,
     SupervisorLink,
     SupervisorMessage,
+    WeightsReport,
 )
 from antiphon.runtime.multiprocess.peer import PeerProcesses
 from antiphon.server.operate.facts import answer
-from antiphon.server.processes.run import HttpServer, serve_on, tune_interpreter
+from antiphon.server.processes.run import HttpServer, serve_early, tune_interpreter
 from antiphon.server.transport import logs
 from antiphon.subprocesses import take_parent_socket
+from antiphon.weights.watch import RelayedWatch
 from antiphon.wire.internal.failure import Failure
 
 SETUP_TIMEOUT_S = 10.0
@@ -48,6 +52,8 @@ class ServerProcess:
     def __init__(self) -> None:
         self.link = SupervisorLink(self._receive, self._on_link_lost)
         self._setup_message: asyncio.Future[ProcessSetup] = asyncio.get_running_loop().create_future()
+        self._final_config: asyncio.Future[Config] = asyncio.get_running_loop().create_future()
+        self._watch = RelayedWatch()
         self._peers: PeerProcesses | None = None
         self._server: HttpServer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -62,8 +68,11 @@ class ServerProcess:
             logs.log_libraries()
         self._peers = PeerProcesses(self.link, setup.numbers)
         with socket.socket(fileno=setup.listener) as listener:
+            notice = lambda line: self.link.send(OperatorNotice(line))  # noqa: E731
+            if setup.is_final:
+                self._final_config.set_result(settings)
             try:
-                await serve_on(listener, settings, self._on_ready, lambda line: self.link.send(OperatorNotice(line)), self._peers)
+                await serve_early(listener, settings, self._on_ready, notice, None, lambda: self._final_config, self._watch, self._peers)
             except ApiError as error:
                 self.link.send(ProcessFailed(error.message))
                 return 1
@@ -81,6 +90,10 @@ class ServerProcess:
                 # A supervisor that hangs is no reason to end what is served here, so none are expected from it.
                 self.link.send(ProcessAlive())
                 self.link.endpoint.start_heartbeat(expects_others=False)
+            case WeightsReport(weights, failure):
+                self._watch.update(weights, failure)
+            case FinalConfiguration(packed_config) if not self._final_config.done():
+                self._final_config.set_result(config.unpack(packed_config))
             case ProcessNumbers(numbers) if self._peers is not None:
                 self._peers.numbers[:] = numbers
             case AllProcessesIdle() if self._peers is not None:

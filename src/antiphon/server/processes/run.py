@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import uvicorn
 import uvloop
@@ -22,11 +22,13 @@ from antiphon.runtime.multiprocess.peer import PeerProcesses
 from antiphon.runtime.reload import LoadConfig
 from antiphon.runtime.service import Service
 from antiphon.server.app import build
+from antiphon.server.processes.start import Start, StartApp, StartServer, WeightsProgress, early_access
+from antiphon.server.processes.weights import Prepare, fetch_weights
 from antiphon.server.transport import logs
-from antiphon.server.transport.connection import ServerConnection
-from antiphon.server.transport.limits import ConnectionLimiter, raise_file_limit
+from antiphon.server.transport.connection import uvicorn_config
 from antiphon.server.transport.listener import base_url, open_listener
 from antiphon.stop_signals import StopSignals, has_terminal, stop_signals
+from antiphon.weights.watch import FetchWatch
 
 GRACEFUL_SHUTDOWN_S = 3
 """How long responses that are cut off at the deadline get to send their error."""
@@ -42,23 +44,8 @@ class HttpServer(uvicorn.Server):
 
     def __init__(self, service: Service, on_ready: Callable[[], None]) -> None:
         settings = service.config.server
-        limiter = ConnectionLimiter(settings, service.metrics, raise_file_limit(settings.connections))
-        super().__init__(
-            uvicorn.Config(
-                build(service),
-                http=functools.partial(ServerConnection, limiter),  # type: ignore[arg-type]  # called like the class that uvicorn expects
-                ws="none",
-                loop="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
-                timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type]  # only passed to `call_later`
-                backlog=2048,
-            )
-        )
+        self.app = build(service)
+        super().__init__(uvicorn_config(self.app, settings, service.metrics, GRACEFUL_SHUTDOWN_S))
         self.service = service
         self._on_ready = on_ready
         self._drain_s = settings.drain_s
@@ -164,14 +151,18 @@ def serve(
     on_ready: Callable[[str, KeyAccess], None],
     notice: Callable[[str], None] = lambda _line: None,
     load: LoadConfig | None = None,
+    prepare: Prepare | None = None,
+    on_open: Callable[[str], None] = lambda _url: None,
 ) -> None:
     """
     Serve until a signal; requests under way are finished first.
 
     Args:
-        on_ready: called with the base URL, and what requests need, once the server accepts.
+        on_ready: called with the base URL, and what requests need, once the server is ready.
         notice: takes lines for the operator.
         load: reads the configuration again; None where it can't be.
+        prepare: fetches the weights of the models; called in a thread, while the address already answers.
+        on_open: called with the base URL before the first weights are fetched.
 
     Raises:
         ApiError: the address is taken or not allowed, the store can't be used, or an engine can't start.
@@ -184,7 +175,12 @@ def serve(
             on_ready(base_url(listener), server.service.keyring.access)
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve_on(listener, config, report_ready, notice, load=load))
+            if prepare is None:
+                runner.run(serve_on(listener, config, report_ready, notice, load=load))
+            else:
+                watch = FetchWatch(lambda: on_open(base_url(listener)))
+                fetch = functools.partial(fetch_weights, config, prepare, watch, notice)
+                runner.run(serve_early(listener, config, report_ready, notice, load, fetch, watch))
 
 
 def tune_interpreter() -> None:
@@ -262,6 +258,50 @@ async def serve_on(
     async with _open_service(Service(config, notice, peers, load)) as service:
         server = HttpServer(service, lambda: on_ready(server))
         await server.serve(sockets=[listener])
+
+
+async def serve_early(
+    listener: socket.socket,
+    config: Config,
+    on_ready: Callable[[HttpServer], None],
+    notice: Callable[[str], None],
+    load: LoadConfig | None,
+    fetch: Callable[[], Awaitable[Config]],
+    watch: WeightsProgress,
+    peers: PeerProcesses | None = None,
+) -> None:
+    """
+    The same as `serve_on`, with an address that answers while the models are being fetched and loaded.
+
+    Args:
+        config: of which the models may still change.
+        fetch: waits until the weights are there; returns the final configuration.
+        watch: how far they are.
+    """
+    start = Start(watch, await early_access(config))
+    app = StartApp(config, start)
+    start_server = StartServer(config, app)
+    # It ends here, below: after the server that it stands in for, whose last requests it may have.
+    task = asyncio.create_task(start_server.serve(sockets=[listener.dup()]), name="start")  # noqa: TID251
+    try:
+        await start_server.wait_open()
+        final_config = await fetch()
+        start.begin_loading()
+        async with _open_service(Service(final_config, notice, peers, load)) as service:
+
+            def report_ready() -> None:
+                app.hand_over(server.app)
+                start_server.leave_to_successor()
+                on_ready(server)
+
+            server = HttpServer(service, report_ready)
+            await server.serve(sockets=[listener])
+            start_server.end()
+            await task
+    finally:
+        app.close()
+        start_server.end()
+        await task
 
 
 @contextlib.asynccontextmanager

@@ -35,6 +35,7 @@ from antiphon.runtime.multiprocess.link import (
     BeginRequest,
     BeginStream,
     EndStream,
+    FinalConfiguration,
     GetLimits,
     GetSnapshot,
     GetTotals,
@@ -57,13 +58,16 @@ from antiphon.runtime.multiprocess.link import (
     StopResponse,
     SupervisorLink,
     SupervisorMessage,
+    WeightsReport,
 )
 from antiphon.runtime.reload import LoadConfig, invalid_configuration, load_again
 from antiphon.runtime.scheduling.base import POOLED_ENGINES
+from antiphon.server.processes.weights import Prepare, fetch_weights
 from antiphon.server.transport import logs
 from antiphon.server.transport.listener import base_url, open_listeners
 from antiphon.stop_signals import StopSignals, has_terminal, stop_signals
 from antiphon.subprocesses import RestartPolicy, exit_reason, reap, spawn
+from antiphon.weights.watch import FetchWatch
 from antiphon.wire.http.reload import ReloadReport
 from antiphon.wire.internal.failure import Failure
 
@@ -74,6 +78,12 @@ RESTART_DELAYS_S = (0.0, 0.25, 0.5, 1.0, 2.0)
 
 MIN_UPTIME_S = 5.0
 """A process that served for less exited early."""
+
+BACKLOG = 2048
+"""The most connections that wait to be accepted, for each process."""
+
+REPORT_S = 0.5
+"""How often processes are told how far the weights are."""
 
 COUNT_TIMEOUT_S = 2.0
 """How long a process may take to send its metrics."""
@@ -145,6 +155,8 @@ class Supervisor:
         on_ready: called once all of them accept, with what requests need.
         notice: takes lines for the operator.
         load: reads the configuration again; None where it can't be.
+        prepare: fetches the weights of the models while the processes already accept; None where they are there.
+        watch: how far the weights are.
     """
 
     def __init__(
@@ -155,7 +167,11 @@ class Supervisor:
         on_ready: Callable[[KeyAccess], None],
         notice: Callable[[str], None],
         load: LoadConfig | None = None,
+        prepare: Prepare | None = None,
+        watch: FetchWatch | None = None,
     ) -> None:
+        self._prepare = prepare
+        self._watch = watch or FetchWatch()
         self._config = config
         self._load = load
         self._reload_lock = asyncio.Lock()
@@ -170,7 +186,7 @@ class Supervisor:
         self._stop_event = asyncio.Event()
         self._tasks = asyncio.TaskGroup()
         self._is_serving = False
-        self._error: ApiError | None = None
+        self._error: Exception | None = None
         self._reported_notices: set[str] = set()
 
     async def run(self) -> None:
@@ -193,8 +209,36 @@ class Supervisor:
         async with self._tasks:
             for slot in range(len(self._listeners)):
                 self._tasks.create_task(self._keep_running(slot))
+            if self._prepare is not None:
+                await self._fetch_weights(self._prepare)
         if self._error is not None:
             raise self._error
+
+    async def _fetch_weights(self, prepare: Prepare) -> None:
+        """Have the weights fetched, tell the processes how far they are, and then what they are to serve."""
+        fetching = self._tasks.create_task(self._final_config(prepare))
+        stopping = self._tasks.create_task(self._stop_event.wait())
+        while not fetching.done() and not stopping.done():
+            await asyncio.wait((fetching, stopping), timeout=REPORT_S, return_when=asyncio.FIRST_COMPLETED)
+            report = WeightsReport(tuple(self._watch.views()), self._watch.failure)
+            for child in self._children.values():
+                child.link.send(report)
+        stopping.cancel()
+        if not fetching.done():
+            fetching.cancel()
+        elif (config := fetching.result()) is not None:
+            self._config, self._prepare = config, None
+            for child in self._children.values():
+                child.link.send(FinalConfiguration(configuration.pack(config)))
+
+    async def _final_config(self, prepare: Prepare) -> Config | None:
+        """The configuration with weights that are there; None where they can't be had, which ends the server."""
+        try:
+            return await fetch_weights(self._config, prepare, self._watch, self._notice)
+        except Exception as error:
+            self._error = self._error or error
+            self.stop()
+            return None
 
     def stop(self) -> None:
         """Have every process finish what is under way; when called again, stop at once."""
@@ -269,7 +313,8 @@ class Supervisor:
         )
         self._children[slot] = child
         self._ledger.add_process(number)
-        child.link.send(ProcessSetup(configuration.pack(self._config), listener, (number, *others)))
+        is_final = self._prepare is None
+        child.link.send(ProcessSetup(configuration.pack(self._config), listener, (number, *others), is_final))
         # Its first heartbeat comes when it has its settings. One that never comes so far is silent from here on.
         asyncio.get_running_loop().call_later(FIRST_MESSAGE_S, child.link.endpoint.start_heartbeat)
         if self._stop_event.is_set():
@@ -412,6 +457,8 @@ def serve(
     on_ready: Callable[[str, KeyAccess], None],
     notice: Callable[[str], None] = lambda _line: None,
     load: LoadConfig | None = None,
+    prepare: Prepare | None = None,
+    on_open: Callable[[str], None] = lambda _url: None,
 ) -> None:
     """
     Serve from several processes until a signal; requests under way are finished first.
@@ -420,6 +467,8 @@ def serve(
         on_ready: called with the base URL, and what requests need, once all processes accept.
         notice: takes lines for the operator.
         load: reads the configuration again.
+        prepare: fetches the weights of the models; called in a thread, while the address already answers.
+        on_open: called with the base URL before the first weights are fetched.
 
     Raises:
         ApiError: the address is taken or not allowed, the store can't be used or shared, an engine can't start, or a
@@ -435,7 +484,10 @@ def serve(
         listeners = stack.enter_context(open_listeners(processes, config.server.host, config.server.port))
         locks = [] if config.has_shared_store else [stack.enter_context(home_lock(config.home))]
         address = base_url(listeners[0])
-        asyncio.run(Supervisor(config, listeners, locks, lambda access: on_ready(address, access), notice, load).run())
+        for listener in listeners:
+            listener.listen(BACKLOG)  # who comes before the processes accept waits for them
+        watch = FetchWatch(lambda: on_open(address))
+        asyncio.run(Supervisor(config, listeners, locks, lambda access: on_ready(address, access), notice, load, prepare, watch).run())
 
 
 def check_shareable(config: Config) -> None:

@@ -7,13 +7,17 @@ chunks straight to the transport, so that an event costs no `await`. Routes find
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from starlette.types import Scope, Send
+import uvicorn
+from starlette.types import ASGIApp, Scope, Send
 
+from antiphon.config.settings import ServerSettings
+from antiphon.runtime.core.metrics import Metrics
 from antiphon.server.transport import websocket
-from antiphon.server.transport.limits import BACKLOG_LIMIT_BYTES, TokenBucket
+from antiphon.server.transport.limits import BACKLOG_LIMIT_BYTES, ConnectionLimiter, TokenBucket, raise_file_limit
 from antiphon.server.transport.limits_protocol import LimitedHttpProtocol
 from antiphon.server.transport.websocket import Headers, ServerWebSocket, WebSocketListener
 from antiphon.server.transport.websocket_frames import MESSAGE_LIMIT_BYTES, SERVICE_RESTART
@@ -199,3 +203,22 @@ def from_scope(scope: Scope) -> ServerConnection:
     """The connection that a request came in on."""
     connection: ServerConnection = scope["extensions"][SCOPE_KEY]
     return connection
+
+
+def uvicorn_config(app: ASGIApp, settings: ServerSettings, metrics: Metrics, graceful_shutdown_s: int) -> uvicorn.Config:
+    """How uvicorn serves an application over our connections, within their limits."""
+    limiter = ConnectionLimiter(settings, metrics, raise_file_limit(settings.connections))
+    return uvicorn.Config(
+        app,
+        http=functools.partial(ServerConnection, limiter),  # type: ignore[arg-type]  # called like the class that uvicorn expects
+        ws="none",
+        loop="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=graceful_shutdown_s,
+        timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type]  # only passed to `call_later`
+        backlog=2048,
+    )
