@@ -21,7 +21,7 @@ EXCEPTIONS: dict[str, str] = {}  # "path" or "path:function" -> why it may be lo
 
 # A repository stands alone: it names neither its authors' machines nor a place to install from, which is the reader's to choose.
 FOREIGN = ("/" + "work/", "/tmp/" + "lab", "/tmp/" + "brief", "../" + "shared", "/" + "root/", "pypi" + ".org", "python" + "hosted")
-PROSE = (".md", ".toml", ".txt", ".py", ".cfg", ".yml", ".yaml", ".json", ".jinja")
+PROSE = (".md", ".toml", ".txt", ".py", ".cfg", ".yml", ".yaml", ".json", ".jinja", ".ts", ".svelte", ".css")
 
 
 def python_files(*folders: str) -> list[Path]:
@@ -119,7 +119,7 @@ def test_every_module_says_what_it_is():
 
 def test_every_test_folder_mirrors_a_source_folder():
     tests = ROOT / "tests"
-    folders = {str(path.parent.relative_to(tests)) for path in tests.rglob("test_*.py")} - {".", "contracts", "e2e"}
+    folders = {str(path.parent.relative_to(tests)) for path in tests.rglob("test_*.py")} - {".", "console", "contracts", "e2e"}
     assert folders <= {str(folder.relative_to(SOURCE)) for folder in FOLDERS}
 
 
@@ -135,7 +135,7 @@ def test_a_test_of_one_module_stands_where_its_module_stands():
 
 def project_files() -> Iterator[Path]:
     yield from (path for path in ROOT.iterdir() if path.is_file())
-    for folder in (*CHECKED, "docs", "requirements", ".ci"):
+    for folder in (*CHECKED, "docs", "requirements", ".ci", "console/src"):
         yield from (path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
 
 

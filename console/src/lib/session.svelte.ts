@@ -1,0 +1,152 @@
+import { ApiError, credentials, json } from './api';
+
+interface State {
+  name: string;
+  version: string;
+  needs_key: boolean;
+  ready: boolean;
+  /** Why not, while it starts. */
+  reason: 'fetching' | 'loading' | 'failed' | null;
+  /** Why weights could not be fetched. */
+  message: string | null;
+  weights: Weights[];
+  console: { webrtc: boolean; tls: boolean; recording: boolean };
+}
+
+interface PageKey {
+  value: string;
+  expires_at: number;
+  scopes: string[];
+  tenant: string;
+  key_id: string | null;
+}
+
+export interface Weights {
+  /** Null where a key is needed. */
+  name: string | null;
+  /** What it is needed for: `answers`, `hearing`, `voice`, `search`. */
+  for: string;
+  state: 'fetching' | 'loading' | 'failed';
+  bytes: number;
+  bytes_total: number;
+  bytes_per_s: number | null;
+  eta_s: number | null;
+}
+
+const RENEW_BEFORE_S = 180;
+const LOOK_MS = 1000;
+const LOOK_WHEN_READY_MS = 15_000;
+
+/** The server, and who we are to it. */
+class Session {
+  version = $state('');
+  needsKey = $state(false);
+  /** Whether requests may be sent: no key is needed, or we have one. */
+  isOpen = $state(false);
+  /** Whether `start` has found out. */
+  isKnown = $state(false);
+  isReachable = $state(true);
+  ready = $state(false);
+  reason = $state<State['reason']>(null);
+  message = $state<string | null>(null);
+  weights = $state<Weights[]>([]);
+  can = $state<State['console']>({ webrtc: false, tls: false, recording: false });
+  scopes = $state<string[]>([]);
+  keyId = $state<string | null>(null);
+  tenant = $state('');
+  #renewal: Promise<boolean> | null = null;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+
+  async start(): Promise<void> {
+    credentials.renew = () => this.#renew();
+    try {
+      const state = await this.#look();
+      this.needsKey = state.needs_key;
+      if (!state.needs_key) this.isOpen = true;
+      else await this.#renew();
+    } catch {
+      // The status at the foot says that it can't be reached, and the watch goes on asking.
+    }
+    this.isKnown = true;
+    void this.#watch();
+  }
+
+  /** Whether the key opens routes of this scope; without keys everything is open. */
+  may(scope: string): boolean {
+    return !this.needsKey || this.scopes.includes(scope);
+  }
+
+  /** Trade a key that a person typed for the page's own, and forget it. */
+  async signIn(key: string): Promise<void> {
+    this.#take(await json<PageKey>('/console/keys', { method: 'POST', headers: { authorization: `Bearer ${key}` } }));
+  }
+
+  async signOut(): Promise<void> {
+    await json('/console/keys', { method: 'DELETE' }).catch(() => undefined);
+    this.#forget();
+  }
+
+  #forget(): void {
+    credentials.key = '';
+    clearTimeout(this.#timer);
+    this.scopes = [];
+    this.keyId = null;
+    this.isOpen = !this.needsKey;
+  }
+
+  #take(key: PageKey): void {
+    credentials.key = key.value;
+    this.scopes = key.scopes;
+    this.keyId = key.key_id;
+    this.tenant = key.tenant;
+    this.isOpen = true;
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => void this.#renew(), Math.max(5, key.expires_at - Date.now() / 1000 - RENEW_BEFORE_S) * 1000);
+  }
+
+  /** By the cookie, or by the key that is about to end. Requests that meet the end together ask once. */
+  #renew(): Promise<boolean> {
+    this.#renewal ??= (async () => {
+      try {
+        this.#take(await json<PageKey>('/console/keys', { method: 'POST' }));
+        return true;
+      } catch (error) {
+        if (error instanceof ApiError && error.status !== 0) {
+          this.needsKey = true;
+          this.#forget();
+        }
+        return false;
+      } finally {
+        this.#renewal = null;
+      }
+    })();
+    return this.#renewal;
+  }
+
+  async #watch(): Promise<void> {
+    for (;;) {
+      await new Promise((done) => setTimeout(done, this.ready ? LOOK_WHEN_READY_MS : LOOK_MS));
+      if (!document.hidden) await this.#look().catch(() => undefined);
+    }
+  }
+
+  async #look(): Promise<State> {
+    try {
+      const state = await json<State>('/console/state');
+      this.isReachable = true;
+      this.version = state.version;
+      this.can = state.console;
+      this.ready = state.ready;
+      this.reason = state.reason;
+      this.message = state.message;
+      this.weights = state.weights;
+      return state;
+    } catch (error) {
+      this.isReachable = !(error instanceof ApiError && error.status === 0);
+      this.ready = false;
+      throw error;
+    }
+  }
+}
+
+export const session = new Session();

@@ -1,0 +1,47 @@
+/** How a program asks this server the same thing. */
+import { session } from './session.svelte';
+
+const origin = (): string => location.href.replace(/[?#].*$/, '').replace(/\/$/, '');
+const KEY = 'YOUR_KEY';
+
+export interface Sample { name: string; language: string; text: string }
+
+/** A request for a response, as curl, Python and JavaScript. */
+export function samplesOf(body: object): Sample[] {
+  const base = `${origin()}/v1`;
+  const key = session.needsKey ? KEY : 'none';
+  const text = JSON.stringify(body, null, 2);
+  return [
+    { name: 'Python', language: 'python', text: python(base, key, body) },
+    { name: 'JavaScript', language: 'javascript', text: javascript(base, key, text) },
+    { name: 'curl', language: 'bash', text: curl(base, text) },
+  ];
+}
+
+function python(base: string, key: string, body: object): string {
+  const fields = Object.entries(body).map(([name, value]) => `    ${name}=${literal(value, 4)},`);
+  const show = 'stream' in body && body.stream ? '\nfor event in answer:\n    print(event.type)' : '\nprint(answer.output_text)';
+  return `from openai import OpenAI\n\nclient = OpenAI(base_url="${base}", api_key="${key}")\nanswer = client.responses.create(\n${fields.join('\n')}\n)${show}`;
+}
+
+/** A value as Python writes it. */
+function literal(value: unknown, indent: number): string {
+  const pad = ' '.repeat(indent + 4);
+  if (value === null || value === undefined) return 'None';
+  if (typeof value === 'boolean') return value ? 'True' : 'False';
+  if (typeof value !== 'object') return JSON.stringify(value);
+  const parts = Array.isArray(value)
+    ? value.map((each) => pad + literal(each, indent + 4))
+    : Object.entries(value).map(([name, each]) => `${pad}${JSON.stringify(name)}: ${literal(each, indent + 4)}`);
+  const [open, close] = Array.isArray(value) ? '[]' : '{}';
+  return parts.length ? `${open}\n${parts.join(',\n')},\n${' '.repeat(indent)}${close}` : `${open}${close}`;
+}
+
+function javascript(base: string, key: string, text: string): string {
+  return `import OpenAI from "openai";\n\nconst client = new OpenAI({ baseURL: "${base}", apiKey: "${key}" });\nconst answer = await client.responses.create(${text.replace(/^( *)"(\w+)":/gm, '$1$2:')});\nconsole.log(answer.output_text);`;
+}
+
+function curl(base: string, text: string): string {
+  const auth = session.needsKey ? ` \\\n  -H "Authorization: Bearer $ANTIPHON_API_KEY"` : '';
+  return `curl ${base}/responses${auth} \\\n  -H "Content-Type: application/json" \\\n  -d '${text.replaceAll("'", `'\\''`)}'`;
+}

@@ -1,0 +1,365 @@
+"""The chat: questions and answers, tools, branches, what is kept, by mouse and by keyboard."""
+
+import json
+import re
+from urllib.request import urlopen
+
+import pytest
+
+from antiphon.server.processes.run import background_server
+from support.console.browser import Visit, axe_findings
+from support.console.node import packages
+from support.server.scripted_server import configured
+
+FUNCTIONS = '''
+def book_ticket(boat: str) -> str:
+    """Book a ticket."""
+    return f"Booked for {boat}."
+'''
+
+ANSWER = """The last boat leaves at **21:30**.
+
+```python
+print("Texel")
+```
+
+It takes $t = \\frac{s}{v}$.
+
+<img src="/nothing" onerror="alert(1)"> [a trap](javascript:alert(1)) ![a picture](https://example.com/x.png)
+"""
+
+PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+
+SCRIPT = {
+    "answers": [
+        {"to": "result", "say": "The tool says {input}"},
+        {"when": "ferry", "lines": [{"reasoning": "Sundays differ."}, {"text": ANSWER}]},
+        {"when": "weather", "lines": [{"call": "get_weather", "arguments": {"city": "Paris"}}]},
+        {"when": "book", "lines": [{"call": "book_ticket", "namespace": "harbour", "arguments": {"boat": "21:30"}}]},
+        {
+            "when": "tides",
+            "lines": [
+                {"text": "The tide turns."},
+                {
+                    "annotation": {
+                        "type": "url_citation",
+                        "url": "https://example.com/tides",
+                        "title": "Tides",
+                        "start_index": 0,
+                        "end_index": 15,
+                    }
+                },
+            ],
+        },
+        {"when": "endless", "lines": [{"text": "la "}, {"wait_ms": 20}, {"text": "la ", "repeat": 100}, {"wait_ms": 600_000}]},
+        {"when": "later", "lines": [{"text": "It is "}, {"wait_ms": 1500}, {"text": "done."}]},
+        {"when": "break", "lines": [{"broke": {"status": 503, "message": "The model is loading.", "retry_after_s": 2}}]},
+        {"when": "midway", "lines": [{"text": "So far"}, {"wait_ms": 1500}, {"broke": {"message": "The model broke."}}]},
+        {"when": "", "say": "You said: {input}"},
+    ]
+}
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    home = tmp_path_factory.mktemp("chat")
+    functions = home / "functions.py"
+    functions.write_text(FUNCTIONS)
+    models = {"parrot": {"engine": "scripted", **SCRIPT}, "plain": {"engine": "scripted", "abilities": {"images": False}, **SCRIPT}}
+    config = configured(home, models, **{"logging.level": "error", "tools.functions": [{"label": "harbour", "file": str(functions)}]})
+    with background_server(config, is_persistent=True) as url:
+        yield url
+
+
+@pytest.fixture
+def page(visit):
+    page = visit.go("chat").page
+    page.get_by_role("button", name="Model: parrot").wait_for()
+    return page
+
+
+def ask(page, text):
+    page.get_by_label("Message", exact=True).fill(text)
+    page.keyboard.press("Enter")
+
+
+def answered(page, text):
+    """The article that has a text, once its answer is whole."""
+    article = page.get_by_role("article").filter(has_text=text)
+    article.get_by_role("button", name="Answer again").wait_for()
+    return article
+
+
+def test_an_answer_streams_and_is_rendered_without_running_anything(page):
+    ask(page, "When is the ferry?")
+    article = answered(page, "The last boat")
+    assert article.locator("strong").inner_text() == "21:30"
+    article.locator(".hljs-string", has_text="Texel").wait_for()
+    article.locator(".katex").first.wait_for()
+    assert article.locator("img").count() == 0
+    assert '<img src="/nothing"' in article.inner_text()
+    assert article.locator("a[href^=javascript]").count() == 0
+    assert article.get_by_role("link", name="a picture").get_attribute("href") == "https://example.com/x.png"
+    assert re.search(r"\d+ tokens.*first \d+", article.inner_text(), re.S)
+    thought = article.get_by_text("Sundays differ.")
+    assert not thought.is_visible()
+    article.get_by_text(re.compile("^Thought")).click()
+    thought.wait_for()
+
+
+def test_a_chat_is_found_again_after_a_reload_and_by_search(page):
+    ask(page, "Remember the lighthouse of Eierland")
+    answered(page, "You said: Remember")
+    ask(page, "And its keeper")
+    answered(page, "You said: And its keeper")
+    address = page.url
+    assert re.search(r"#/chat/resp_\w+$", address)
+    page.reload()
+    answered(page, "You said: And its keeper")
+    assert page.get_by_role("article").count() == 2
+    page.get_by_role("button", name="New chat").click()
+    page.get_by_role("heading", name="Ask something").wait_for()
+    page.keyboard.press("Control+k")
+    page.keyboard.type("eierl")
+    page.get_by_role("link", name=re.compile("Remember the lighthouse")).click()
+    answered(page, "You said: And its keeper")
+    assert page.url == address
+    page.get_by_label("Search chats").last.fill("nobody-said-this")
+    page.get_by_text("No chat has these words.").wait_for()
+
+
+def test_edits_and_repeats_are_branches_that_stay(page):
+    ask(page, "first question")
+    answered(page, "You said: first question")
+    ask(page, "second question")
+    article = answered(page, "You said: second question")
+    article.get_by_role("button", name="Edit the question").click()
+    page.get_by_label("Edit the question").and_(page.locator("textarea")).fill("another question")
+    page.keyboard.press("Enter")
+    article = answered(page, "You said: another question")
+    article.get_by_text("2 of 2").wait_for()
+    article.get_by_role("button", name="Answer again").click()
+    page.get_by_text("3 of 3").wait_for()
+    page.get_by_role("button", name="Branch before").click()
+    page.get_by_role("button", name="Branch before").click()
+    answered(page, "You said: second question").get_by_text("1 of 3").wait_for()
+    page.reload()
+    answered(page, "You said: another question").get_by_text("3 of 3").wait_for()
+    page.get_by_role("button", name="Branch before").click()
+    page.get_by_role("button", name="Branch before").click()
+    answered(page, "You said: second question")
+
+
+@pytest.mark.long
+def test_a_function_is_answered_by_the_person(page):
+    page.get_by_role("button", name="Tools").click()
+    page.get_by_label("Functions that you answer for").check()
+    page.keyboard.press("Escape")
+    ask(page, "How is the weather?")
+    page.get_by_text("waits for a result").wait_for()
+    page.get_by_text('{"city":"Paris"}').wait_for()
+    page.get_by_label("Result to give back").fill("18 degrees")
+    page.get_by_role("button", name="Give").click()
+    answered(page, "The tool says 18 degrees")
+    page.get_by_text("Arguments and result").click()
+    page.locator("pre.result", has_text="18 degrees").wait_for()
+
+
+def turn_on_harbour(page):
+    page.get_by_role("button", name="Tools").click()
+    page.get_by_label("harbour").check()
+    page.keyboard.press("Escape")
+
+
+def test_a_call_is_allowed_by_a_button_and_refused_by_a_key(page):
+    turn_on_harbour(page)
+    ask(page, "book a ticket")
+    card = page.get_by_label("Approval of book_ticket")
+    card.get_by_text("harbour").wait_for()
+    card.get_by_role("button", name="Allow once").click()
+    answered(page, "The tool says Booked for 21:30.")
+    card.get_by_text("Allowed").wait_for()
+    ask(page, "book again")
+    card.last.get_by_text("Wants to use").wait_for()
+    card.last.focus()
+    page.keyboard.press("r")
+    card.last.get_by_text("Refused").wait_for()
+
+
+@pytest.mark.long
+def test_what_was_allowed_in_a_chat_is_not_asked_again(page):
+    turn_on_harbour(page)
+    ask(page, "book a ticket")
+    page.get_by_role("button", name="Allow in this chat").click()
+    answered(page, "The tool says Booked")
+    ask(page, "book another")
+    page.get_by_text("The tool says Booked").nth(1).wait_for()
+    assert page.get_by_text("Wants to use").count() == 0
+
+
+@pytest.mark.long
+def test_citations_are_numbers_that_lead_to_their_source(page):
+    ask(page, "the tides")
+    article = answered(page, "The tide turns.")
+    assert article.get_by_role("link", name="1", exact=True).get_attribute("href") == "https://example.com/tides"
+    assert article.get_by_role("list", name="Sources").inner_text().strip() == "Tides"
+
+
+@pytest.mark.long
+def test_an_answer_can_be_stopped_and_what_came_stays(page):
+    ask(page, "endless")
+    page.get_by_text("la la la").wait_for()
+    page.keyboard.press("Escape")
+    article = answered(page, "la la la")
+    article.get_by_text("Stopped", exact=True).wait_for()
+    ask(page, "go on")
+    answered(page, "You said: go on")
+
+
+@pytest.mark.long
+def test_a_background_answer_is_resumed_after_a_reload(page):
+    page.get_by_role("button", name="Instructions").click()
+    page.get_by_label("Answer in the background").check()
+    page.keyboard.press("Escape")
+    ask(page, "later")
+    page.get_by_text("It goes on if you leave.").wait_for()
+    page.wait_for_url("**/#/chat/resp_*")
+    page.reload()
+    answered(page, "It is done.")
+
+
+@pytest.mark.long
+def test_what_is_not_to_be_stored_is_sent_again_and_listed_nowhere(page):
+    page.get_by_role("button", name="Instructions").click()
+    page.get_by_label("Do not store").check()
+    page.keyboard.press("Escape")
+    ask(page, "a secret of mine")
+    answered(page, "You said: a secret").get_by_text("not stored").wait_for()
+    with page.expect_request("**/v1/responses") as asked:
+        ask(page, "and another")
+    sent = json.loads(asked.value.post_data)
+    assert sent["store"] is False and "previous_response_id" not in sent
+    assert [item["role"] for item in sent["input"] if item["type"] == "message"] == ["user", "assistant", "user"]
+    answered(page, "You said: and another")
+    assert "resp_" not in page.url
+    assert page.get_by_role("link", name="a secret of mine").count() == 0
+
+
+@pytest.mark.long
+def test_pictures_and_long_texts_are_attached_by_paste_and_drop(page):
+    page.get_by_label("Message", exact=True).focus()
+    page.evaluate("text => navigator.clipboard.writeText(text)", "word " * 1000)
+    page.keyboard.press("Control+v")
+    page.get_by_text("pasted.txt · 5.0 kB").wait_for()
+    dropped = page.evaluate_handle(
+        """png => {
+            const transfer = new DataTransfer();
+            const bytes = Uint8Array.from(atob(png), (letter) => letter.charCodeAt(0));
+            transfer.items.add(new File([bytes], 'dot.png', {type: 'image/png'}));
+            return transfer;
+        }""",
+        PICTURE,
+    )
+    page.get_by_role("log").dispatch_event("drop", {"dataTransfer": dropped})
+    page.get_by_text("dot.png").wait_for()
+    with page.expect_request("**/v1/responses") as asked:
+        ask(page, "what is this?")
+    parts = json.loads(asked.value.post_data)["input"][0]["content"]
+    assert [part["type"] for part in parts] == ["input_text", "input_image", "input_text"]
+    assert parts[1]["image_url"] == f"data:image/png;base64,{PICTURE}"
+    page.get_by_role("button", name="Answer again").wait_for()
+    page.reload()
+    page.get_by_alt_text("Sent with the question").wait_for()
+    page.get_by_text("pasted.txt", exact=True).wait_for()
+
+
+def test_a_refusal_says_what_happened_and_what_to_do(visit, page):
+    visit.expect("503")
+    ask(page, "break")
+    box = page.get_by_role("alert")
+    assert "Not answered. The model is loading." in box.inner_text()
+    box.get_by_text(re.compile("^503")).wait_for()
+    box.get_by_role("button", name=re.compile("retry", re.I)).click()
+    page.get_by_text("2 of 2").wait_for()
+
+
+@pytest.mark.long
+def test_an_answer_that_breaks_off_keeps_its_words(page):
+    ask(page, "midway")
+    page.get_by_text("The model broke.").wait_for()
+    assert page.get_by_text("So far").is_visible()
+
+
+@pytest.mark.long
+def test_the_request_is_shown_as_code_that_another_program_runs(visit, page):
+    ask(page, "hello there")
+    answered(page, "You said: hello there").get_by_role("button", name="Show as code").click()
+    dialog = page.get_by_role("dialog")
+    assert f'base_url="{visit.url}/v1"' in dialog.locator("pre").inner_text()
+    dialog.get_by_role("button", name="JavaScript").click()
+    dialog.get_by_text("responses.create({").wait_for()
+    dialog.get_by_role("button", name="curl").click()
+    dialog.get_by_text("-d '{").wait_for()
+    dialog.get_by_role("button", name="Copy").click()
+    page.get_by_text("Copied.").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()").startswith(f"curl {visit.url}/v1/responses")
+
+
+@pytest.mark.long
+def test_a_chat_is_renamed_and_deleted(page, url):
+    ask(page, "rename me")
+    answered(page, "You said: rename me")
+    page.get_by_role("button", name="Rename or delete “rename me”").click()
+    page.get_by_label("Title").fill("A better name")
+    page.keyboard.press("Enter")
+    page.get_by_role("link", name=re.compile("A better name")).wait_for()
+    root = page.url.rpartition("/")[2]
+    page.get_by_role("button", name="Rename or delete “A better name”").click()
+    page.get_by_role("button", name="Delete the chat").click()
+    page.get_by_role("heading", name="Ask something").wait_for()
+    with urlopen(f"{url}/v1/responses/roots") as answer:
+        assert root not in answer.read().decode()
+
+
+@pytest.mark.long
+def test_the_whole_chat_works_by_keyboard_alone(visit):
+    page = visit.go("chat").page
+    page.get_by_role("button", name="Model: parrot").wait_for()
+    page.keyboard.type("ask by keys")
+    page.keyboard.press("Enter")
+    answered(page, "You said: ask by keys")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("End")
+    page.keyboard.type(" again")
+    page.keyboard.press("Enter")
+    answered(page, "You said: ask by keys again")
+    page.keyboard.press("Control+Shift+o")
+    page.get_by_role("heading", name="Ask something").wait_for()
+    page.get_by_role("button", name="Model: parrot").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.type("plai")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Model: plain").wait_for()
+
+
+@pytest.mark.parametrize("colour_scheme", ["light", "dark"])
+def test_axe_finds_nothing_in_a_chat(visit, page, colour_scheme):
+    page.emulate_media(color_scheme=colour_scheme)
+    ask(page, "When is the ferry?")
+    answered(page, "The last boat").locator(".katex").first.wait_for()
+    ask(page, "the tides")
+    answered(page, "The tide turns.")
+    assert axe_findings(page, packages().folder) == []
+
+
+@pytest.mark.long
+def test_on_a_phone_the_menu_and_the_tabs_are_at_hand(browser, url):
+    visit = Visit(browser, url, viewport={"width": 390, "height": 844}, has_touch=True)
+    page = visit.go("chat").page
+    page.get_by_role("button", name="Menu").click()
+    page.get_by_role("button", name="New chat").first.click()
+    ask(page, "on a phone")
+    answered(page, "You said: on a phone")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.get_by_label("Message", exact=True).evaluate("field => getComputedStyle(field).fontSize") == "16px"
+    visit.close()

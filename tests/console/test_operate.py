@@ -1,0 +1,268 @@
+"""Operate: what an operator sees live, and does: keys, workers, sessions, settings, the log."""
+
+import asyncio
+import json
+import re
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from urllib.request import Request, urlopen
+
+import pytest
+
+from antiphon.server.processes.run import background_server
+from support.console.browser import Visit, axe_findings
+from support.console.node import packages
+from support.server.key_server import KeyServer
+from support.server.scripted_server import SCRIPT, configured
+
+MODELS = {"parrot": {"engine": "scripted", **SCRIPT}, "single": {"engine": "scripted", "sessions": 1}}
+ADMIN = ("responses:write", "responses:read", "models:read", "realtime", "sessions", "admin")
+
+HEADINGS = {"Now": "Answers under way", "Workers and queue": "In the queue", "Keys and usage": "Usage"}
+
+TALK = """async seconds => {
+    const socket = new WebSocket(location.origin.replace('http', 'ws') + '/v1/realtime?model=parrot', ['realtime']);
+    window.ended = new Promise(done => { socket.onclose = event => done(event.code); });
+    const heard = kind => new Promise(done => socket.addEventListener('message', function look(event) {
+        const message = JSON.parse(event.data);
+        if (message.type === kind) { socket.removeEventListener('message', look); done(message); }
+    }));
+    const { session } = await heard('session.created');
+    window.leave = () => { socket.close(); return window.ended; };
+    if (!seconds) return session.id;
+    const input = { transcription: { model: 'any' }, turn_detection: null };
+    socket.send(JSON.stringify({ type: 'session.update', session: { type: 'realtime', audio: { input } } }));
+    const sound = Uint8Array.from({ length: 24000 * seconds * 2 }, (_, byte) => (byte % 2 ? (byte >> 7) % 2 ? 32 : 224 : 0));
+    const audio = btoa(Array.from(sound, byte => String.fromCharCode(byte)).join(''));
+    socket.send(JSON.stringify({ type: 'input_audio_buffer.append', audio }));
+    socket.send(JSON.stringify({ type: 'input_audio_buffer.commit' }));
+    const done = heard('response.done');
+    socket.send(JSON.stringify({ type: 'response.create' }));
+    await done;
+    return session.id;
+}"""
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    config = configured(tmp_path_factory.mktemp("operate"), MODELS, **{"recording.when": "always", "logging.level": "info"})
+    with background_server(config, is_persistent=True) as url:
+        yield url
+
+
+def section(visit, name):
+    """A part of the tab, once its figures are live."""
+    page = visit.go(f"operate/{name}").page
+    page.get_by_text("Updates live").wait_for()
+    return page
+
+
+def row(page, table, text):
+    return page.get_by_role("table", name=table).get_by_role("row").filter(has_text=text)
+
+
+def ask(url, text, key=None):
+    body = json.dumps({"model": "parrot", "input": text}).encode()
+    headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {})
+    with urlopen(Request(f"{url}/v1/responses", body, headers)) as reply:
+        return json.load(reply)["id"]
+
+
+def test_figures_and_responses_come_without_a_reload(visit, url):
+    page = section(visit, "responses")
+    id = ask(url, "Tell me of the harbour")
+    row(page, "Responses", id).get_by_role("button", name=id).click()
+    details = page.get_by_role("region", name="Details")
+    details.get_by_text('"Tell me of the harbour"').wait_for()
+    details.get_by_text('"You said: Tell me of the harbour"').first.wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_role("link", name="Now", exact=True).click()
+    page.get_by_role("region", name="Answers, last hour").get_by_text(re.compile("^[1-9]")).first.wait_for()
+
+
+def test_a_worker_is_drained_and_resumed_after_asking(visit):
+    page = section(visit, "workers")
+    worker = row(page, "Workers", "single-1")
+    worker.get_by_role("button", name="Drain").click()
+    worker.get_by_role("button", name="No", exact=True).click()
+    assert "idle" in worker.inner_text()
+    worker.get_by_role("button", name="Drain").click()
+    worker.get_by_role("group", name="No new conversations?").get_by_role("button", name="Drain").click()
+    worker.get_by_text("draining").wait_for()
+    worker.get_by_role("button", name="Resume").click()
+    worker.get_by_text("idle").wait_for()
+
+
+def test_a_live_session_is_closed_and_its_recording_deleted(visit):
+    page = section(visit, "sessions")
+    id = page.evaluate(TALK, 0)
+    session = row(page, "Live sessions", id)
+    session.get_by_role("button", name="Close").click()
+    session.get_by_role("button", name="Close it").click()
+    assert page.evaluate("window.ended") == 1008
+    page.get_by_text("No session is under way.").wait_for()
+    recording = row(page, "Recordings", id)
+    recording.get_by_role("button", name="Delete").click()
+    recording.get_by_role("group", name="For good?").get_by_role("button", name="Delete").click()
+    recording.wait_for(state="detached")
+
+
+@pytest.mark.long
+def test_a_recording_is_replayed_in_step(visit):
+    page = section(visit, "sessions")
+    id = page.evaluate(TALK, 2)
+    row(page, "Live sessions", id).wait_for()
+    page.evaluate("window.leave()")
+    recording = row(page, "Recordings", id)
+    with page.expect_download() as download:
+        recording.get_by_role("button", name="Download").click()
+    assert {"events.jsonl", "in.wav", "meta.json"} <= {
+        name.rpartition("/")[2] for name in zipfile.ZipFile(download.value.path()).namelist()
+    }
+    recording.get_by_role("button", name="Replay").click()
+    replay = page.get_by_role("region", name="Replay", exact=True)
+    clock = replay.get_by_role("slider", name="Time")
+    clock.focus()
+    replay.get_by_role("list", name="What was said").get_by_text("speech of 2000 ms").first.wait_for()
+    assert replay.get_by_role("button", name=re.compile("response.created")).count() == 1
+    page.keyboard.press("End")
+    length = int(clock.get_attribute("aria-valuemax"))
+    assert clock.get_attribute("aria-valuenow") == str(length) and length >= 2
+    replay.get_by_role("region", name="The picked message").wait_for()
+    page.keyboard.press("Home")
+    assert clock.get_attribute("aria-valuenow") == "0"
+    page.keyboard.press("Space")
+    replay.locator("[role=slider]:not([aria-valuenow='0'])").wait_for()
+    replay.get_by_role("button", name="Play", exact=True).wait_for()
+    assert axe_findings(page, packages().folder) == []
+
+
+@pytest.mark.long
+def test_settings_have_their_origins_and_no_secret(browser, tmp_path, monkeypatch):
+    monkeypatch.setenv("UPSTREAM_SECRET", "sk-very-secret")
+    models = {**MODELS, "far": {"engine": "chat", "base_url": "http://127.0.0.1:9/v1", "api_key_env": "UPSTREAM_SECRET"}}
+    with background_server(configured(tmp_path, models, **{"queue.size": 77})) as url:
+        visit = Visit(browser, url)
+        page = section(visit, "settings")
+        page.keyboard.press("/")
+        page.keyboard.type("queue.size")
+        setting = row(page, "Settings", "queue.size")
+        setting.get_by_text("77").wait_for()
+        page.get_by_label("Filter").fill("")
+        page.get_by_label("Only what was set").check()
+        row(page, "Settings", "models").get_by_role("button").click()
+        page.get_by_role("region", name="Details").wait_for()
+        assert "sk-very-secret" not in page.content()
+        visit.close()
+
+
+@pytest.mark.long
+def test_the_log_is_followed_and_filtered(visit, url):
+    page = section(visit, "log")
+    lines = page.get_by_role("region", name="Lines of the log")
+    lines.get_by_text("path=/console/state").first.wait_for()
+    ask(url, "Note this")
+    lines.get_by_text("path=/v1/responses").last.wait_for()
+    page.keyboard.press("/")
+    page.keyboard.type("no-line-has-this")
+    page.get_by_text("No line is like that.").wait_for()
+    page.keyboard.press("Escape")
+    lines.focus()
+    page.keyboard.press("ArrowUp")
+    page.get_by_text('"timestamp"').wait_for()
+
+
+@pytest.mark.long
+def test_an_admin_key_makes_keys_and_revokes_them(browser, tmp_path):
+    server = KeyServer(tmp_path, MODELS)
+    with ThreadPoolExecutor() as threads:  # Playwright has a loop in ours
+        plain = threads.submit(asyncio.run, server.key()).result()
+        admin = threads.submit(asyncio.run, server.key(scopes=ADMIN)).result()
+    with server.serving() as url:
+        visit = Visit(browser, url)
+        visit.expect("40[13]")
+        page = visit.go("operate/keys").page
+        dialog = page.get_by_role("dialog", name="Sign in")
+        dialog.get_by_label("Key").fill(plain)
+        page.keyboard.press("Enter")
+        page.get_by_role("heading", name="Operating needs a key with the scope admin").wait_for()
+        page.get_by_label("Admin key").fill(admin)
+        page.keyboard.press("Enter")
+        page.get_by_role("button", name="New key").click()
+        form = page.get_by_role("dialog", name="New key")
+        form.get_by_label("Name").fill("kiosk")
+        form.get_by_role("checkbox", name=re.compile("^realtime")).uncheck()
+        form.get_by_label("Requests a minute").fill("5")
+        form.get_by_role("button", name="Make the key").click()
+        shown = page.get_by_role("dialog", name="The new key")
+        value = shown.get_by_label("Key").input_value()
+        page.keyboard.press("Escape")
+        shown.wait_for(state="detached")
+        assert value.startswith("ak-") and value not in page.content()
+        ask(url, "Count me", value)
+        page.get_by_role("link", name="Now", exact=True).click()
+        page.get_by_role("link", name="Keys and usage").click()
+        kiosk = row(page, "Keys", "kiosk")
+        kiosk.get_by_text(re.compile("[01] of 5 requests/min")).wait_for()  # it fills up again as time goes by
+        assert "realtime" not in kiosk.inner_text()
+        kiosk.get_by_role("button", name="Revoke").click()
+        kiosk.get_by_role("group").get_by_role("button", name="Revoke").click()
+        kiosk.wait_for(state="detached")
+        with pytest.raises(OSError, match="401"):
+            ask(url, "Once more", value)
+        kept = page.evaluate("JSON.stringify({...localStorage, ...sessionStorage}) + location.href + document.documentElement.outerHTML")
+        assert not [secret for secret in (value, admin, plain, "ck_") if secret in kept]
+        visit.close()
+
+
+@pytest.mark.long
+def test_usage_is_drawn_by_key_and_by_model(visit, url):
+    ask(url, "Count this")
+    page = section(visit, "keys")
+    page.get_by_role("img", name="Usage by key").wait_for(timeout=20_000)
+    page.get_by_role("button", name="by model").click()
+    page.get_by_role("img", name="Usage by model").wait_for()
+    row(page, "Usage", "parrot").wait_for()
+
+
+@pytest.mark.long
+def test_what_is_lost_is_not_shown_as_live(visit):
+    visit.expect("ERR_|Failed to load|503")
+    page = section(visit, "now")
+    page.route("**/updates", lambda route: route.abort())
+    page.get_by_role("link", name="Events", exact=True).click()
+    page.get_by_role("link", name="Operate", exact=True).click()
+    page.get_by_text("Not live since").wait_for()
+    page.unroute("**/updates")
+    page.get_by_text("Updates live").wait_for()
+
+
+@pytest.mark.long
+def test_headers_sort_by_keyboard(visit):
+    page = section(visit, "models")
+    header = page.get_by_role("columnheader", name="Model", exact=True)
+    header.get_by_role("button").focus()
+    page.keyboard.press("Enter")
+    assert header.get_attribute("aria-sort") == "ascending"
+    page.keyboard.press("Enter")
+    names = page.get_by_role("table", name="Models").locator("td:first-child")
+    names.first.get_by_text("single").wait_for()
+    assert names.all_inner_texts() == ["single", "parrot"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("colour_scheme", "parts"),
+    [("light", ("Now", "Models", "Workers and queue", "Responses", "Settings")), ("dark", ("Now", "Keys and usage", "Log"))],
+)
+def test_axe_finds_nothing_in_any_part(visit, url, colour_scheme, parts):
+    ask(url, "Hello")
+    page = section(visit, "now")
+    page.emulate_media(color_scheme=colour_scheme)
+    found = []
+    for name in parts:
+        page.get_by_role("navigation", name="Operate").get_by_role("link", name=name).click()
+        page.get_by_role("link", name=name, exact=True).and_(page.locator("[aria-current=page]")).wait_for()
+        page.get_by_role("heading", name=HEADINGS.get(name, name)).first.wait_for()
+        found += [(name, *finding) for finding in axe_findings(page, packages().folder)]
+    assert found == []
