@@ -4,8 +4,9 @@ Run the suite of every client, each in an environment of its own, against one se
     python conformance/run.py PROGRAM MODEL [--short] [CLIENT ...]
 
 PROGRAM is the `antiphon` to start. It serves `parrot`, whose answers are in `parrot.toml`, and MODEL, a model of the catalogue, for suites
-that need real answers. `--short` skips the suites in LARGE. Environments are cached for all checkouts in the user's cache folder, under the
-hash of what they contain.
+that need real answers. Its tools ask the programs in `servers`. `--short` skips the suites in LARGE, and asks the others, by the variable
+`ANTIPHON_SHORT`, to leave out what repeats. Environments are cached for all checkouts in the user's cache folder, under the hash of what
+they contain.
 """
 
 import array
@@ -23,9 +24,10 @@ import time
 import urllib.request
 import venv
 import wave
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 QUESTION = HERE.parent / "tests" / "speech" / "recordings" / "cards_001.wav"
@@ -47,6 +49,27 @@ LARGE = ("aider", "chat_programs", "llm", "opencode")
 MODELS = """
 [queue]
 size = 4
+
+[server]
+fetch_networks = ["127.0.0.0/8"]
+
+[[tools.mcp]]
+label = "workshop"
+command = {workshop}
+
+[tools.web_search]
+provider = "searxng"
+url = "http://127.0.0.1:{peers}"
+
+# Where the one page that SearXNG finds is read from.
+[[tools.web_search.folders]]
+path = "birds"
+url = "https://birds.example/"
+
+[[tools.images]]
+model = "painter"
+base_url = "http://127.0.0.1:{peers}/v1"
+fields = ["background", "output_format", "partial_images", "quality", "size"]
 
 [[models]]
 name = "parrot"
@@ -124,24 +147,77 @@ model = "{model}"
 """
 
 
-@contextlib.contextmanager
-def serving(program: Path, model: str):
-    """A server with both models and an empty store, which is deleted at the end; yields its base URL."""
+PAGE = "<title>Owls</title><h1>Owls</h1><p>The barn owl hears a mouse under the snow.</p><p>It hunts at night.</p>"
+"""The page that is found in the web."""
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with tempfile.TemporaryDirectory() as home:
-        Path(home, "antiphon.toml").write_text(MODELS.format(script=HERE / "parrot.toml", model=model, port=port))
-        command = [program, "serve", "--port", str(port)]
-        environ = os.environ | {"ANTIPHON_HOME": home}
-        with subprocess.Popen(command, cwd=home, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-            try:
-                while f":{port}" not in (line := process.stdout.readline()):
-                    if not line:
-                        raise SystemExit("conformance: the server did not start")
-                yield f"http://127.0.0.1:{port}/v1"
-            finally:
-                process.terminate()
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def running(command: list[str | Path], expected: str, **options: Any) -> Iterator[str]:
+    """A program, once it has printed a line that has `expected`; yields that line, and stops the program at the end."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **{"stderr": subprocess.DEVNULL, **options}) as process:
+        try:
+            while expected not in (line := process.stdout.readline()):
+                if not line:
+                    raise SystemExit(f"conformance: {' '.join(map(str, command))} did not start")
+            yield line
+        finally:
+            process.terminate()
+
+
+@contextlib.contextmanager
+def tool_servers() -> Iterator[tuple[str, list[str]]]:
+    """The servers that tools ask; yields the port of `peers.py`, and the command of the MCP server from npm."""
+    node, _ = node_programs()
+    everything = node_packages(HERE / "servers") / "@modelcontextprotocol" / "server-everything" / "dist" / "index.js"
+    with running([sys.executable, HERE / "servers" / "peers.py"], "") as port:
+        yield port.strip(), [node, str(everything)]
+
+
+@contextlib.contextmanager
+def serving(program: Path, model: str) -> Iterator[dict[str, str]]:
+    """
+    A server with both models, its tools, and an empty store, which is deleted at the end.
+
+    Yields:
+        The environment variables with the addresses of it and of MCP servers, and in `ANTIPHON_CODE` whether it runs code.
+    """
+    port, npm_port = free_port(), free_port()
+    with tempfile.TemporaryDirectory() as home, tool_servers() as (peers, everything):
+        workshop = json.dumps([*everything, "stdio"])
+        settings = MODELS.format(script=HERE / "parrot.toml", model=model, port=port, peers=peers, workshop=workshop)
+        Path(home, "antiphon.toml").write_text(settings)
+        Path(home, "birds").mkdir()
+        Path(home, "birds", "owls.html").write_text(PAGE)
+        serve = running([program, "serve", "--port", str(port)], f":{port}", cwd=home, env=os.environ | {"ANTIPHON_HOME": home})
+        environ = os.environ | {"PORT": str(npm_port)}
+        with serve, running([*everything, "streamableHttp"], "listening", env=environ, stderr=subprocess.STDOUT):
+            yield {
+                "ANTIPHON_URL": f"http://127.0.0.1:{port}/v1",
+                "ANTIPHON_CODE": runs_code(f"http://127.0.0.1:{port}/v1"),
+                "MCP_URL": f"http://127.0.0.1:{peers}/mcp",
+                "MCP_SSE_URL": f"http://127.0.0.1:{peers}/sse",
+                "MCP_NPM_URL": f"http://127.0.0.1:{npm_port}/mcp",
+            }
+
+
+def runs_code(url: str) -> str:
+    """Whether the server has a code interpreter, whose walls it tries while it serves already: `yes`, or nothing."""
+    tool = {"type": "code_interpreter", "container": {"type": "auto"}}
+    body = json.dumps({"model": "parrot", "input": "Hi", "tools": [tool], "store": False}).encode()
+    for _ in range(300):
+        with urllib.request.urlopen(urllib.request.Request(f"{url}/responses", body, {"content-type": "application/json"})) as reply:
+            if "antiphon-tools-not-offered" not in reply.headers:
+                return "yes"
+        time.sleep(0.1)
+    print("conformance: this server can't run code, so tests of its code interpreter are skipped", flush=True)
+    return ""
 
 
 def spoken_question(url: str, model: str, folder: str) -> dict[str, str]:
@@ -208,12 +284,18 @@ def python_suite(client: Path, _folder: Path) -> list[str | Path]:
     return [folder / "bin" / "python", "-m", "pytest", *options, client]
 
 
-def node_suite(client: Path, folder: Path) -> list[str | Path]:
-    """The command that runs a Node.js client's suite in `folder`; if Node.js is not installed, it comes from a wheel."""
+def node_programs() -> tuple[str, str]:
+    """Node.js and npm, which come from a wheel if they are not installed."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         programs = python_environment("node", NODE, NODE) / "bin"
-        node, npm = str(programs / "node"), str(programs / "npm")
+        return str(programs / "node"), str(programs / "npm")
+    return node, npm
+
+
+def node_packages(client: Path) -> Path:
+    """The packages of a folder's `package.json`."""
+    node, npm = node_programs()
 
     def build(packages: Path) -> None:
         packages.mkdir()
@@ -222,13 +304,17 @@ def node_suite(client: Path, folder: Path) -> list[str | Path]:
         run_quietly([npm, "ci", "--silent", "--no-audit", "--no-fund"], cwd=packages)
 
     contents = node + (client / "package.json").read_text() + (client / "package-lock.json").read_text()
-    packages = cached_environment(client.name, contents, build)
+    return cached_environment(client.name, contents, build) / "node_modules"
+
+
+def node_suite(client: Path, folder: Path) -> list[str | Path]:
+    """The command that runs a Node.js client's suite in `folder`."""
     # Node.js looks for packages beside the tests, which are copied as each checkout has its own.
-    (folder / "node_modules").symlink_to(packages / "node_modules")
+    (folder / "node_modules").symlink_to(node_packages(client))
     tests = [shutil.copy(test, folder / test.name) for test in sorted(client.glob("*.test.mjs"))]
     # The dot reporter doesn't show which tests were skipped.
     reporters = [f"--test-reporter{option}" for name in ("dot", HERE / "skipped.mjs") for option in (f"={name}", "-destination=stdout")]
-    return [node, "--test", *reporters, *tests]
+    return [node_programs()[0], "--test", *reporters, *tests]
 
 
 def passes(client: Path, environ: dict[str, str]) -> bool:
@@ -246,13 +332,14 @@ def passes(client: Path, environ: dict[str, str]) -> bool:
 
 def main(program: Path, model: str, only: list[str]) -> int:
     """Run the suites; 0 if all pass."""
-    skipped = {"__pycache__", *(LARGE if "--short" in only else ())}
+    is_short = "--short" in only
+    skipped = {"__pycache__", "servers", *(LARGE if is_short else ())}
     only = [name for name in only if name != "--short"]
     clients = sorted(path for path in HERE.iterdir() if path.is_dir() and (not only or path.name in only) and path.name not in skipped)
     clients.sort(key=lambda client: client.name not in SLOWEST)
-    with ThreadPoolExecutor(CONCURRENCY) as runners, serving(program, model) as url, tempfile.TemporaryDirectory() as folder:
-        environ = os.environ | {"ANTIPHON": str(program), "ANTIPHON_URL": url, "ANTIPHON_MODEL": model}
-        environ |= spoken_question(url, model, folder)
+    with ThreadPoolExecutor(CONCURRENCY) as runners, serving(program, model) as found, tempfile.TemporaryDirectory() as folder:
+        environ = os.environ | {"ANTIPHON": str(program), "ANTIPHON_MODEL": model, "ANTIPHON_SHORT": "yes" * is_short, **found}
+        environ |= spoken_question(found["ANTIPHON_URL"], model, folder)
         passed = list(runners.map(lambda client: passes(client, environ), clients))
     failed = [client.name for client, has_passed in zip(clients, passed, strict=True) if not has_passed]
     print(

@@ -4,6 +4,7 @@ import { EventEmitter, once } from "node:events";
 import { readFile } from "node:fs/promises";
 import { test } from "node:test";
 
+import { hostedMcpTool } from "@openai/agents-core";
 import { OpenAIRealtimeWebSocket, RealtimeAgent, RealtimeSession, tool } from "@openai/agents-realtime";
 import { z } from "zod";
 
@@ -303,3 +304,57 @@ test("a model that there isn't is refused before there is a session", PATIENCE, 
   const talk = new Talk();
   await assert.rejects(talk.session.connect({ apiKey: "none", url: url.replace("parrot", "gpt-none") }));
 });
+
+const almanac = (more) => hostedMcpTool({ serverLabel: "almanac", serverUrl: process.env.MCP_URL, ...more });
+
+dialogue(
+  "a call of an MCP server's tool",
+  written,
+  async (talk, session) => {
+    const listed = [];
+    session.on("mcp_tools_changed", (tools) => listed.push(...tools.map(({ name }) => name)));
+    const completed = [];
+    session.on("mcp_tool_call_completed", (_, __, call) => completed.push([call.name, call.status, call.output]));
+    await talk.next("mcp_list_tools.completed");
+    session.sendMessage("forecast?");
+    await talk.next("response.mcp_call.completed");
+    await talk.next("response.done");
+    assert.deepEqual(listed, ["get_forecast", "book_table", "cancel_table"]);
+    assert.deepEqual(completed, [["get_forecast", "completed", "rain in Oslo tomorrow"]]);
+    assert.equal(said(talk.last), "The tool says rain in Oslo tomorrow");
+    assert.deepEqual(talk.errors, []);
+  },
+  { tools: [almanac()] },
+);
+
+for (const approve of [true, false]) {
+  dialogue(
+    `a call of an MCP server's tool that is ${approve ? "approved" : "refused"}`,
+    written,
+    async (talk, session) => {
+      const asked = once(session, "tool_approval_requested");
+      session.sendMessage("book a table");
+      const [, , request] = await asked;
+      assert.equal(request.type, "mcp_approval_request");
+      await talk.next("response.done");
+      if (approve) await session.approve(request.approvalItem);
+      else await session.reject(request.approvalItem, { message: "It is too late." });
+      await talk.next("response.done");
+      assert.match(said(talk.last), approve ? /^The tool says a table in Oslo is booked$/ : /It is too late/);
+      assert.deepEqual(talk.errors, []);
+    },
+    { tools: [almanac({ requireApproval: "always" })] },
+  );
+}
+
+dialogue(
+  "an MCP server that is not there",
+  written,
+  async (talk, session) => {
+    await talk.next("mcp_list_tools.failed");
+    session.sendMessage("Hello");
+    await talk.next("response.done");
+    assert.equal(said(talk.last), "You said: Hello");
+  },
+  { tools: [almanac({ serverUrl: "http://127.0.0.1:9/mcp" })] },
+);

@@ -78,6 +78,7 @@ UNTYPED = {
     "custom_tool_call.status",
     "custom_tool_call_output.status",
     "response.function_call_arguments.done.name",
+    "web_search_call.results",
 }
 
 

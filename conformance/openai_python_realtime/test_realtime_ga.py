@@ -431,3 +431,43 @@ def test_model_that_is_not_there():
 
     with pytest.raises(InvalidStatus, match="404"):
         asyncio.run(scenario())
+
+
+def almanac(**fields):
+    return [{"type": "mcp", "server_label": "almanac", "server_url": os.environ["MCP_URL"], "require_approval": "never", **fields}]
+
+
+def test_a_call_of_an_mcp_servers_tool():
+    async def scenario():
+        async with writing(tools=almanac()) as dialogue:
+            await dialogue.until("mcp_list_tools.completed")
+            await dialogue.write("forecast?")
+            await dialogue.connection.response.create()
+            return await dialogue.until("response.done")
+
+    events = asyncio.run(scenario())
+    call, answer = events[-1].response.output
+    assert (call.type, call.name, call.output) == ("mcp_call", "get_forecast", "rain in Oslo tomorrow")
+    assert answer.content[0].text == "The tool says rain in Oslo tomorrow"
+    assert [kind for kind in kinds(events) if "mcp_call" in kind] == [
+        "response.mcp_call.in_progress",
+        "response.mcp_call_arguments.delta",
+        "response.mcp_call_arguments.done",
+        "response.mcp_call.completed",
+    ]
+
+
+@pytest.mark.parametrize(("approve", "said"), [(True, "The tool says a table in Oslo is booked"), (False, "too late")])
+def test_a_call_of_an_mcp_servers_tool_that_must_be_approved(approve, said):
+    async def scenario():
+        async with writing(tools=almanac(require_approval="always")) as dialogue:
+            await dialogue.write("book a table")
+            await dialogue.connection.response.create()
+            request = (await dialogue.until("response.done"))[-1].response.output[-1]
+            answer = {"type": "mcp_approval_response", "approval_request_id": request.id, "approve": approve, "reason": "It is too late."}
+            await dialogue.connection.conversation.item.create(item=answer)
+            return request, (await dialogue.until("response.done"))[-1].response
+
+    request, response = asyncio.run(scenario())
+    assert (request.type, request.name) == ("mcp_approval_request", "book_table")
+    assert said in response.output[-1].content[0].text

@@ -99,6 +99,8 @@ def test_a_server_is_listed_and_called(server_url, math):
         "response.output_item.done",
     ]
     assert kinds(events).count("response.created") == kinds(events).count("response.done") == 1
+    delta = next(event for event in events if event["type"] == "response.mcp_call_arguments.delta")
+    assert delta["obfuscation"] == ""  # which the JavaScript SDK requires
 
 
 def test_a_response_waits_for_the_list(server_url, math):

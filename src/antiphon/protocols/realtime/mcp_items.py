@@ -57,7 +57,8 @@ def send_progress(outbox: Outbox[events.ServerEvent], event: JsonDict, response_
     position: JsonDict = {"item_id": item_id, "output_index": output_index}
     match event["type"]:
         case "response.mcp_call_arguments.delta":
-            outbox.send(events.ResponseMcpCallArgumentsDelta, response_id=response_id, **position, delta=event["delta"])
+            # `@openai/agents-realtime` requires `obfuscation`; a single delta has no sizes to hide.
+            outbox.send(events.ResponseMcpCallArgumentsDelta, response_id=response_id, **position, delta=event["delta"], obfuscation="")
         case "response.mcp_call_arguments.done":
             outbox.send(events.ResponseMcpCallArgumentsDone, response_id=response_id, **position, arguments=event["arguments"])
         case kind if kind in _PROGRESS_EVENTS:
