@@ -42,6 +42,7 @@ def test_the_greeting_says_where_it_is_what_it_has_and_what_to_try():
         "/var/antiphon/antiphon.sqlite3",
         "/var/models",
         'antiphon ask "What is a fugue?"\n',
+        "  page       http://127.0.0.1:8642/\n",
         "  API        http://127.0.0.1:8642/docs\n",
         "curl http://127.0.0.1:8642/v1/responses \\\n",
         "from openai import OpenAI",

@@ -30,6 +30,7 @@ class Leaky:
 
 def make_noise():
     os.write(2, b"native: loading\\n")
+    os.write(2, b"antiphon: fetching weights: 10 %\\n")
     os.write(2, b"half ")
     os.write(2, b"a line\\n")
     os.write(2, b"no UTF-8: \\xff\\n{not json}\\n[1]\\n\\n")
@@ -95,6 +96,8 @@ def test_every_line_is_a_json_object(tmp_path, processes):
         assert messages.count(message) == sources, message
     for part in ("FutureWarning: old thing", "it broke: 1", "ValueError: unraisable", "KeyError: 'lost key'", "OSError: of a child"):
         assert sum(part in message for message in messages) == sources, part
+    notes = [event["level"] for event in events if (event["event"], event.get("message")) == ("note", "fetching weights: 10 %")]
+    assert notes == ["info"] * sources  # what the program itself says warns of nothing
     exceptions = [str(event.get("exception", event.get("message", ""))) for event in events]
     assert sum("ZeroDivisionError" in text for text in exceptions) == sources
     (traceback,) = {message for message in messages if message.endswith("OSError: of a child")}

@@ -122,6 +122,7 @@ def greeting(config: Config, base_url: str, program: str, access: KeyAccess) -> 
         ("weights", str(config.models_dir)),
         ("speech", speech_problem or f"{config.speech.stt} transcribes, {config.speech.voice} speaks"),
         ("open to", _describe_access(config, program, access)),
+        *((("page", f"{_local_url(base_url)}/"),) if config.server.console else ()),
         ("API", f"{_local_url(base_url)}/docs"),
     ]
     can_talk = speech_problem is None or any(entry.engine not in weights.SILENT_ENGINES for entry in config.models)

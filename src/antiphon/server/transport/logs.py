@@ -35,9 +35,18 @@ def own_stderr(settings: LoggingSettings) -> None:
     if not is_json(settings) or _capture is not None:
         return
     configure(settings)
-    _capture = StderrCapture(lambda message: get().warning("stderr", message=message))
+    _capture = StderrCapture(_log_stderr)
     configure(settings)
     log_libraries()
+
+
+def _log_stderr(message: str) -> None:
+    """The program's own notes, such as how far a download is, warn of nothing; what libraries write may."""
+    prefix = "antiphon: "
+    if message.startswith(prefix):
+        get().info("note", message=message.removeprefix(prefix))
+    else:
+        get().warning("stderr", message=message)
 
 
 def release_stderr() -> None:
