@@ -55,6 +55,8 @@ class Session {
   keyId = $state<string | null>(null);
   tenant = $state('');
   #renewal: Promise<boolean> | null = null;
+  /** Counts sign-ins and sign-outs: an answer that comes after the next one is to an old question. */
+  #changes = 0;
   #timer: ReturnType<typeof setTimeout> | undefined;
 
   async start(): Promise<void> {
@@ -78,10 +80,13 @@ class Session {
 
   /** Trade a key that a person typed for the page's own, and forget it. */
   async signIn(key: string): Promise<void> {
-    this.#take(await json<PageKey>('/console/keys', { method: 'POST', headers: { authorization: `Bearer ${key}` } }));
+    const change = ++this.#changes;
+    const taken = await json<PageKey>('/console/keys', { method: 'POST', headers: { authorization: `Bearer ${key}` } });
+    if (change === this.#changes) this.#take(taken);
   }
 
   async signOut(): Promise<void> {
+    this.#changes += 1;
     await json('/console/keys', { method: 'DELETE' }).catch(() => undefined);
     this.#forget();
   }
@@ -107,10 +112,13 @@ class Session {
   /** By the cookie, or by the key that is about to end. Requests that meet the end together ask once. */
   #renew(): Promise<boolean> {
     this.#renewal ??= (async () => {
+      const change = this.#changes;
       try {
-        this.#take(await json<PageKey>('/console/keys', { method: 'POST' }));
-        return true;
+        const taken = await json<PageKey>('/console/keys', { method: 'POST' });
+        if (change === this.#changes) this.#take(taken);
+        return this.isOpen;
       } catch (error) {
+        if (change !== this.#changes) return this.isOpen;
         if (error instanceof ApiError && error.status !== 0) {
           this.needsKey = true;
           this.#forget();
