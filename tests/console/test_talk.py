@@ -6,7 +6,7 @@ import json
 import pytest
 
 from antiphon.server.processes.run import background_server
-from support.console.browser import Visit, axe_findings, chromium
+from support.console.browser import Visit, axe_findings, chromium, expect, until
 from support.console.node import packages
 from support.console.sound import DEPRECATED, EAR, MICROPHONE, heard, loud_part, say, tone, wav
 from support.server.aloud import DEAF, RATE_HZ, WEIGHTS, WORDS, errors_between, plain, recording, silence
@@ -76,15 +76,6 @@ def begin(page, ready="Listening"):
     big(page, ready).wait_for()
 
 
-def until(page, condition):
-    """Wait for what no locator can see; only a defect makes it wait for long."""
-    for _ in range(600):
-        if condition():
-            return
-        page.wait_for_timeout(50)
-    pytest.fail("it never came")
-
-
 def loud_s(page):
     """Seconds from the first to the last loud sample that was played."""
     samples, rate = heard(page)
@@ -92,7 +83,17 @@ def loud_s(page):
 
 
 def pieces(sent):
-    return [event["type"] for event in sent].count("input_audio_buffer.append")
+    return of_type(sent, "input_audio_buffer.append")
+
+
+def of_type(sent, name):
+    return [event for event in sent if event["type"] == name]
+
+
+def type_in(page, text):
+    field = page.get_by_label("Say it by typing")
+    field.fill(text)
+    field.press("Enter")
 
 
 def captions(page):
@@ -114,7 +115,7 @@ def test_a_spoken_question_is_answered_aloud_with_captions_and_latencies(visit):
 
 
 def sent_events(page):
-    """What the page sends from now on by WebSocket."""
+    """What the page sends from now on by WebSocket. The browser tells of a message later than the page shows what it did."""
     events = []
     page.on("websocket", lambda socket: socket.on("framesent", lambda text: events.append(json.loads(text))))
     return events
@@ -133,7 +134,7 @@ def test_speaking_over_an_answer_silences_it_and_strikes_out_what_was_not_heard(
     struck = captions(page).locator("s").inner_text().removeprefix("not heard:").strip()
     assert struck
     assert LONG.endswith(struck)
-    (cut,) = [event for event in sent if event["type"] == "conversation.item.truncate"]
+    (cut,) = until(page, lambda: of_type(sent, "conversation.item.truncate"))
     assert 0 < cut["audio_end_ms"] < 20_000
     samples, rate = heard(page)
     fine_ms = len("Fine.") * 60
@@ -152,19 +153,19 @@ def test_push_to_talk_commits_when_space_is_let_go(visit):
     page.keyboard.down("Space")
     big(page, "Hearing you").wait_for()
     say(page, tone(0.6))
-    until(page, lambda: pieces(sent) > 15)
+    until(page, lambda: len(pieces(sent)) > 15)
     page.keyboard.up("Space")
     captions(page).get_by_text("It is Paris.").wait_for()
-    types = [event["type"] for event in sent]
-    assert types.count("input_audio_buffer.commit") == types.count("response.create") == 1
-    assert sent[0]["session"]["audio"]["input"]["turn_detection"] is None
     big(page, "Hold to talk").wait_for()
-    appended = pieces(sent)
+    until(page, lambda: of_type(sent, "response.create"))
+    assert len(of_type(sent, "input_audio_buffer.commit")) == len(of_type(sent, "response.create")) == 1
+    assert sent[0]["session"]["audio"]["input"]["turn_detection"] is None
+    appended = len(pieces(sent))
     say(page, tone(0.3))
     big(page, "Hold to talk").hover()
     page.mouse.down()
     big(page, "Hearing you").wait_for()
-    until(page, lambda: pieces(sent) > appended + 10)
+    until(page, lambda: len(pieces(sent)) > appended + 10)
     page.mouse.up()
     captions(page).get_by_text("It is Madrid.").wait_for()
 
@@ -175,14 +176,14 @@ def test_a_call_waits_for_the_result_that_a_person_types(visit):
     page.get_by_text("Functions and MCP servers").click()
     page.get_by_role("button", name="Use an example").click()
     begin(page)
-    assert sent[0]["session"]["tools"][0]["name"] == "find_lighthouse"
-    assert sent[0]["session"]["turn_detection"]["type"] == "server_vad"
-    page.get_by_label("Say it by typing").fill("Where is the next lighthouse?")
-    page.keyboard.press("Enter")
+    asked = until(page, lambda: of_type(sent, "session.update"))[0]["session"]
+    assert asked["tools"][0]["name"] == "find_lighthouse"
+    assert asked["turn_detection"]["type"] == "server_vad"
+    type_in(page, "Where is the next lighthouse?")
     card = page.get_by_role("region", name="Call of find_lighthouse")
     card.get_by_text("Brest").wait_for()
     card.get_by_label("Result to give back").fill("Saint-Mathieu")
-    page.keyboard.press("Enter")
+    card.get_by_label("Result to give back").press("Enter")
     card.get_by_text("was answered").wait_for()
     captions(page).get_by_text("It is Saint-Mathieu").wait_for()
 
@@ -231,8 +232,12 @@ def test_all_of_it_works_by_keyboard_alone(visit):
     big(page, "Muted").wait_for()
     page.keyboard.press("m")
     big(page, "Listening").wait_for()
-    while not page.get_by_label("Say it by typing").evaluate("field => field === document.activeElement"):
+    field = page.get_by_label("Say it by typing")
+    for _ in range(60):
         page.keyboard.press("Tab")
+        if field.evaluate("field => field === document.activeElement"):
+            break
+    expect(field).to_be_focused()
     page.keyboard.type("Tell me more")
     page.keyboard.press("Enter")
     captions(page).locator("mark").wait_for()
@@ -248,24 +253,27 @@ def test_all_of_it_works_by_keyboard_alone(visit):
 def test_a_line_that_was_lost_is_taken_up_again_with_what_was_said(visit):
     lines, sent = [], []
 
+    page = visit.page
+    lost = page.get_by_role("status").get_by_text("The line was lost, coming back")
+
     def through(route):
+        if lines:
+            lost.wait_for()  # it is not shown any longer than until there is a line
         server = route.connect_to_server()
         lines.append(route)
         route.on_message(lambda text: (sent.append(json.loads(text)), server.send(text)))
 
-    page = visit.page
     page.route_web_socket("**/v1/realtime*", through)
     opened(visit)
     begin(page)
-    page.get_by_label("Say it by typing").fill("I live in France")
-    page.keyboard.press("Enter")
+    type_in(page, "I live in France")
     captions(page).get_by_text("It is Paris.").wait_for()
     big(page, "Listening").wait_for()
     sent.clear()
     lines[0].close(code=1012)
-    page.get_by_role("status").get_by_text("The line was lost, coming back").wait_for()
+    until(page, lambda: len(lines) == 2)
     big(page, "Listening").wait_for()
-    again = [event["item"]["content"][0]["text"] for event in sent if event["type"] == "conversation.item.create"]
+    again = [event["item"]["content"][0]["text"] for event in of_type(sent, "conversation.item.create")]
     assert again == ["I live in France", "It is Paris."]
 
 
@@ -277,6 +285,7 @@ def test_the_line_is_shown_while_all_places_are_taken(visit):
     opened(visit)
     big(page, "Talk").click()
     page.get_by_role("status").get_by_text("Connecting").wait_for()
+    until(page, lambda: lines)
     told = {"type": "antiphon.queued", "ticket_id": "t_1", "queue_length": 5}
     lines[0].send(json.dumps({**told, "position": 3, "estimated_wait_s": None}))
     big(page, "3rd").wait_for()
@@ -311,8 +320,7 @@ def test_a_server_tool_asks_to_be_allowed_and_a_key_allows_it(visit):
         {"type": "response.done", "response": {"id": "resp_1", "status": "completed"}},
     ):
         lines[0].send(json.dumps(event))
-    page.get_by_role("region", name="Approval of switch_on").focus()
-    page.keyboard.press("a")
+    page.get_by_role("region", name="Approval of switch_on").press("a")
     until(page, lambda: any("item" in event for event in sent))
     assert next(event["item"] for event in sent if "item" in event) == {
         "type": "mcp_approval_response",
@@ -337,12 +345,19 @@ def test_axe_finds_nothing_in_a_conversation(visit):
     page.get_by_text("Functions and MCP servers").click()
     page.get_by_role("button", name="Use an example").click()
     begin(page)
-    page.get_by_label("Say it by typing").fill("Where is the next lighthouse?")
-    page.keyboard.press("Enter")
+    type_in(page, "Where is the next lighthouse?")
     page.get_by_role("region", name="Call of find_lighthouse").wait_for()
     for colour_scheme in ("light", "dark"):
         page.emulate_media(color_scheme=colour_scheme)
         assert axe_findings(page, packages().folder) == []
+
+
+def top_of(shown):
+    return shown.bounding_box()["y"]
+
+
+def bottom_of(shown):
+    return top_of(shown) + shown.bounding_box()["height"]
 
 
 @pytest.mark.long
@@ -352,8 +367,7 @@ def test_a_phone_has_the_button_at_the_thumb_and_settings_in_a_sheet(browser, ur
         begin(page)
         page.get_by_role("button", name="Mute", exact=True).click()
         page.get_by_role("button", name="Unmute", exact=True).wait_for()
-        below = captions(page).bounding_box()
-        assert big(page, "Muted").bounding_box()["y"] > below["y"] + below["height"] - 1
+        until(page, lambda: top_of(big(page, "Muted")) > bottom_of(captions(page)) - 1)
         page.get_by_role("button", name="Settings").click()
         page.get_by_role("dialog", name="Settings").get_by_role("button", name="Hold to talk").click()
         page.keyboard.press("Escape")
@@ -375,7 +389,7 @@ def test_what_sounds_is_what_the_captions_say(browser, tmp_path):
             say(page, wav(silence(0.3) + recording("cards_005") + silence(1), RATE_HZ))
             captions(page).get_by_text("sound").nth(turn - 1).wait_for()
             big(page, "Listening").wait_for()
-            assert captions(page).get_by_text(answer).count() == turn
+            expect(captions(page).get_by_text(answer)).to_have_count(turn)
             errors = errors_between(plain(answer), plain(written_down(page, url)))
             if errors <= len(plain(answer)) // 4:
                 break
