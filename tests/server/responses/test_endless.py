@@ -9,7 +9,7 @@ from openai.types.responses import Response as TheirResponse
 from antiphon.server.processes.run import background_server
 from support.engines.upstreams import STREAM_HEAD, chunk, event
 from support.server.plain_http import events_in, post
-from support.server.raw_upstream import playing
+from support.server.raw_upstream import playing, until_left
 from support.server.scripted_server import configured
 
 
@@ -49,6 +49,7 @@ def test_an_endless_answer_is_incomplete_as_at_the_token_limit(tmp_path, engine,
             assert status == 200
             response = events_in(body)[-1]["response"] if stream else json.loads(body)
             stored = json.loads(urllib.request.urlopen(f"{base_url}/v1/responses/{response['id']}").read())
+            until_left(server)
     assert stored == response
     read = TheirResponse.model_validate(response)
     assert (read.status, read.incomplete_details.reason) == ("incomplete", "max_output_tokens")

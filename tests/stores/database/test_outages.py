@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event, select
 
-from antiphon.errors import StoreError
+from antiphon.errors import ServerError, StoreError
 from antiphon.records import BackgroundRecord
 from antiphon.stores.availability import Availability
 from antiphon.stores.database.schema import responses
@@ -57,13 +57,27 @@ class Watched:
 
     async def open(self) -> None:
         await self.store.open()
-        await self.store.put(response("resp_1", "in_progress"))
+        try:
+            if await self.store.get("ada", "resp_1") is None:
+                await self.store.put(response("resp_1", "in_progress"))
+        except StoreError:
+            await self.store.close()
+            raise
+
+
+async def opened(url: str, timeout_s: float = 10) -> Watched:
+    """An open one that no use has failed of; on a busy machine it may miss a short deadline."""
+    async with asyncio.timeout(60):
+        while True:
+            one = Watched(url, timeout_s)
+            with contextlib.suppress(ServerError):
+                await one.open()
+                return one
 
 
 @contextlib.asynccontextmanager
 async def watched(url: str, timeout_s: float = 10) -> AsyncIterator[Watched]:
-    one = Watched(url, timeout_s)
-    await one.open()
+    one = await opened(url, timeout_s)
     try:
         yield one
     finally:
@@ -131,12 +145,10 @@ async def test_a_database_that_hangs_fails_every_use_and_works_again_when_it_goe
                 async with asyncio.TaskGroup() as group:
                     for use in USES.values():
                         group.create_task(refuse(use(one.store)))
-        while one.store.availability.is_out:
-            with contextlib.suppress(StoreError):
-                await one.store.check()
-        assert await one.store.get("ada", "resp_1") is not None
-        await one.store.put(response("resp_2"))
-        assert len(one.reports) == 2
+            assert len(one.reports) == 1 and one.reports[0] is not None
+        for name in ("check", "get", "delete", "put"):
+            await until_done(USES[name], one.store)
+        assert one.reports[-1] is None and not one.store.availability.is_out
 
 
 class Proxy:
@@ -197,11 +209,10 @@ async def test_a_database_that_hangs_after_some_replies_fails_every_use_in_time(
 
 
 async def test_a_store_whose_database_hangs_can_be_closed(postgres: Any) -> None:
-    one = Watched(postgres.new_database(), 0.3)
-    await one.open()
+    one = await opened(postgres.new_database(), 0.3)
     async with asyncio.TaskGroup() as group:
         for _ in range(4):
-            group.create_task(one.store.get("ada", "resp_1"))
+            group.create_task(until_done(USES["get"], one.store))
     with hanging(postgres):
         async with asyncio.timeout(60):
             await one.store.close()
@@ -209,14 +220,14 @@ async def test_a_store_whose_database_hangs_can_be_closed(postgres: Any) -> None
 
 async def test_a_statement_that_takes_too_long_costs_one_connection_and_no_other(postgres: Any) -> None:
     url = postgres.new_database()
-    async with watched(url, 1) as one:
+    async with watched(url, 3) as one:
         other = SqlStore(url)
         await other.open()
         # The other server's transaction holds the row that the first one wants to change.
         async with other._database.write_transaction() as connection:
             await connection.execute(_lock_all())
             error = await refuse(one.store.finish(response("resp_1")))
-            assert "does not answer: nothing came within 1 s" in error.operator_message
+            assert "does not answer: nothing came within 3 s" in error.operator_message
             assert await one.store.get("ada", "resp_1") is not None
         await other.close()
         assert await one.store.finish(response("resp_1"))
@@ -235,7 +246,7 @@ async def test_more_uses_than_connections_wait_for_a_bounded_time(postgres: Any)
 
 async def test_a_server_that_lost_its_connection_keeps_its_number_and_its_responses(postgres: Any) -> None:
     url = postgres.new_database()
-    async with watched(url, 0.5) as one:
+    async with watched(url, 2) as one:
         number = one.store._database.server_number
         with hanging(postgres):
             await refuse(one.store.check())

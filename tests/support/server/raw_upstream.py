@@ -3,8 +3,20 @@
 import asyncio
 import contextlib
 import threading
+import time
 
 from support.engines.upstreams import Server
+
+PATIENCE_S = 120
+POLL_S = 0.01
+
+
+def until_left(server):
+    """Wait until somebody has hung up on a model server: its thread notices later."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not server.left:
+        assert time.monotonic() < deadline, "nobody has hung up"
+        time.sleep(POLL_S)
 
 
 @contextlib.contextmanager

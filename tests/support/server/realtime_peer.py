@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
-PATIENCE_S = 20
+PATIENCE_S = 120
 """A silent server makes a test fail, not hang."""
 
 
