@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 from support.bytecode import compile_share
 from support.programs import forks
@@ -29,6 +30,8 @@ SMALL_MODELS = ("smollm2-135m-instruct", "silero-vad", "smart-turn-v3.2", "moons
 
 # Servers in processes of their own try no walls around code, except where a test is about them: it costs each a tenth of a second.
 os.environ.setdefault("ANTIPHON_TOOLS__CODE_INTERPRETER__SANDBOX", "off")
+
+BROWSER_TESTS, BUILD_TESTS = "tests/console/", "tests/console/test_build.py"
 
 UNPRIVILEGED_ID = 65534
 
@@ -47,6 +50,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("long" if config.getoption("long") else "quick")
+
+
+class _ByFile(LoadFileScheduling):
+    """As `--dist loadfile`, and the files that open a browser are one: two at once leave a small machine nothing for their servers."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return BROWSER_TESTS if file.startswith(BROWSER_TESTS) and file != BUILD_TESTS else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    return _ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from antiphon.server.processes.run import background_server
-from support.console.browser import Visit, axe_findings, chromium, expect, until
+from support.console.browser import Visit, axe_findings, expect, until
 from support.console.node import packages
 from support.server.scripted_server import configured
 
@@ -31,12 +31,6 @@ MODELS = {
     "seeing": scripted(says=[{"at": 8, "lines": [{"text": "I see it. ", "aloud_ms": 300}]}]),
     "flat": {"engine": "scripted", "abilities": {"listens": False}, "answers": [{"say": "You said: {input}"}]},
 }
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium("--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream") as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from antiphon.server.processes.run import background_server
-from support.console.browser import Visit, axe_findings, chromium, expect, until
+from support.console.browser import Visit, axe_findings, expect, until
 from support.console.node import packages
 from support.console.sound import DEPRECATED, EAR, MICROPHONE, heard, loud_part, say, tone, wav
 from support.server.aloud import DEAF, RATE_HZ, WEIGHTS, WORDS, errors_between, plain, recording, silence
@@ -42,12 +42,6 @@ MODELS = {
 def url(tmp_path_factory):
     with background_server(configured(tmp_path_factory.mktemp("talk"), MODELS)) as url:
         yield url
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium("--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream") as browser:
-        yield browser
 
 
 def opened(visit, model="host", microphone=MICROPHONE, **options):
