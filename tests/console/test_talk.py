@@ -379,7 +379,7 @@ def test_what_sounds_is_what_the_captions_say(browser, tmp_path):
     with background_server(config) as url, contextlib.closing(Visit(browser, url)) as visit:
         page = opened(visit, "oracle")
         begin(page)
-        for turn in range(1, 4):  # where a voice is slower than it sounds, its pauses are hard to understand
+        for turn in range(1, 9):  # where a voice is slower than it sounds, its pauses are hard to understand
             say(page, wav(silence(0.3) + recording("cards_005") + silence(1), RATE_HZ))
             captions(page).get_by_text("sound").nth(turn - 1).wait_for()
             big(page, "Listening").wait_for()
