@@ -174,15 +174,17 @@ class Proxy:
         reader, writer = await asyncio.open_unix_connection(self._server_path)
 
         async def ask() -> None:
-            while piece := await client_reader.read(1 << 16):
-                writer.write(piece)
+            with contextlib.suppress(ConnectionError):  # the store cuts what does not answer
+                while piece := await client_reader.read(1 << 16):
+                    writer.write(piece)
             writer.close()
 
         async def reply() -> None:
-            while piece := await reader.read(1 << 16):
-                self.replies_left -= 1
-                if self.replies_left >= 0:
-                    client_writer.write(piece)
+            with contextlib.suppress(ConnectionError):
+                while piece := await reader.read(1 << 16):
+                    self.replies_left -= 1
+                    if self.replies_left >= 0:
+                        client_writer.write(piece)
             client_writer.close()
 
         async with asyncio.TaskGroup() as group:
