@@ -1,10 +1,9 @@
 """`POST /v1/chat/completions`: a completion, whole or as a stream of chunks."""
 
-import contextlib
 import functools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from antiphon.errors import ApiError, ServerError
 from antiphon.offload import offload
 from antiphon.runtime.service import Service
-from antiphon.server.chat.outcome import measure_chat
+from antiphon.server.chat.outcome import ChatMeasurement
 from antiphon.server.chat.prepare import prepare_chat
 from antiphon.server.chat.prepared import PreparedChat
 from antiphon.server.chat.spoken import encode_audio
@@ -26,6 +25,11 @@ from antiphon.server.responses.event_stream import EventStream, run_stream
 from antiphon.server.transport import logs
 from antiphon.wire.chat.response import ChatCompletion
 from antiphon.wire.codec.types import encode
+
+T = TypeVar("T")
+
+Run = Callable[..., Awaitable[None]]
+"""Makes an answer; see `Driver.run` for its argument."""
 
 
 class ChatEndpoint:
@@ -52,9 +56,12 @@ async def send_answer(service: Service, chat: PreparedChat, scope: Scope, receiv
 
 async def _send_whole(service: Service, chat: PreparedChat, scope: Scope, receive: Receive, send: Send, started_at: float) -> None:
     collector, headers = CompletionCollector(), dict(chat.headers)
-    async with driving(service, scope, chat, collector, started_at, headers) as run:
+
+    async def respond(run: Run) -> Response:
         await run()
-        reply = await collector.response(service, chat.audio_format)
+        return await collector.response(service, chat.audio_format)
+
+    reply = await drive_chat(service, scope, chat, collector, started_at, headers, respond)
     # Only now, when its tokens are counted, do its headers show the remaining limits.
     reply.headers.update(headers | rewrite_headers(chat.record.rewrite_status))
     await reply(scope, receive, send)
@@ -64,8 +71,7 @@ async def _send_stream(service: Service, chat: PreparedChat, scope: Scope, recei
     assert chat.encoder is not None
     heartbeat_s, headers = service.config.server.heartbeat_s, dict(chat.headers)
     client: EventStream[Any] = EventStream(chat.encoder, scope, send, heartbeat_s, headers, chat.opening_events)
-    async with driving(service, scope, chat, client, started_at, headers) as run:
-        is_sent = await run_stream(client, run)
+    is_sent = await drive_chat(service, scope, chat, client, started_at, headers, functools.partial(run_stream, client))
     if not is_sent:
         reply = error_response(client.error or ServerError("The stream ended before it began."))
         reply.headers.update(headers)
@@ -73,35 +79,41 @@ async def _send_stream(service: Service, chat: PreparedChat, scope: Scope, recei
     service.metrics.stream_events += client.event_count
 
 
-@contextlib.asynccontextmanager
-async def driving(
+async def drive_chat(
     service: Service,
     scope: Scope,
     chat: PreparedChat,
     client: "EventStream[Any] | CompletionCollector",
     started_at: float,
     headers: MutableMapping[str, str],
-) -> AsyncIterator[Callable[..., Awaitable[None]]]:
+    respond: Callable[[Run], Awaitable[T]],
+) -> T:
     """
-    All that counts, limits and ends a completion which is made for the connection of an HTTP request.
+    Make a completion for the connection of an HTTP request: what `respond` returns, with all around it that counts, limits
+    and ends the completion.
 
     Args:
         headers: of the answer, which are to say who gives it.
-
-    Yields:
-        What makes it; see `Driver.run` for its argument.
+        respond: is given what makes the completion; see `Driver.run` for its argument.
     """
-    async with contextlib.AsyncExitStack() as stack:
-        stack.callback(chat.release)
-        tokens, count = lambda: chat.record.tokens, chat.choice_count
-        session, model = chat.session, chat.model
-        driver = await stack.enter_async_context(
-            driving_session(
-                service, scope, session, client, model=model.name, headers=headers, tokens=tokens, choice_count=count, tools=chat.tools
-            )
+    model = chat.model
+    try:
+        driving = driving_session(
+            service,
+            scope,
+            chat.session,
+            client,
+            model=model.name,
+            headers=headers,
+            tokens=lambda: chat.record.tokens,
+            choice_count=chat.choice_count,
+            tools=chat.tools,
         )
-        stack.enter_context(measure_chat(service, request_caller(scope), chat.protocol, model, chat.record, client, started_at))
-        yield functools.partial(driver.run, chat.engine, chat.settings, chat.opening)
+        async with driving as driver:
+            with ChatMeasurement(service, request_caller(scope), chat.protocol, model, chat.record, client, started_at):
+                return await respond(functools.partial(driver.run, chat.engine, chat.settings, chat.opening))
+    finally:
+        chat.release()
 
 
 class CompletionCollector:

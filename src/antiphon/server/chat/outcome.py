@@ -1,8 +1,7 @@
 """Metrics of chat completions, and their content in the log where that is enabled."""
 
-import contextlib
 import time
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from antiphon.engine_api.events import RewriteStatus
@@ -48,24 +47,40 @@ class MeasuredClient(Protocol):
     error: ApiError | None
 
 
-@contextlib.contextmanager
-def measure_chat(
-    service: Service, caller: Caller, protocol: str, model: ServedModel, session: MeasuredChat, client: MeasuredClient, started_at: float
-) -> Iterator[None]:
+class ChatMeasurement(AbstractContextManager[None]):
     """
-    Count a completion of the caller's when it ends, in whichever way.
+    Counts a completion of the caller's when it ends, in whichever way. A class, as a generator would cost three times as
+    much.
 
     Args:
         protocol: as it is counted: `chat`, `completions` or `embeddings`.
     """
-    try:
-        yield
-    finally:
+
+    def __init__(
+        self,
+        service: Service,
+        caller: Caller,
+        protocol: str,
+        model: ServedModel,
+        session: MeasuredChat,
+        client: MeasuredClient,
+        started_at: float,
+    ) -> None:
+        self._service = service
+        self._caller = caller
+        self._protocol = protocol
+        self._model = model
+        self._session = session
+        self._client = client
+        self._started_at = started_at
+
+    def __exit__(self, *_error: object) -> None:
+        service, model, session, client = self._service, self._model, self._session, self._client
         metrics = service.metrics
         name = metrics.label(model.name, model.family)
         outcome = session.outcome or ("failed" if client.error else "cancelled")
-        metrics.answers[name, outcome].observe(time.perf_counter() - started_at)
-        first_token_s = None if client.first_token_at is None else client.first_token_at - started_at
+        metrics.answers[name, outcome].observe(time.perf_counter() - self._started_at)
+        first_token_s = None if client.first_token_at is None else client.first_token_at - self._started_at
         if first_token_s is not None:
             metrics.first_token[name].observe(first_token_s)
         metrics.recent.observe(name, has_failed=outcome == "failed", first_token_s=first_token_s)
@@ -75,9 +90,9 @@ def measure_chat(
             metrics.tokens[name, "input"] += usage.prompt_tokens
             metrics.tokens[name, "output"] += usage.completion_tokens
         service.usage.count_answer(
-            caller.key_id,
+            self._caller.key_id,
             name,
-            protocol,
+            self._protocol,
             has_failed=outcome == "failed",
             input_tokens=usage.prompt_tokens if usage else 0,
             cached_tokens=usage.prompt_tokens_details.cached_tokens if usage else 0,

@@ -2,7 +2,9 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, MutableMapping
-from typing import TypeVar
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Generic, TypeVar
 
 from starlette.types import Scope
 
@@ -10,15 +12,14 @@ from antiphon.protocols.session import Session
 from antiphon.runtime.core.driver import Driver, SessionClient, ToolRunner
 from antiphon.runtime.service import Service
 from antiphon.server.http.answered_by import report_attempts
-from antiphon.server.http.auth import track_response
+from antiphon.server.http.auth import request_caller, track_response
 from antiphon.server.transport import connection
 
 ClientEventT = TypeVar("ClientEventT")
 ServerEventT = TypeVar("ServerEventT")
 
 
-@contextlib.asynccontextmanager
-async def driving_session(
+def driving_session(
     service: Service,
     scope: Scope,
     session: Session[ClientEventT, ServerEventT],
@@ -29,7 +30,7 @@ async def driving_session(
     tokens: Callable[[], int],
     choice_count: int = 1,
     tools: ToolRunner | None = None,
-) -> AsyncIterator[Driver[ClientEventT, ServerEventT]]:
+) -> AbstractAsyncContextManager[Driver[ClientEventT, ServerEventT]]:
     """
     Count a session against the limits of its key, and end it with its connection, or with the server.
 
@@ -45,21 +46,46 @@ async def driving_session(
         ClientError: on entering; the key has its maximum of running responses.
     """
     on_attempts = report_attempts(service, model, headers)
-    async with track_response(scope, tokens), _track_more(scope, choice_count - 1):
-        on_retry: Callable[[], None] = getattr(client, "hold_head", lambda: None)
-        driver = Driver(session, client, service.store, metrics=service.metrics, on_retry=on_retry, on_attempts=on_attempts, tools=tools)
-        with service.live_sessions.track(driver), connection.from_scope(scope).notify(driver):
-            yield driver
+    on_retry: Callable[[], None] = getattr(client, "hold_head", _do_nothing)
+    driver = Driver(session, client, service.store, metrics=service.metrics, on_retry=on_retry, on_attempts=on_attempts, tools=tools)
+    limits = None if request_caller(scope).allowance is None else _track_choices(scope, tokens, choice_count)
+    return _DrivenByConnection(driver, service, scope, limits)
 
 
-def _track_more(scope: Scope, count: int) -> contextlib.AbstractAsyncContextManager[None]:
-    """A place for each further choice, of those that the key may have at once."""
-    return _track_each(scope, count) if count else contextlib.nullcontext()
+class _DrivenByConnection(AbstractAsyncContextManager[Driver[ClientEventT, ServerEventT]], Generic[ClientEventT, ServerEventT]):
+    # Every request has one: a class takes a third of the calls of a generator, which the loop keeps a list of, too.
+
+    def __init__(
+        self, driver: Driver[ClientEventT, ServerEventT], service: Service, scope: Scope, limits: AbstractAsyncContextManager[None] | None
+    ) -> None:
+        self._driver = driver
+        self._limits = limits
+        self._live = service.live_sessions.track(driver)
+        self._notification = connection.from_scope(scope).notify(driver)
+
+    async def __aenter__(self) -> Driver[ClientEventT, ServerEventT]:
+        if self._limits is not None:
+            await self._limits.__aenter__()
+        self._live.__enter__()
+        self._notification.__enter__()
+        return self._driver
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._notification.__exit__(kind, error, traceback)
+        self._live.__exit__()
+        if self._limits is not None:
+            await self._limits.__aexit__(kind, error, traceback)
+
+
+def _do_nothing() -> None:
+    pass
 
 
 @contextlib.asynccontextmanager
-async def _track_each(scope: Scope, count: int) -> AsyncIterator[None]:
+async def _track_choices(scope: Scope, tokens: Callable[[], int], count: int) -> AsyncIterator[None]:
+    """A place for each choice, of those that the key may have at once; `tokens` are those of all together."""
     async with contextlib.AsyncExitStack() as stack:
-        for _ in range(count):
+        await stack.enter_async_context(track_response(scope, tokens))
+        for _ in range(count - 1):
             await stack.enter_async_context(track_response(scope, lambda: 0))
         yield

@@ -3,7 +3,8 @@
 import contextlib
 import functools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -53,6 +54,8 @@ class MessageCollector:
         self.error = error
 
 
+T = TypeVar("T")
+
 _MessageClient = EventStream[MessageEvent] | MessageCollector
 
 
@@ -98,8 +101,7 @@ class MessagesEndpoint:
         headers: MutableMapping[str, str],
     ) -> bool:
         """Streams the message; False where nothing was sent yet and `client.error` is to be."""
-        async with self._driving(scope, message, session, client, started_at, headers) as run:
-            is_sent = await run_stream(client, run)
+        is_sent = await self._drive(scope, message, session, client, started_at, headers, functools.partial(run_stream, client))
         self._service.metrics.stream_events += client.event_count
         return is_sent
 
@@ -107,8 +109,7 @@ class MessagesEndpoint:
         self, scope: Scope, message: PreparedMessage, session: MessagesSession, started_at: float, headers: MutableMapping[str, str]
     ) -> Response:
         client = MessageCollector()
-        async with self._driving(scope, message, session, client, started_at, headers) as run:
-            await run()
+        await self._drive(scope, message, session, client, started_at, headers, lambda run: run())
         if client.error is not None:
             return error_response(client.error, scope)
         if not isinstance(client.last_event, MessageResponse):
@@ -118,8 +119,7 @@ class MessagesEndpoint:
             logs.get().info("answered", content=content.decode())
         return json_response(content)
 
-    @contextlib.asynccontextmanager
-    async def _driving(
+    async def _drive(
         self,
         scope: Scope,
         message: PreparedMessage,
@@ -127,11 +127,13 @@ class MessagesEndpoint:
         client: _MessageClient,
         started_at: float,
         headers: MutableMapping[str, str],
-    ) -> AsyncIterator[Callable[..., Awaitable[None]]]:
+        respond: Callable[[Callable[..., Awaitable[None]]], Awaitable[T]],
+    ) -> T:
+        """What `respond` returns, with all around it that counts, limits and ends the message."""
         model, tokens = message.model.name, lambda: session.tokens
         async with driving_session(self._service, scope, session, client, model=model, headers=headers, tokens=tokens) as driver:
             with self._measuring(request_caller(scope), message.model, session, client, started_at):
-                yield functools.partial(driver.run, message.engine, message.settings, message.resolved_request)
+                return await respond(functools.partial(driver.run, message.engine, message.settings, message.resolved_request))
 
     @contextlib.contextmanager
     def _measuring(

@@ -25,7 +25,7 @@ from antiphon.server.http.errors import json_response
 from antiphon.server.http.profile import request_encoder
 from antiphon.server.responses.create import PreparedResponse, prepare_for_caller
 from antiphon.server.responses.event_stream import HEADERS
-from antiphon.server.responses.metrics import measure_response
+from antiphon.server.responses.metrics import ResponseMeasurement
 from antiphon.server.responses.queued_request import decode_queued, encode_queued
 from antiphon.server.transport import connection
 from antiphon.wire.codec.reading import read_query
@@ -110,7 +110,7 @@ def _background_response(
         opening=prepared_response.resolved_request,
         tools=prepared_response.tools,
         limits=limits,
-        measure=lambda: measure_response(service, caller, record.id, prepared_response.model, journal, started_at, is_background=True),
+        measure=lambda: ResponseMeasurement(service, caller, record.id, prepared_response.model, journal, started_at, is_background=True),
     )
 
 

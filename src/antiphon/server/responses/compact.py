@@ -19,7 +19,7 @@ from antiphon.runtime.service import Service
 from antiphon.server.http.auth import EndpointFunction, request_caller
 from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY, read_json_body
 from antiphon.server.http.errors import json_response
-from antiphon.server.responses.create import PreparedResponse, ResponseCollector, driving, prepare_response
+from antiphon.server.responses.create import PreparedResponse, ResponseCollector, drive_response, prepare_response
 from antiphon.wire.codec.reading import Reader
 from antiphon.wire.codec.structure import check_structure
 from antiphon.wire.codec.types import encode
@@ -99,8 +99,7 @@ async def _run(service: Service, request: Request, prepared_response: PreparedRe
         ApiError: it failed.
     """
     client = ResponseCollector()
-    async with driving(service, request.scope, prepared_response, client, started_at) as run:
-        await run()
+    await drive_response(service, request.scope, prepared_response, client, started_at, lambda run: run())
     if client.error is not None:
         raise client.error
     return client.last_event.response if isinstance(client.last_event, TERMINAL_EVENTS) else None

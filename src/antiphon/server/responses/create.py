@@ -1,10 +1,9 @@
 """`POST /v1/responses`: a response, whole or as a stream of events."""
 
-import contextlib
 import functools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
-from typing import Literal, Self
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from typing import Literal, Self, TypeVar
 
 from msgspec import Struct, structs
 from starlette.requests import Request
@@ -38,7 +37,7 @@ from antiphon.server.http.errors import error_response, json_response
 from antiphon.server.http.profile import request_encoder
 from antiphon.server.http.session_id import make_cache_key, session_id_of
 from antiphon.server.responses.event_stream import EventStream, run_stream
-from antiphon.server.responses.metrics import measure_response
+from antiphon.server.responses.metrics import ResponseMeasurement
 from antiphon.server.responses.omitted import log_omissions, omission_headers
 from antiphon.server.responses.routing import RoutedRequest, route_request
 from antiphon.server.transport import logs
@@ -48,6 +47,8 @@ from antiphon.wire.responses.events import TERMINAL_EVENTS, StreamEvent
 from antiphon.wire.responses.profiles import without_prefixes
 from antiphon.wire.responses.request import CreateRequest, decode_request
 from antiphon.wire.responses.summary import ResponseNotes
+
+T = TypeVar("T")
 
 
 class PreparedResponse(Struct, frozen=True):
@@ -84,7 +85,8 @@ class PreparedResponse(Struct, frozen=True):
         self.lease.release()
         if self.tools is not None:
             self.tools.close()
-        await unlock_conversation(self.store, self.resolved_request.id)
+        if self.resolved_request.conversation_id is not None:
+            await unlock_conversation(self.store, self.resolved_request.id)
 
     @property
     def model_engine(self) -> Engine:
@@ -246,8 +248,8 @@ class CreateEndpoint:
         heartbeat_s = self._service.config.server.heartbeat_s
         encoder = request_encoder(scope).stream()
         client = EventStream(encoder, scope, send, heartbeat_s, headers) if request.stream else ResponseCollector()
-        async with driving(self._service, scope, prepared_response, client, started_at, headers) as run:
-            reply = await _run_session(scope, client, run, prepared_response.session)
+        respond = functools.partial(_run_session, scope, client, prepared_response.session)
+        reply = await drive_response(self._service, scope, prepared_response, client, started_at, respond, headers)
         if reply is not None:  # only now, when its tokens are counted, do its headers show the remaining limits
             reply.headers.update(headers | rewrite_headers(prepared_response.session.rewrite_status))
             await reply(scope, receive, send)
@@ -255,51 +257,48 @@ class CreateEndpoint:
             self._service.metrics.stream_events += client.event_count
 
 
-@contextlib.asynccontextmanager
-async def driving(
+async def drive_response(
     service: Service,
     scope: Scope,
     prepared_response: PreparedResponse,
     client: "EventStream[StreamEvent] | ResponseCollector",
     started_at: float,
+    respond: Callable[[Callable[..., Awaitable[None]]], Awaitable[T]],
     headers: MutableMapping[str, str] | None = None,
-) -> AsyncIterator[Callable[..., Awaitable[None]]]:
+) -> T:
     """
-    All that counts, limits and ends a response which is made for the connection of an HTTP request.
+    Make a response for the connection of an HTTP request: what `respond` returns, with all around it that counts, limits and
+    ends the response.
 
     Args:
+        respond: is given what makes the response; see `Driver.run` for its argument.
         headers: of the answer, which are to say who gives it.
-
-    Yields:
-        What makes it; see `Driver.run` for its argument.
     """
-    session, response_id = prepared_response.session, prepared_response.resolved_request.id
-    model, headers = prepared_response.model, {} if headers is None else headers
+    session, resolved_request, model = prepared_response.session, prepared_response.resolved_request, prepared_response.model
     driving = driving_session(
         service,
         scope,
         session,
         client,
         model=model.name,
-        headers=headers,
+        headers={} if headers is None else headers,
         tokens=lambda: session.tokens,
         tools=prepared_response.tools,
     )
     async with prepared_response, driving as driver:
         with (
-            measure_response(service, request_caller(scope), response_id, model, client, started_at),
-            service.background.streams.track(response_id, driver),
+            ResponseMeasurement(service, request_caller(scope), resolved_request.id, model, client, started_at),
+            service.background.streams.track(resolved_request.id, driver),
         ):
-            yield functools.partial(
-                driver.run, prepared_response.engine, prepared_response.settings, prepared_response.resolved_request, ask=session.ask
-            )
+            engine, settings = prepared_response.engine, prepared_response.settings
+            return await respond(functools.partial(driver.run, engine, settings, resolved_request, ask=session.ask))
 
 
 async def _run_session(
     scope: Scope,
     client: "EventStream[StreamEvent] | ResponseCollector",
-    run: Callable[..., Awaitable[None]],
     session: ResponsesSession,
+    run: Callable[..., Awaitable[None]],
 ) -> Response | None:
     """Runs a session; the response that is still to be sent, or None where it was streamed."""
     if isinstance(client, ResponseCollector):

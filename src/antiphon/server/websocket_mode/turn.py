@@ -21,7 +21,7 @@ from antiphon.server.http.access_log import CLIENT_CLOSED_REQUEST
 from antiphon.server.http.auth import rate_limit_headers, request_caller, track_response
 from antiphon.server.http.errors import DEFECT_MESSAGE, first_error
 from antiphon.server.responses.create import PreparedResponse, prepare_response
-from antiphon.server.responses.metrics import measure_response
+from antiphon.server.responses.metrics import ResponseMeasurement
 from antiphon.server.transport import logs
 from antiphon.server.transport.websocket import ServerWebSocket
 from antiphon.server.websocket_mode.lanes import Lanes
@@ -193,7 +193,7 @@ class Turn:
             if self._is_behind:
                 driver.pause()
             is_made = service.background.streams.track(response_id, driver)
-            with is_made, measure_response(service, request_caller(scope), response_id, prepared_response.model, client, started_at):
+            with is_made, ResponseMeasurement(service, request_caller(scope), response_id, prepared_response.model, client, started_at):
                 await driver.run(warm_up or engine, prepared_response.settings, prepared_response.resolved_request)
         service.metrics.stream_events += client.event_count
         if client.error is not None:
