@@ -20,7 +20,7 @@ from antiphon.server.http.answered_by import rewrite_headers
 from antiphon.server.http.auth import request_caller
 from antiphon.server.http.body import read_json_body
 from antiphon.server.http.driving import driving_session
-from antiphon.server.http.errors import error_response, json_response
+from antiphon.server.http.errors import add_headers, error_response, json_response
 from antiphon.server.responses.event_stream import EventStream, run_stream
 from antiphon.server.transport import logs
 from antiphon.wire.chat.response import ChatCompletion
@@ -63,7 +63,7 @@ async def _send_whole(service: Service, chat: PreparedChat, scope: Scope, receiv
 
     reply = await drive_chat(service, scope, chat, collector, started_at, headers, respond)
     # Only now, when its tokens are counted, do its headers show the remaining limits.
-    reply.headers.update(headers | rewrite_headers(chat.record.rewrite_status))
+    add_headers(reply, headers | rewrite_headers(chat.record.rewrite_status))
     await reply(scope, receive, send)
 
 
@@ -74,7 +74,7 @@ async def _send_stream(service: Service, chat: PreparedChat, scope: Scope, recei
     is_sent = await drive_chat(service, scope, chat, client, started_at, headers, functools.partial(run_stream, client))
     if not is_sent:
         reply = error_response(client.error or ServerError("The stream ended before it began."))
-        reply.headers.update(headers)
+        add_headers(reply, headers)
         await reply(scope, receive, send)
     service.metrics.stream_events += client.event_count
 

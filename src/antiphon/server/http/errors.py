@@ -1,5 +1,7 @@
 """JSON responses, and errors in the shape of the API that a request speaks: OpenAI's, or Anthropic's Messages."""
 
+from collections.abc import Mapping
+
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -28,7 +30,24 @@ MAX_SDK_WAIT_S = 60
 def json_response(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """A JSON response; `body` is plain values or encoded JSON."""
     content = body if isinstance(body, bytes) else msgspec.json.encode(body)
+    if headers is None and status == 200:
+        return _JsonResponse(content)
     return Response(content, status, headers, media_type="application/json")
+
+
+class _JsonResponse(Response):
+    """The answer to most requests; the parent would look for its headers among those that it has not."""
+
+    def __init__(self, content: bytes) -> None:
+        self.status_code = 200
+        self.background = None
+        self.body = content
+        self.raw_headers = [(b"content-length", b"%d" % len(content)), (b"content-type", b"application/json")]
+
+
+def add_headers(reply: Response, headers: Mapping[str, str]) -> None:
+    """Add headers that the response does not have yet; their names are in lower case."""
+    reply.raw_headers += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
 
 
 PROFILE_SCOPE_KEY = "antiphon.profile"

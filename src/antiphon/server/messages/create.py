@@ -20,7 +20,7 @@ from antiphon.server.http.answered_by import rewrite_headers
 from antiphon.server.http.auth import EndpointFunction, request_caller
 from antiphon.server.http.body import read_json_body
 from antiphon.server.http.driving import driving_session
-from antiphon.server.http.errors import error_response, json_response
+from antiphon.server.http.errors import add_headers, error_response, json_response
 from antiphon.server.messages.prepare import PreparedMessage, count_input, prepare_message
 from antiphon.server.responses.event_stream import EventStream, run_stream
 from antiphon.server.responses.omitted import log_omissions, omission_headers
@@ -88,7 +88,7 @@ class MessagesEndpoint:
             reply = error_response(stream.error or ServerError("The stream ended before it began."), scope)
         else:
             reply = await self._collect(scope, message, session, started_at, headers)
-        reply.headers.update(headers | rewrite_headers(session.rewrite_status))
+        add_headers(reply, headers | rewrite_headers(session.rewrite_status))
         await reply(scope, receive, send)
 
     async def _stream(

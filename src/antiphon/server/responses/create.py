@@ -33,7 +33,7 @@ from antiphon.server.http.answered_by import rewrite_headers
 from antiphon.server.http.auth import caller_settings, request_caller
 from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY, read_json_body
 from antiphon.server.http.driving import driving_session
-from antiphon.server.http.errors import error_response, json_response
+from antiphon.server.http.errors import add_headers, error_response, json_response
 from antiphon.server.http.profile import request_encoder
 from antiphon.server.http.session_id import make_cache_key, session_id_of
 from antiphon.server.responses.event_stream import EventStream, run_stream
@@ -251,7 +251,7 @@ class CreateEndpoint:
         respond = functools.partial(_run_session, scope, client, prepared_response.session)
         reply = await drive_response(self._service, scope, prepared_response, client, started_at, respond, headers)
         if reply is not None:  # only now, when its tokens are counted, do its headers show the remaining limits
-            reply.headers.update(headers | rewrite_headers(prepared_response.session.rewrite_status))
+            add_headers(reply, headers | rewrite_headers(prepared_response.session.rewrite_status))
             await reply(scope, receive, send)
         if isinstance(client, EventStream):
             self._service.metrics.stream_events += client.event_count

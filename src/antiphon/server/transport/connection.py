@@ -13,6 +13,8 @@ from typing import Protocol
 
 import uvicorn
 from starlette.types import ASGIApp, Scope, Send
+from uvicorn._types import HTTPScope
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from antiphon.config.settings import ServerSettings
 from antiphon.runtime.core.metrics import Metrics
@@ -168,12 +170,11 @@ class ServerConnection(LimitedHttpProtocol):
     def end_notifying(self) -> None:
         self._listener = None
 
-    def on_headers_complete(self) -> None:
-        before = self._latest_cycle
-        super().on_headers_complete()
-        # A response to HEAD has no body that its head could wait for.
-        if self._latest_cycle is not before and self.scope["method"] != "HEAD":
-            self.cycle.transport = CoalescingTransport(self.transport)  # type: ignore[assignment]  # has the methods that uvicorn uses
+    def _new_cycle(self, scope: HTTPScope, *, keep_alive: bool) -> RequestResponseCycle:
+        cycle = super()._new_cycle(scope, keep_alive=keep_alive)
+        if scope["method"] != "HEAD":  # a response to HEAD has no body that its head could wait for
+            cycle.transport = CoalescingTransport(self.transport)  # type: ignore[assignment]  # has the methods that uvicorn uses
+        return cycle
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

@@ -7,6 +7,7 @@ every chunk of a body, the timer is not touched; all limits are looked at when i
 
 import asyncio
 import enum
+import urllib.parse
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from math import inf
@@ -14,6 +15,7 @@ from typing import Any
 
 import httptools
 import msgspec
+from uvicorn._types import HTTPScope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from antiphon.deadline import Deadline
@@ -22,6 +24,7 @@ from antiphon.runtime.core.ids import new_id
 from antiphon.server.transport import limits
 from antiphon.server.transport.host import parse_host
 from antiphon.server.transport.limits import ConnectionLimiter
+from antiphon.server.transport.response_cycle import ResponseCycle
 from antiphon.server.transport.websocket import is_handshake
 
 
@@ -125,13 +128,21 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._count_head_bytes(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header field. Trailer fields are counted and dropped: else they could pass for headers (RFC 9110 6.5.1)."""
+        """
+        A header field. Trailer fields are counted and dropped: else they could pass for headers (RFC 9110 6.5.1).
+
+        SDKs send some twenty: so it counts them, and does what the parent does, without a further call.
+        """
         self._header_count += 1
-        self._count_head_bytes(len(name) + len(value) + 4)
-        if self._header_count > limits.HEAD_LIMIT_FIELDS:
+        self._unparsed_bytes = 0
+        self._head_bytes += len(name) + len(value) + 4
+        if self._header_count > limits.HEAD_LIMIT_FIELDS or self._head_bytes > limits.HEAD_LIMIT_BYTES:
             raise self._record_parse_error(_head_too_large_error())
         if self._phase is Phase.HEAD:
-            super().on_header(name, value)
+            name = name.lower()
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         method, version = self.parser.get_method(), self.parser.get_http_version()
@@ -144,11 +155,41 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         is_handshake_whole = self._is_upgrade and is_handshake(method.decode(), version, self.headers)
         self._is_upgrade = self._is_upgrade and not is_handshake_whole
         if not self._is_upgrade:
-            super().on_headers_complete()
+            self._begin_request(method, version)
         if is_handshake_whole:
             # Whether it is accepted or not, what follows must not be parsed as a request.
             self.cycle.keep_alive = False
             self._after_handshake = bytearray()
+
+    def _begin_request(self, method: bytes, version: str) -> None:
+        """As the parent's `on_headers_complete`, without what this server does not use, and with a cycle of its own."""
+        scope, url = self.scope, httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        scope["method"], scope["http_version"] = method.decode("ascii"), version
+        scope["path"] = urllib.parse.unquote(path) if "%" in path else path
+        scope["raw_path"], scope["query_string"] = url.path, url.query or b""
+        earlier_cycle = self._latest_cycle
+        self.cycle = self._new_cycle(scope, keep_alive=version != "1.0" and self.parser.should_keep_alive())
+        if earlier_cycle is None or earlier_cycle.response_complete:
+            self._start_asgi_task(self.cycle, self.app)
+        else:  # pipelined: it waits for the responses before its own
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
+
+    def _new_cycle(self, scope: HTTPScope, *, keep_alive: bool) -> RequestResponseCycle:
+        return ResponseCycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,  # `AccessLogMiddleware` writes our own
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=keep_alive,
+            on_response=self.on_response_complete,
+        )
 
     def on_body(self, body: bytes) -> None:
         self._progress_at = self.loop.time()
@@ -237,13 +278,16 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def _enter_phase(self, phase: Phase) -> None:
         self._phase = phase
-        self._phase_started_at = self._progress_at = self.loop.time()
+        self._phase_started_at = self._progress_at = now = self.loop.time()
         self._body_bytes = 0
         settings = self._limiter.settings
-        self._check_at(self._phase_started_at + (settings.head_timeout_s if phase is Phase.HEAD else settings.body_timeout_s))
+        due_at = now + (settings.head_timeout_s if phase is Phase.HEAD else settings.body_timeout_s)
+        if due_at < self._deadline.due_at:
+            self._deadline.set(due_at)
 
     def _check_at(self, due_at: float) -> None:
-        self._deadline.set(min(due_at, self._deadline.due_at))
+        if due_at < self._deadline.due_at:
+            self._deadline.set(due_at)
 
     def _check_limits(self) -> None:
         if self._phase is not Phase.NOTHING and (self.flow.read_paused or (self._phase is Phase.HEAD and self._is_responding)):
@@ -339,8 +383,13 @@ def _request_error(target: bytes, headers: Sequence[tuple[bytes, bytes]], versio
 
     Source: RFC 9112 sections 3.2 (exactly one host, and a valid one), 6.1 (transfer codings) and 2.3 (versions).
     """
-    hosts = [value for name, value in headers if name == b"host"]
-    codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
+    hosts: list[bytes] = []
+    codings: list[bytes] = []
+    for name, value in headers:
+        if name == b"host":
+            hosts.append(value)
+        elif name == b"transfer-encoding":
+            codings.append(value.lower())
     if version not in ("1.0", "1.1"):
         return f"The request must be HTTP/1.1, but is HTTP/{version}."
     if len(hosts) > 1 or (not hosts and version == "1.1"):
