@@ -21,6 +21,7 @@ from antiphon.errors import (
     too_long,
 )
 from antiphon.offload import LARGE_BYTES, offload
+from antiphon.protocols.responses.history import is_plain_message
 from antiphon.protocols.responses.request import ResolvedRequest, has_audio_output, is_set
 from antiphon.records import ItemRecord
 from antiphon.runtime.access.body_budget import BodyLease
@@ -34,7 +35,7 @@ from antiphon.runtime.speech.transcribe_input import transcribe_item
 from antiphon.stores.base import MAX_CHAIN_BYTES, MissingAncestor, Store
 from antiphon.wire.codec.response_ids import read_response_id
 from antiphon.wire.codec.types import Unknown, encode
-from antiphon.wire.responses import items, parts
+from antiphon.wire.responses import items
 from antiphon.wire.responses.hosted_calls import CodeInterpreterCall, FileSearchCall, ImageGenerationCall, SearchAction, WebSearchCall
 from antiphon.wire.responses.request import CreateRequest
 from antiphon.wire.responses.response import read_item
@@ -103,7 +104,7 @@ async def resolve_request(
         input_items = check_item_ids(request.input_items, "input")
     else:
         input_items = await offload(size_bytes, check_item_ids, request.input_items, "input")
-    has_plain_input = all(map(_is_plain, input_items))
+    has_plain_input = all(map(is_plain_message, input_items))
     if not has_plain_input and any(isinstance(item, items.ItemReference) for item in input_items):
         input_items, reference_bytes = await resolve_references(input_items, store, tenant, "input")
         size_bytes += reference_bytes
@@ -147,17 +148,10 @@ async def resolve_request(
         decrypted_texts=decrypted_texts,
         documents=documents,
         size_bytes=size_bytes + history.size_bytes,
+        is_plain=is_plain,
         omit_unsupported=service.config.responses.unavailable_tools == "carry",
         key_id=key_id,
     )
-
-
-def _is_plain(item: items.Item) -> bool:
-    """Whether an item is a message that is nothing but text: it refers to nothing."""
-    if type(item) is not items.Message:
-        return False
-    content = item.content
-    return isinstance(content, str) or all(type(part) is parts.InputText for part in content)
 
 
 async def _load_documents(

@@ -390,6 +390,8 @@ def _open_assistant_message(messages: list[JsonDict], *, for_call: bool) -> Json
 
 def _content(parts: Sequence[history.HistoryPart], quirks: Quirks) -> str | list[JsonDict]:
     """Parts as a list; text alone as one string, which is all that some templates take."""
+    if len(parts) == 1 and type(parts[0]) is history.TextPart:  # as in most messages
+        return parts[0].text
     if all(isinstance(part, history.TextPart | history.RefusalPart) for part in parts):
         return "".join(part.text for part in parts if isinstance(part, history.TextPart | history.RefusalPart))
     return [_content_part(part, quirks) for part in parts]

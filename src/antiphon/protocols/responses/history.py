@@ -39,6 +39,25 @@ def to_history(items_with_paths: Sequence[ItemWithPath], context: TranslationCon
     return tuple(_without_stray_reasoning(history))
 
 
+def is_plain_message(item: items.Item) -> bool:
+    """Whether an item is a message that is nothing but text: it refers to nothing."""
+    if type(item) is not items.Message:
+        return False
+    content = item.content
+    return isinstance(content, str) or all(type(part) is parts.InputText for part in content)
+
+
+def plain_history(input_items: Iterable[items.Item]) -> tuple[engine_history.HistoryItem, ...]:
+    """As `to_history`, for items that are all `is_plain_message`: there is nothing that could be missing or be matched."""
+    history: list[engine_history.HistoryItem] = []
+    for item in input_items:
+        assert isinstance(item, items.Message)
+        content = item.content
+        texts = [content] if isinstance(content, str) else [part.text for part in content if isinstance(part, parts.InputText)]
+        history.append(engine_history.Message(item.role, tuple(map(engine_history.TextPart, texts)), item.phase or None))
+    return tuple(history)
+
+
 def _with_late_results(history: Sequence[engine_history.HistoryItem], async_ids: Container[str]) -> Iterator[engine_history.HistoryItem]:
     """
     The history, where a result that comes later than its turn (`async`) has a call of its own, and the first call a note:

@@ -8,7 +8,7 @@ it. A hint is taken and echoed, and an engine that can't act on it never sees it
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, structs
 
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.capabilities import Capabilities
@@ -20,7 +20,7 @@ from antiphon.protocols.client_tools.definitions import ClientTool
 from antiphon.protocols.omissions import Omissions
 from antiphon.protocols.responses.approvals import read_approvals
 from antiphon.protocols.responses.compaction import CompactionPlan, Window, open_window, plan_compaction, requested_compaction
-from antiphon.protocols.responses.history import SUPPORTED_ITEM_TYPES, ItemWithPath, to_history, with_namespaces
+from antiphon.protocols.responses.history import SUPPORTED_ITEM_TYPES, ItemWithPath, plain_history, to_history, with_namespaces
 from antiphon.protocols.responses.tools import (
     EngineTools,
     TranslationContext,
@@ -62,6 +62,7 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
         decrypted_texts: reasoning and compactions of the conversation, by their `encrypted_content`.
         documents: files that the conversation names, by their ids, or URLs where the engine fetches none.
         size_bytes: of the JSON of the request and of the items before it.
+        is_plain: whether the conversation is nothing but messages of text (`is_plain_message`) in this request.
         omit_unsupported: whether unsupported tools and items are left out (see `Omissions`) rather than refused.
         server_tools: the tools of the request that the server runs.
         loop_limits: of the response, if it has such tools.
@@ -80,6 +81,7 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
     decrypted_texts: Mapping[str, str] = {}
     documents: Mapping[str, FileContent] = {}
     size_bytes: int = 0
+    is_plain: bool = False
     omit_unsupported: bool = True
     server_tools: ServerTools = NO_SERVER_TOOLS
     loop_limits: LoopLimits = LoopLimits()
@@ -93,7 +95,7 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
     @property
     def engine_bytes(self) -> int:
         """About how large the request for the engine is, which has the uploaded files in it."""
-        return self.size_bytes + sum(len(document.url) for document in self.documents.values())
+        return self.size_bytes + sum(len(document.url) for document in self.documents.values()) if self.documents else self.size_bytes
 
     @property
     def is_stored(self) -> bool:
@@ -165,10 +167,12 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
         check(request, capabilities, resolved_request.model)
     instructions, prelude = _instructions(request)
     compaction = None if resolved_request.is_warm_up else requested_compaction(request, resolved_request.input_items)
-    window = _window(resolved_request)
+    # Of text alone, nothing is to be found but the texts.
+    is_plain = resolved_request.is_plain and compaction is None
+    window = _PLAIN_WINDOW if is_plain else _window(resolved_request)
     items_with_paths = [*prelude, *window.head, *window.rest]
     context = _translation_context(resolved_request, items_with_paths)
-    history = to_history(items_with_paths, context)
+    history = plain_history(resolved_request.input_items) if is_plain else to_history(items_with_paths, context)
     if not history and instructions is None:
         raise _no_input(resolved_request.input_items, context)
     engine_tools = build_engine_tools(tuple(requested_tools(request, items_with_paths)), context, found_tool_keys(items_with_paths))
@@ -241,6 +245,9 @@ def _respond(
     )
 
 
+_PLAIN_WINDOW = Window((), ())
+
+
 def _window(resolved_request: ResolvedRequest) -> Window:
     """The conversation that the model reads."""
     conversation: list[ItemWithPath] = [
@@ -287,6 +294,9 @@ def _check_unsupported_fields(request: CreateRequest, _capabilities: Capabilitie
 
 
 def _check_sampling(request: CreateRequest, capabilities: Capabilities, model: str) -> None:
+    if capabilities.temperature and capabilities.top_p and capabilities.penalties and capabilities.max_top_logprobs is not None:
+        _check_top_logprobs(request, capabilities.max_top_logprobs)
+        return
     is_unsupported_by_field = {
         # Responses: 1 is the default of both, so it asks for nothing.
         "temperature": value_or(request.temperature, 1) != 1 and not capabilities.temperature,
@@ -299,10 +309,13 @@ def _check_sampling(request: CreateRequest, capabilities: Capabilities, model: s
     for field, is_unsupported in is_unsupported_by_field.items():
         if is_unsupported:
             raise unsupported_parameter(field, model)
-    if request.top_logprobs and request.top_logprobs > (capabilities.max_top_logprobs or 0):
+    _check_top_logprobs(request, capabilities.max_top_logprobs or 0)
+
+
+def _check_top_logprobs(request: CreateRequest, most: int) -> None:
+    if request.top_logprobs and request.top_logprobs > most:
         raise ClientError(
-            f"Invalid 'top_logprobs': integer above maximum value. Expected a value <= {capabilities.max_top_logprobs}, "
-            f"but got {request.top_logprobs} instead.",
+            f"Invalid 'top_logprobs': integer above maximum value. Expected a value <= {most}, but got {request.top_logprobs} instead.",
             code="integer_above_max_value",
             param="top_logprobs",
         )
@@ -377,10 +390,10 @@ def _instructions(request: CreateRequest) -> tuple[str | None, list[ItemWithPath
 def _sampling(request: CreateRequest) -> Sampling:
     wants_logprobs = bool(request.top_logprobs) or INCLUDE_LOGPROBS in (request.include or ())
     return Sampling(
-        temperature=value_or(request.temperature, None),
-        top_p=value_or(request.top_p, None),
-        presence_penalty=value_or(request.presence_penalty, None),
-        frequency_penalty=value_or(request.frequency_penalty, None),
+        temperature=None if request.temperature is UNSET else request.temperature,
+        top_p=None if request.top_p is UNSET else request.top_p,
+        presence_penalty=None if request.presence_penalty is UNSET else request.presence_penalty,
+        frequency_penalty=None if request.frequency_penalty is UNSET else request.frequency_penalty,
         max_tokens=min(request.max_output_tokens, events.MAX_TOKENS) if request.max_output_tokens else None,
         top_logprobs=(request.top_logprobs or 0) if wants_logprobs else None,
         extra=dict(request.extra or {}),

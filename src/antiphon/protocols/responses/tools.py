@@ -88,7 +88,7 @@ def build_engine_tools(
         ClientError: the engine can't do one, and it must not be omitted.
     """
     engine_tools = EngineTools()
-    deferral = _Deferral.of(tools_with_paths, context, found_keys)
+    deferral = _Deferral.of(tools_with_paths, context, found_keys) if tools_with_paths else None
     engine_tools.search = deferral.search if deferral is not None else None
     for path, requested_tool in tools_with_paths:
         tool = requested_tool if deferral is None else deferral.without_deferred(requested_tool, engine_tools)
@@ -118,8 +118,10 @@ def build_engine_tools(
     return engine_tools
 
 
-def found_tool_keys(conversation: Iterable[tuple[str, items.Item]]) -> frozenset[str]:
+def found_tool_keys(conversation: Sequence[tuple[str, items.Item]]) -> frozenset[str]:
     """The keys of the tools that searches in the conversation have found."""
+    if not conversation:
+        return frozenset()
     found_tools: list[tools.Tool] = [tool for _, item in conversation if isinstance(item, ToolSearchOutput) for tool in item.tools]
     return frozenset(key for tool in found_tools for key in _keys(tool))
 
