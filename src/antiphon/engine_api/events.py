@@ -2,6 +2,9 @@
 The events that an engine delivers to a protocol. The commands that it answers are in `antiphon.engine_api.commands`.
 """
 
+import functools
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -146,9 +149,18 @@ class _Counts(_Event, frozen=True):
     """
 
     def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            if name.endswith("_tokens") and not 0 <= (count := getattr(self, name)) <= MAX_TOKENS:
+        names, read = _counts_of(type(self))
+        counts = read(self)
+        if min(counts) < 0 or max(counts) > MAX_TOKENS:
+            for name, count in zip(names, counts, strict=True):
                 force_setattr(self, name, min(max(count, 0), MAX_TOKENS))
+
+
+@functools.cache
+def _counts_of(kind: type[_Counts]) -> tuple[Sequence[str], Callable[[_Counts], tuple[int, ...]]]:
+    """The names of the fields of a class that are counts, and what reads them all."""
+    names = [name for name in kind.__struct_fields__ if name.endswith("_tokens")]
+    return names, operator.attrgetter(*names)
 
 
 class Usage(_Counts, frozen=True, kw_only=True, tag=True):

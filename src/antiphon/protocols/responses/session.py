@@ -259,22 +259,26 @@ class ResponsesSession:
         if self._has_begun:
             return []
         self._has_begun = True
-        must_wait = self._loop is not None and self._loop.must_wait
+        request, must_wait = self._resolved_request, self._loop is not None and self._loop.must_wait
         effects: list[Effect[StreamEvent]] = [] if self._is_asked or must_wait else [SendToEngine(self._respond)]
-        request, is_background = self._resolved_request, self._resolved_request.is_background
-        if request.is_stored and (request.request.stream or is_background):
-            # A streaming client sees the id at once and may ask for it at any time, so it is stored first. Others see
-            # it at the end only.
+        if request.is_stored and (request.request.stream or request.is_background):
+            # A streaming client sees the id at once and may ask for it at any time. Others see it at the end only.
             effects.append(Persist(self._record("in_progress")))
-        response = self._builder.build("in_progress")
-        # Responses: these two begin every stream. openai-python's stream helper raises if another event is first.
-        if not is_background:  # else it was sent when the response was queued
-            effects.append(Send(events.ResponseCreated(sequence_number=self._next_sequence_number(), response=response)))
-            effects += map(Send, self._route_events())
-        effects.append(Send(events.ResponseInProgress(sequence_number=self._next_sequence_number(), response=response)))
+        if self._step_handlers is _WHOLE_STEP_HANDLERS:  # nobody would see these events, but they have their numbers
+            self._sequence_number += 2
+        else:
+            effects += map(Send, self._opening_events())
         if self._loop is not None and must_wait:
-            self._take_all(self._loop.begin(), self._resolved_request.created_at, effects)
+            self._take_all(self._loop.begin(), request.created_at, effects)
         return effects
+
+    def _opening_events(self) -> Iterable[StreamEvent]:
+        # Responses: these two begin every stream. openai-python's stream helper raises if another event is first.
+        response = self._builder.build("in_progress")
+        if not self._resolved_request.is_background:  # else it was sent when the response was queued
+            yield events.ResponseCreated(sequence_number=self._next_sequence_number(), response=response)
+            yield from self._route_events()
+        yield events.ResponseInProgress(sequence_number=self._next_sequence_number(), response=response)
 
     def _route_events(self) -> list[StreamEvent]:
         if (route := self.route) is None:
