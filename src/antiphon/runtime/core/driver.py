@@ -239,8 +239,8 @@ class Driver(Generic[ClientEventT, ServerEventT]):
             meanwhile: awaited once the session has begun, in the same task: another task would cost as much as several
                 tokens.
             ask: gives the command that the session begins with; None if it begins with another effect. The engine gets it
-                first, and the session begins in the loop's next turn: of requests that come together, all are asked
-                before one is prepared for its client.
+                first, and the session of a stream begins in the loop's next turn: of requests that come together, all are
+                asked before one is prepared for its client.
 
         Raises:
             ApiError: the engine could not be opened.
@@ -273,7 +273,8 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         self._is_performing = self._is_beginning = True  # whatever happens now is handled once the session has begun
         try:
             self._send_to_engine(command)
-            await asyncio.sleep(0)
+            if not (isinstance(command, commands.Respond) and command.whole):  # for that, hardly anything is to be prepared
+                await asyncio.sleep(0)
         finally:
             self._is_performing = self._is_beginning = False
 
