@@ -53,6 +53,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._phase = Phase.NOTHING
         self._phase_started_at = 0.0
         self._progress_at = 0.0
+        self._idle_since: float | None = None
         self._write_paused_at: float | None = None
         self._refusal: ApiError | None = None
         self._refusal_reason = ""
@@ -204,9 +205,19 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if not self._is_upgrade:
             super().on_message_complete()
 
+    def _unset_keepalive_if_required(self) -> None:
+        self._idle_since = None
+
     def on_response_complete(self) -> None:
         was_last = not self.pipeline
-        super().on_response_complete()
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self.pipeline:
+                self._start_asgi_task(*self.pipeline.pop())
+            else:  # a limit like the others: the parent has a timer for each response
+                self._idle_since = self.loop.time()
+                self._check_at(self._idle_since + self._limiter.settings.keep_alive_s)
         if was_last and self._refusal is not None and not self.transport.is_closing():
             self._send_refusal(self._refusal)
             return
@@ -310,6 +321,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         elif self._phase is Phase.BODY:
             yield self._progress_at + settings.body_timeout_s, "slow_body"
             yield self._phase_started_at + settings.body_timeout_s + self._body_bytes / limits.MIN_BODY_BYTES_PER_S, "slow_body"
+        if self._idle_since is not None:
+            yield self._idle_since + settings.keep_alive_s, "idle"
         if self._write_paused_at is not None:
             yield self._write_paused_at + settings.slow_reader_s, "slow_reader"
 
@@ -325,7 +338,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     # Ending
 
     def _expire(self, reason: str) -> None:
-        if reason in ("slow_head", "slow_body") and (self._head_bytes or self._unparsed_bytes):
+        if reason == "idle":
+            self.transport.close()
+        elif reason in ("slow_head", "slow_body") and (self._head_bytes or self._unparsed_bytes):
             self.refuse(ClientError("The request did not arrive in time.", status=408, code="request_timeout"), reason)
         else:
             self.drop(reason)
