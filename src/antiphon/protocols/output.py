@@ -20,7 +20,21 @@ from antiphon.protocols.dispatch import HandlerTable, on, table
 from antiphon.protocols.output_table import ITEM_ID_PREFIXES, OUTPUT_TRANSITIONS, Outcome, OutputAction, OutputKind, Status
 from antiphon.wire.codec.types import JsonDict
 
-_REASONING_KINDS = (OutputKind.REASONING_TEXT, OutputKind.REASONING_SUMMARY, OutputKind.REASONING_ITEM)
+# A member of an enumeration costs ten times as much as a name: Python 3.11 asks the class of its class first.
+_NONE = OutputKind.NONE
+_TEXT = OutputKind.TEXT
+_AUDIO = OutputKind.AUDIO
+_REFUSAL = OutputKind.REFUSAL
+_REASONING_TEXT = OutputKind.REASONING_TEXT
+_REASONING_SUMMARY = OutputKind.REASONING_SUMMARY
+_REASONING_ITEM = OutputKind.REASONING_ITEM
+_TOOL_CALL = OutputKind.TOOL_CALL
+_HOSTED_TOOL = OutputKind.HOSTED_TOOL
+_END_PART = OutputAction.END_PART
+_END_ITEM = OutputAction.END_ITEM
+_BEGIN_ITEM = OutputAction.BEGIN_ITEM
+
+_REASONING_KINDS = (_REASONING_TEXT, _REASONING_SUMMARY, _REASONING_ITEM)
 
 
 class ContentPart:
@@ -229,7 +243,7 @@ class OutputMachine:
         self._is_spoken = is_spoken
         self._requires_item = requires_item
         self._made_summary = made_summary
-        self._kind = OutputKind.NONE
+        self._kind = _NONE
         self._item: OutputItem | None = None
         self._part: ContentPart | None = None
         self._next_boundary = events.ItemBoundary("")
@@ -256,7 +270,7 @@ class OutputMachine:
         Returns:
             The open message, or None if more steps than that would follow: then nothing was done.
         """
-        if self._kind is not OutputKind.TEXT or not text:
+        if self._kind is not _TEXT or not text:
             return None
         part = self._part
         assert part is not None
@@ -271,7 +285,7 @@ class OutputMachine:
     def open_text(self) -> tuple[OutputItem, list[str]] | None:
         """The open message and the text of its last part, for as long as `append_text` is all that happens; None if it is not."""
         part = self._part
-        return None if self._kind is not OutputKind.TEXT or self._item is None or part is None else (self._item, part.chunks)
+        return None if self._kind is not _TEXT or self._item is None or part is None else (self._item, part.chunks)
 
     def cancel(self) -> list[OutputStep]:
         """The steps that end the response early, when its client has left or cancelled it."""
@@ -296,31 +310,31 @@ class OutputMachine:
 
     def _add_transcript(self, text: str) -> list[OutputStep]:
         # A client that gets no audio reads the words instead.
-        return self._add_text(OutputKind.AUDIO if self._is_spoken else OutputKind.TEXT, text)
+        return self._add_text(_AUDIO if self._is_spoken else _TEXT, text)
 
     def _add_audio(self, pcm: bytes) -> list[OutputStep]:
         if not pcm or not self._is_spoken:
             return []
         self.audio_bytes += len(pcm)
-        steps = [] if self._kind is OutputKind.AUDIO else [*self._close_calls("completed"), *self._move_to(OutputKind.AUDIO)]
+        steps = [] if self._kind is _AUDIO else [*self._close_calls("completed"), *self._move_to(_AUDIO)]
         assert self._item is not None and self._part is not None
         return [*steps, AudioAppended(self._item, self._part, pcm)]
 
     def _add_reasoning(self, event: events.ReasoningDelta) -> list[OutputStep]:
         is_summary = event.summary or self._made_summary == "instead"
-        return self._add_text(OutputKind.REASONING_SUMMARY if is_summary else OutputKind.REASONING_TEXT, event.text)
+        return self._add_text(_REASONING_SUMMARY if is_summary else _REASONING_TEXT, event.text)
 
     def _end_summary_part(self, _event: events.ReasoningBoundary) -> list[OutputStep]:
-        return self._move_to(OutputKind.REASONING_ITEM) if self._kind is OutputKind.REASONING_SUMMARY else []
+        return self._move_to(_REASONING_ITEM) if self._kind is _REASONING_SUMMARY else []
 
     def _add_encrypted_reasoning(self, encrypted_content: str) -> list[OutputStep]:
-        steps = [] if self._kind in _REASONING_KINDS else [*self._close_calls("completed"), *self._move_to(OutputKind.REASONING_ITEM)]
+        steps = [] if self._kind in _REASONING_KINDS else [*self._close_calls("completed"), *self._move_to(_REASONING_ITEM)]
         assert self._item is not None
         self._item.encrypted_content = encrypted_content
         return steps
 
     def _add_annotation(self, annotation: JsonDict) -> list[OutputStep]:
-        steps = [] if self._kind is OutputKind.TEXT else [*self._close_calls("completed"), *self._move_to(OutputKind.TEXT)]
+        steps = [] if self._kind is _TEXT else [*self._close_calls("completed"), *self._move_to(_TEXT)]
         item, part = self._item, self._part
         assert item is not None and part is not None
         part.annotations.append(annotation)
@@ -329,7 +343,7 @@ class OutputMachine:
     def _replace_text(self, event: events.RewriteEnded) -> list[OutputStep]:
         """Put the final text in the place of a draft; what was said of the draft's tokens does not hold for it."""
         self.rewrite_status = event.status
-        if event.text is not None and self._kind is OutputKind.TEXT and self._part is not None:
+        if event.text is not None and self._kind is _TEXT and self._part is not None:
             self._part.chunks = [event.text]
             self._part.logprobs = []
             self._part.annotations = list(event.annotations)
@@ -344,14 +358,14 @@ class OutputMachine:
         is_open_call = open_call is not None and open_call.call_id == event.call_id
         match event:
             case events.ToolCallStarted() if open_call is None:
-                return self._move_to(OutputKind.TOOL_CALL, event)
+                return self._move_to(_TOOL_CALL, event)
             case events.ToolCallStarted() if not is_open_call:
                 self._waiting_calls[event.call_id] = [event]
                 return []
             case events.ToolArgumentsDelta(_, _, text) if is_open_call:
                 return self._append_arguments(text)
             case events.ToolCallDone():
-                return [*self._move_to(OutputKind.NONE), *self._flush_waiting_calls()] if is_open_call else []
+                return [*self._move_to(_NONE), *self._flush_waiting_calls()] if is_open_call else []
             case _:
                 return self._fail_on_invalid_call(event)
 
@@ -372,26 +386,26 @@ class OutputMachine:
     def _flush_waiting_calls(self) -> list[OutputStep]:
         """Replay the waiting calls, up to and including the first that is not complete yet."""
         steps: list[OutputStep] = []
-        while self._waiting_calls and self._kind is OutputKind.NONE:
+        while self._waiting_calls and self._kind is _NONE:
             batch = self._waiting_calls.pop(next(iter(self._waiting_calls)))
             for event in batch:
                 match event:
                     case events.ToolCallStarted():
-                        steps += self._move_to(OutputKind.TOOL_CALL, event)
+                        steps += self._move_to(_TOOL_CALL, event)
                     case events.ToolArgumentsDelta(_, _, text):
                         steps += self._append_arguments(text)
                     case events.ToolCallDone():
-                        steps += self._move_to(OutputKind.NONE)
+                        steps += self._move_to(_NONE)
         return steps
 
     def _close_calls(self, status: Status) -> list[OutputStep]:
         """Close the open call and all that wait for it."""
-        if self._kind is not OutputKind.TOOL_CALL:
+        if self._kind is not _TOOL_CALL:
             return []
-        steps = self._move_to(OutputKind.NONE, status=status)
+        steps = self._move_to(_NONE, status=status)
         while self._waiting_calls:
             steps += self._flush_waiting_calls()
-            steps += self._move_to(OutputKind.NONE, status=status)
+            steps += self._move_to(_NONE, status=status)
         return steps
 
     def _fail_on_invalid_call(self, event: events.ToolCallStarted | events.ToolArgumentsDelta) -> list[OutputStep]:
@@ -403,19 +417,19 @@ class OutputMachine:
 
     def _handle_hosted_tool(self, event: HostedToolEvent) -> list[OutputStep]:
         if isinstance(event, events.HostedToolStarted):
-            return [*self._close_calls("completed"), *self._move_to(OutputKind.HOSTED_TOOL, hosted_item=event.item)]
+            return [*self._close_calls("completed"), *self._move_to(_HOSTED_TOOL, hosted_item=event.item)]
         item = self._item
-        if self._kind is not OutputKind.HOSTED_TOOL or item is None:
+        if self._kind is not _HOSTED_TOOL or item is None:
             return []
         if isinstance(event, events.HostedToolProgress):
             return [HostedToolProgressed(item, event.event)]
         item.hosted_item = event.item
-        return self._move_to(OutputKind.NONE)
+        return self._move_to(_NONE)
 
     # The end
 
     def _begin_next_item(self, event: events.ItemBoundary) -> list[OutputStep]:
-        steps = [*self._close_calls("completed"), *self._move_to(OutputKind.NONE)]
+        steps = [*self._close_calls("completed"), *self._move_to(_NONE)]
         self._next_boundary = event
         return steps
 
@@ -428,11 +442,11 @@ class OutputMachine:
         # Responses: an item that is cut off is `incomplete`, whatever becomes of the response.
         steps = self._close_all("completed" if outcome == "completed" else "incomplete")
         if outcome == "completed" and not self.items and self._requires_item:
-            steps += [*self._move_to(OutputKind.TEXT), *self._move_to(OutputKind.NONE)]
+            steps += [*self._move_to(_TEXT), *self._move_to(_NONE)]
         return [*steps, self._finish(outcome, incomplete_reason)]
 
     def _close_all(self, status: Status) -> list[OutputStep]:
-        return [*self._close_calls(status), *self._move_to(OutputKind.NONE, status=status)]
+        return [*self._close_calls(status), *self._move_to(_NONE, status=status)]
 
     def _finish(self, outcome: Outcome, reason: str | None = None, failure: events.ResponseFailed | None = None) -> OutputFinished:
         self.outcome = outcome
@@ -449,15 +463,14 @@ class OutputMachine:
     ) -> list[OutputStep]:
         steps: list[OutputStep] = []
         for move in OUTPUT_TRANSITIONS[self._kind][kind]:
-            match move:
-                case OutputAction.END_PART:
-                    steps.append(self._end_part())
-                case OutputAction.END_ITEM:
-                    steps += self._end_item(status)
-                case OutputAction.BEGIN_ITEM:
-                    steps.append(self._open_item(kind, call, hosted_item))
-                case OutputAction.BEGIN_PART:
-                    steps.append(self._open_part(kind))
+            if move is _END_PART:
+                steps.append(self._end_part())
+            elif move is _END_ITEM:
+                steps += self._end_item(status)
+            elif move is _BEGIN_ITEM:
+                steps.append(self._open_item(kind, call, hosted_item))
+            else:
+                steps.append(self._open_part(kind))
         self._kind = kind
         return steps
 
@@ -473,11 +486,11 @@ class OutputMachine:
         if hosted_item is None:
             return ITEM_ID_PREFIXES[kind]
         prefix = str(hosted_item.get("id", "")).partition("_")[0]  # the engine's own, such as `ws` for a web search
-        return prefix if prefix.isascii() and prefix.isalpha() and len(prefix) <= 8 else ITEM_ID_PREFIXES[OutputKind.HOSTED_TOOL]
+        return prefix if prefix.isascii() and prefix.isalpha() and len(prefix) <= 8 else ITEM_ID_PREFIXES[_HOSTED_TOOL]
 
     def _open_part(self, kind: OutputKind) -> OutputStep:
         assert self._item is not None
-        parts = self._item.summaries if kind is OutputKind.REASONING_SUMMARY else self._item.parts
+        parts = self._item.summaries if kind is _REASONING_SUMMARY else self._item.parts
         self._part = ContentPart(kind, len(parts))
         parts.append(self._part)
         return PartAdded(self._item, self._part)
@@ -501,7 +514,7 @@ class OutputMachine:
         text = "".join(part.text for part in item.parts) if item.is_reasoning and not item.summaries else ""
         if not text:
             return []
-        part = ContentPart(OutputKind.REASONING_SUMMARY, 0)
+        part = ContentPart(_REASONING_SUMMARY, 0)
         part.chunks.append(text)
         item.summaries.append(part)
         return [PartAdded(item, part), TextAppended(item, part, text, ()), PartDone(item, part)]
@@ -509,8 +522,8 @@ class OutputMachine:
 
 EVENT_HANDLERS: HandlerTable[OutputMachine, list[OutputStep]] = table(
     on(events.ItemBoundary, OutputMachine._begin_next_item),
-    on(events.TextDelta, lambda output, event: output._add_text(OutputKind.TEXT, event.text, event.logprobs)),
-    on(events.RefusalDelta, lambda output, event: output._add_text(OutputKind.REFUSAL, event.text)),
+    on(events.TextDelta, lambda output, event: output._add_text(_TEXT, event.text, event.logprobs)),
+    on(events.RefusalDelta, lambda output, event: output._add_text(_REFUSAL, event.text)),
     on(events.ReasoningDelta, OutputMachine._add_reasoning),
     on(events.ReasoningBoundary, OutputMachine._end_summary_part),
     on(events.EncryptedReasoning, lambda output, event: output._add_encrypted_reasoning(event.content)),

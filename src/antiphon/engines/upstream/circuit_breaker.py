@@ -57,6 +57,15 @@ RATE_WINDOW_S = 10.0
 MAX_OUTCOMES = 128
 """How many of the latest outcomes count for the rate."""
 
+# A member of an enumeration costs ten times as much as a name: Python 3.11 asks the class of its class first.
+_CLOSED = CircuitState.CLOSED
+_COOLDOWN_OVER = CircuitEvent.COOLDOWN_OVER
+_HALF_OPEN = CircuitState.HALF_OPEN
+_SUCCESS = CircuitEvent.SUCCESS
+_OPEN = CircuitState.OPEN
+_TOO_MANY_FAILURES = CircuitEvent.TOO_MANY_FAILURES
+_NO_OUTCOME = CircuitEvent.NO_OUTCOME
+
 
 class CircuitBreaker:
     """
@@ -84,7 +93,7 @@ class CircuitBreaker:
         jitter: Callable[[], float] = lambda: 1.0,
         counts_rate: bool = False,
     ) -> None:
-        self.state = CircuitState.CLOSED
+        self.state = _CLOSED
         self._max_failures = max_failures
         self._first_cooldown_s = cooldown_s
         self._next_cooldown_s = cooldown_s
@@ -105,17 +114,17 @@ class CircuitBreaker:
         remaining_s = self.remaining_s()
         if remaining_s > 0:
             return max(remaining_s, 1.0)
-        if self.state is CircuitState.CLOSED:
+        if self.state is _CLOSED:
             return None
         now = self._clock()
         # A trial may itself hang for minutes: after another cooldown the next one is made.
         self._cooldown_from = now
-        self._advance(CircuitEvent.COOLDOWN_OVER)
+        self._advance(_COOLDOWN_OVER)
         return None
 
     def remaining_s(self) -> float:
         """The seconds to wait, without asking to pass; 0 if a request may be sent."""
-        if self.state is CircuitState.CLOSED:
+        if self.state is _CLOSED:
             return 0.0
         return max(0.0, self._cooldown_from + self._cooldown_s - self._clock())
 
@@ -123,31 +132,31 @@ class CircuitBreaker:
         """An answer began, or the upstream refused the request with a proper error."""
         self._failures = 0
         self._record(is_failure=False)
-        if self.state is CircuitState.HALF_OPEN:
+        if self.state is _HALF_OPEN:
             self._next_cooldown_s = self._first_cooldown_s
             self._outcomes.clear()
-        self._advance(CircuitEvent.SUCCESS)
+        self._advance(_SUCCESS)
 
     def record_failure(self) -> None:
         """The upstream failed to answer."""
         self._failures += 1
         self._record(is_failure=True)
-        if self.state is CircuitState.HALF_OPEN or self._failures >= self._max_failures or self._fails_often():
+        if self.state is _HALF_OPEN or self._failures >= self._max_failures or self._fails_often():
             self.open()
 
     def open(self, cooldown_s: float | None = None) -> None:
         """Open, if it is not; with `cooldown_s` for that long."""
-        if self.state is not CircuitState.OPEN:
+        if self.state is not _OPEN:
             self._cooldown_from = self._clock()
             self._cooldown_s = (cooldown_s or self._next_cooldown_s) * self._jitter()
             self._next_cooldown_s = min(2 * self._next_cooldown_s, self._max_cooldown_s)
-        self._advance(CircuitEvent.TOO_MANY_FAILURES)
+        self._advance(_TOO_MANY_FAILURES)
 
     def record_abandonment(self) -> None:
         """The request was cancelled before it had an outcome; the next one may be the trial."""
-        if self.state is CircuitState.HALF_OPEN:
+        if self.state is _HALF_OPEN:
             self._cooldown_from = -math.inf
-        self._advance(CircuitEvent.NO_OUTCOME)
+        self._advance(_NO_OUTCOME)
 
     def _record(self, *, is_failure: bool) -> None:
         if self._counts_rate:

@@ -36,6 +36,10 @@ class Phase(enum.Enum):
     BODY = enum.auto()
 
 
+# A member of an enumeration costs ten times as much as a name: Python 3.11 asks the class of its class first.
+_NOTHING, _HEAD, _BODY = Phase.NOTHING, Phase.HEAD, Phase.BODY
+
+
 class LimitedHttpProtocol(HttpToolsProtocol):
     """
     An HTTP connection with limits.
@@ -50,7 +54,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._limiter = limiter
         self._address: str | None = None
         self._deadline = Deadline(self._check_limits)
-        self._phase = Phase.NOTHING
+        self._phase = _NOTHING
         self._phase_started_at = 0.0
         self._progress_at = 0.0
         self._idle_since: float | None = None
@@ -78,7 +82,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             transport.close()
             return
         self._address = address
-        self._enter_phase(Phase.HEAD)
+        self._enter_phase(_HEAD)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.close()
@@ -95,14 +99,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._buffer_after_handshake(data)
             return
         self._unset_keepalive_if_required()
-        if self._phase is Phase.NOTHING:
-            self._enter_phase(Phase.HEAD)
+        if self._phase is _NOTHING:
+            self._enter_phase(_HEAD)
         self._unparsed_bytes += len(data)
         try:
             self._parse(data)
-            if self._phase is Phase.HEAD and self._head_bytes + self._unparsed_bytes > limits.HEAD_LIMIT_BYTES:
+            if self._phase is _HEAD and self._head_bytes + self._unparsed_bytes > limits.HEAD_LIMIT_BYTES:
                 self.refuse(_head_too_large_error())
-            elif self._phase is Phase.BODY and self._unparsed_bytes > self._framing_limit_bytes:
+            elif self._phase is _BODY and self._unparsed_bytes > self._framing_limit_bytes:
                 self.refuse(ClientError("The request's chunks have too much overhead for what they carry."))
         except httptools.HttpParserError as error:
             self.refuse(self._parse_error or self._explain(error))
@@ -121,8 +125,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._header_count = self._head_bytes = self._discarded_bytes = 0
-        if self._phase is not Phase.HEAD:
-            self._enter_phase(Phase.HEAD)
+        if self._phase is not _HEAD:
+            self._enter_phase(_HEAD)
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
@@ -139,7 +143,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._head_bytes += len(name) + len(value) + 4
         if self._header_count > limits.HEAD_LIMIT_FIELDS or self._head_bytes > limits.HEAD_LIMIT_BYTES:
             raise self._record_parse_error(_head_too_large_error())
-        if self._phase is Phase.HEAD:
+        if self._phase is _HEAD:
             name = name.lower()
             if name == b"expect" and value.lower() == b"100-continue":
                 self.expect_100_continue = True
@@ -152,7 +156,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             raise self._record_parse_error(ClientError("Not allowed to CONNECT.", status=405))
         if problem := _request_error(self.url, self.headers, version):
             raise self._record_parse_error(ClientError(problem))
-        self._enter_phase(Phase.BODY)
+        self._enter_phase(_BODY)
         is_handshake_whole = self._is_upgrade and is_handshake(method.decode(), version, self.headers)
         self._is_upgrade = self._is_upgrade and not is_handshake_whole
         if not self._is_upgrade:
@@ -200,7 +204,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._phase = Phase.NOTHING
+        self._phase = _NOTHING
         self._unparsed_bytes = 0
         if not self._is_upgrade:
             super().on_message_complete()
@@ -221,7 +225,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if was_last and self._refusal is not None and not self.transport.is_closing():
             self._send_refusal(self._refusal)
             return
-        if self._phase is not Phase.NOTHING:  # not idle: the next request has begun
+        if self._phase is not _NOTHING:  # not idle: the next request has begun
             self._unset_keepalive_if_required()
         if self.expect_100_continue and self.cycle.response_complete and self.cycle.more_body:
             # RFC 9110 10.1.1: the client may or may not send the body now, so what follows could be either body or
@@ -292,7 +296,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._phase_started_at = self._progress_at = now = self.loop.time()
         self._body_bytes = 0
         settings = self._limiter.settings
-        due_at = now + (settings.head_timeout_s if phase is Phase.HEAD else settings.body_timeout_s)
+        due_at = now + (settings.head_timeout_s if phase is _HEAD else settings.body_timeout_s)
         if due_at < self._deadline.due_at:
             self._deadline.set(due_at)
 
@@ -301,10 +305,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._deadline.set(due_at)
 
     def _check_limits(self) -> None:
-        if self._phase is not Phase.NOTHING and (self.flow.read_paused or (self._phase is Phase.HEAD and self._is_responding)):
+        if self._phase is not _NOTHING and (self.flow.read_paused or (self._phase is _HEAD and self._is_responding)):
             # We are the ones who wait, so the deadline starts anew.
             self._enter_phase(self._phase)
-            if self._phase is Phase.BODY:
+            if self._phase is _BODY:
                 self._unparsed_bytes = 0  # like `_body_bytes`, which it is compared with
         due_at, reason = min(self._limits(), default=(inf, ""))
         if due_at > self.loop.time():
@@ -316,9 +320,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         settings = self._limiter.settings
         if self._refused_at is not None:
             yield self._refused_at + limits.LINGER_S, "refused"
-        elif self._phase is Phase.HEAD:
+        elif self._phase is _HEAD:
             yield self._phase_started_at + settings.head_timeout_s, "slow_head"
-        elif self._phase is Phase.BODY:
+        elif self._phase is _BODY:
             yield self._progress_at + settings.body_timeout_s, "slow_body"
             yield self._phase_started_at + settings.body_timeout_s + self._body_bytes / limits.MIN_BODY_BYTES_PER_S, "slow_body"
         if self._idle_since is not None:
@@ -364,7 +368,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             reason: a metrics label.
         """
         self._refusal, self._refusal_reason = error, "large_head" if error.status == 431 else reason
-        is_body, self._phase = self._phase is Phase.BODY, Phase.NOTHING
+        is_body, self._phase = self._phase is _BODY, _NOTHING
         latest = self._latest_cycle
         if is_body and latest is not None and latest.more_body:  # the refused request is one that may already run
             if latest.response_started:  # the error would be read as part of its response
