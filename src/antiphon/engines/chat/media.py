@@ -61,7 +61,12 @@ async def inline_media(request: commands.Respond, fetch: Fetch, *, pass_image_ur
 
 def has_media(request: commands.Respond) -> bool:
     """Whether anything of a request is to be checked or fetched."""
-    return any(isinstance(part, MediaPart) for part in _parts(request))
+    for item in request.history:
+        if isinstance(item, history.Message | history.ToolResult):
+            for part in item.parts:
+                if type(part) is not history.TextPart and isinstance(part, MediaPart):
+                    return True
+    return False
 
 
 async def inline_urls(urls: Mapping[str, str], fetch: Fetch) -> dict[str, str]:

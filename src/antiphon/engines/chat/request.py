@@ -100,6 +100,8 @@ def without_none(fields: Mapping[str, Any]) -> JsonDict:
 
 def passthrough_fields(extra: Mapping[str, Any], blocked_keys: frozenset[str] = BLOCKED_KEYS) -> JsonDict:
     """A request's fields outside the API that may be sent upstream."""
+    if not extra:
+        return {}
     body: JsonDict = {key: value for key, value in extra.items() if key not in blocked_keys}
     if isinstance(arguments := body.get("chat_template_kwargs"), dict):
         body["chat_template_kwargs"] = {key: value for key, value in arguments.items() if key not in BLOCKED_TEMPLATE_ARGUMENTS}
@@ -164,6 +166,8 @@ def _format(response_format: JsonObject | JsonSchema | None, quirks: Quirks) -> 
 
 
 def _effort(request: commands.Respond, body: JsonDict, quirks: Quirks) -> JsonDict:
+    if request.reasoning_effort is None and request.verbosity is None:
+        return {}
     fields = without_none({"reasoning_effort": request.reasoning_effort, "verbosity": request.verbosity})
     if request.reasoning_effort is not None and quirks.thinking_switch:
         own = body.get("chat_template_kwargs")

@@ -236,6 +236,8 @@ def with_namespaces(history: Sequence[engine_history.HistoryItem], tools: Sequen
     Raises:
         ClientError: several namespaces have a function of that name.
     """
+    if not tools:
+        return tuple(history)
     namespaces: dict[str, set[str | None]] = {}
     for tool in tools:
         namespaces.setdefault(tool.name, set()).add(tool.namespace)

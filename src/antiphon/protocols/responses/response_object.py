@@ -37,7 +37,7 @@ class ResponseBuilder:
         # Once, and before the session begins: many items take long to encode.
         in_conversation = resolved_request.conversation_id is not None
         input_items = resolved_request.input_items if resolved_request.is_stored or in_conversation else ()
-        self._input_records = input_records(input_items, new_id)
+        self._input_records = input_records(input_items, new_id) if input_items else ()
         self._previous_ids = resolved_request.previous_ids
         self._new_id = new_id
         self._resolved_request = resolved_request

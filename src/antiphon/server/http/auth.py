@@ -132,7 +132,7 @@ class GuardedRoute(Route):
             ClientError: 401; the key is missing or wrong.
         """
         # Only where nothing is done and little is told: elsewhere it would hide the use of a stolen key.
-        is_probe = "antiphon-probe" in headers and self.path == "/v1/models"
+        is_probe = self.path == "/v1/models" and "antiphon-probe" in headers
         secret = credential(headers)
         if secret is not None and secret.startswith(keys.CONSOLE_KEY_PREFIX):
             return (await self.service.console_keys.redeem(secret)).caller
