@@ -12,6 +12,7 @@ ERRORS: tuple[type[Exception], ...] = tuple(
     kind for kind in vars(native).values() if isinstance(kind, type) and issubclass(kind, Exception)
 )
 """What loading and running raise; they have no common base but `Exception`."""
+_LOAD_ERRORS: tuple[type[Exception], ...] = (*ERRORS, ValueError)
 
 
 def load(model: Path | bytes, threads: int = 1) -> onnxruntime.InferenceSession:
@@ -30,12 +31,13 @@ def load(model: Path | bytes, threads: int = 1) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def load_required_model(path: Path, name: str) -> onnxruntime.InferenceSession:
+def load_required_model(path: Path, name: str, rewrite: Callable[[bytes], bytes] | None = None) -> onnxruntime.InferenceSession:
     """
     As `load`, with errors for the operator.
 
     Args:
         name: of the model in the catalogue.
+        rewrite: makes of the file what is loaded; raises `ValueError` for a file that it does not know.
 
     Raises:
         ServerError: the file is missing, or can't be loaded.
@@ -45,8 +47,8 @@ def load_required_model(path: Path, name: str) -> onnxruntime.InferenceSession:
             f"The model '{name}' is not installed: {path} is missing. Get it with `antiphon models pull {name}`.", code="model_not_found"
         )
     try:
-        return load(path)
-    except ERRORS as error:
+        return load(path if rewrite is None else rewrite(path.read_bytes()))
+    except _LOAD_ERRORS as error:
         raise ServerError(f"The model '{name}' in {path} can't be loaded: {shorten(error, 300)}", code="weights_unavailable") from None
 
 

@@ -17,9 +17,9 @@ from antiphon.audio import SAMPLE_BYTES
 from antiphon.installation import install_hint
 from antiphon.speech import onnx
 from antiphon.speech.dsp.resample import Resampler
+from antiphon.speech.onnx_graph import OnnxGraph, extra_output
 from antiphon.speech.tts.alignment import align_words, group_phonemes, scale_counts, split_words
 from antiphon.speech.tts.child import SpeechPiece, SynthesisJob, SynthesisStopped, VoiceUnavailable
-from antiphon.speech.tts.onnx_graph import OnnxGraph, extra_output
 
 TARGET_RMS = 0.085
 """The loudness that voices are normalized to: the root mean square of speech relative to full scale, about -21 dB."""

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
+from antiphon.speech.onnx_graph import OnnxGraph, extra_output
 from antiphon.speech.tts.child import SynthesisJob
-from antiphon.speech.tts.onnx_graph import OnnxGraph, extra_output
 from antiphon.speech.tts.onnx_voice import load, run
 
 FIRST_PIECE_FRAMES, MAX_PIECE_FRAMES = 24, 96

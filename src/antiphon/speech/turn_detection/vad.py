@@ -14,6 +14,8 @@ sensitive the longer it lasts: speech is found in the same frame, give or take o
 A stream at 24 or 8 kHz is kept as it came. Only frames that the model is run on are resampled, all of a batch at once
 (docs/decisions/0047).
 
+The model is run as another graph with the weights in its file (`silero_graph`).
+
 Source: the wrapper for ONNX of silero-vad 6 (MIT), for the model's input: 64 samples of the previous frame, the frame,
 the state.
 """
@@ -34,21 +36,19 @@ from antiphon.audio import SAMPLE_BYTES
 from antiphon.speech import onnx
 from antiphon.speech.base import INPUT_RATE_HZ
 from antiphon.speech.dsp.polyphase import DETECTION, RATES_HZ, TRANSCRIPTION, PolyphaseFilter, polyphase_filter, resample_part
+from antiphon.speech.turn_detection import silero_graph
+from antiphon.speech.turn_detection.silero_graph import CONTEXT_SAMPLES, FRAME_SAMPLES, ROW_SAMPLES, STATE_SIZE
 
 MODEL = "silero-vad"
 """Its name in the catalogue."""
 
-# At 16 kHz Silero's model takes frames of 512 samples after 64 of the one before, as `OnnxWrapper` in silero-vad does.
-FRAME_SAMPLES = 512
 FRAME_MS = FRAME_SAMPLES * 1000 // INPUT_RATE_HZ
 OnFrame = Callable[[int, float], None]
 """Takes the start of a frame, in milliseconds since the stream's first sample, and its probability of speech."""
 
 FloatSamples = npt.NDArray[np.float32]
 
-_CONTEXT_SAMPLES = 64
-_STATE_SIZE = 128
-_MAX_BATCH = 32  # halves the cost per frame; more gain little and block the loop longer
+_MAX_BATCH = 32  # a frame costs a seventh of one that is run alone; more gain little and block the loop longer
 _FEW_STREAMS = 4
 _BATCH_WAIT_S = 0.008
 
@@ -56,6 +56,7 @@ QUIET_DBFS = -70.0
 """
 Frames below this, root mean square, are silence: in the faintest speech that the model detects, loud frames are at -62.
 """
+_SAMPLE = np.dtype("<i2")
 _FULL_SCALE = 32_768
 _QUIET_SAMPLE_ENERGY = _FULL_SCALE**2 * 10 ** (QUIET_DBFS / 10)
 _SILENCE_PROBABILITY = 0.1
@@ -69,30 +70,45 @@ class _Layout(NamedTuple):
     How frames of one rate are kept: with as much of the audio around them as their filter needs.
 
     Attributes:
-        lookahead_bytes: how much audio there must be after a frame: what speech was found in can then be transcribed.
+        needed_bytes: how much audio there must be from the context on that is before a frame: what speech was found in
+            can then be transcribed.
+        size_bytes: of a frame with its context; no other rate has frames of this size.
         filter: None where the rate is the model's.
+        quiet_energy: up to so much, the sum of its samples' squares, a frame is quiet.
     """
 
     rate_hz: int
     frame_bytes: int
     context_bytes: int
-    lookahead_bytes: int
+    needed_bytes: int
+    size_bytes: int
     filter: PolyphaseFilter | None
+    quiet_energy: float
 
-    @property
-    def size_bytes(self) -> int:
-        """The size of a frame with its context, which no other rate has."""
-        return self.frame_bytes + 2 * self.context_bytes
+
+def _layout(rate_hz: int, filter: PolyphaseFilter | None, lookahead: int) -> _Layout:
+    """
+    Args:
+        lookahead: samples after a frame.
+    """
+    samples, context = FRAME_MS * rate_hz // 1000, 0 if filter is None else filter.context
+    return _Layout(
+        rate_hz=rate_hz,
+        frame_bytes=samples * SAMPLE_BYTES,
+        context_bytes=context * SAMPLE_BYTES,
+        needed_bytes=(context + samples + lookahead) * SAMPLE_BYTES,
+        size_bytes=(samples + 2 * context) * SAMPLE_BYTES,
+        filter=filter,
+        quiet_energy=samples * _QUIET_SAMPLE_ENERGY,
+    )
 
 
 @cache
 def _layouts() -> dict[int, _Layout]:
     """By rate."""
-    layouts = {INPUT_RATE_HZ: _Layout(INPUT_RATE_HZ, FRAME_SAMPLES * SAMPLE_BYTES, 0, 0, None)}
+    layouts = {INPUT_RATE_HZ: _layout(INPUT_RATE_HZ, None, 0)}
     for rate_hz in RATES_HZ:
-        filter, lookahead = polyphase_filter(rate_hz, DETECTION), polyphase_filter(rate_hz, TRANSCRIPTION).context
-        frame_bytes = FRAME_MS * rate_hz // 1000 * SAMPLE_BYTES
-        layouts[rate_hz] = _Layout(rate_hz, frame_bytes, filter.context * SAMPLE_BYTES, lookahead * SAMPLE_BYTES, filter)
+        layouts[rate_hz] = _layout(rate_hz, polyphase_filter(rate_hz, DETECTION), polyphase_filter(rate_hz, TRANSCRIPTION).context)
     return layouts
 
 
@@ -117,10 +133,9 @@ class SileroVad:
         self._ready_streams: OrderedDict[VadStream, None] = OrderedDict()
         self._run_handle: asyncio.Handle | None = None
         self._free_slots: list[int] = []
-        self._states = np.zeros((2, 0, _STATE_SIZE), np.float32)
-        self._contexts = np.zeros((0, _CONTEXT_SAMPLES), np.float32)
-        self._inputs = np.zeros((_MAX_BATCH, _CONTEXT_SAMPLES + FRAME_SAMPLES), np.float32)
-        self._rate_hz = np.array(INPUT_RATE_HZ, np.int64)
+        self._states = np.zeros((2, 0, STATE_SIZE), np.float32)
+        self._contexts = np.zeros((0, CONTEXT_SAMPLES), np.float32)
+        self._rows = np.zeros((_MAX_BATCH, ROW_SAMPLES), np.float32)
 
     async def start(self) -> None:
         """
@@ -129,7 +144,7 @@ class SileroVad:
         Raises:
             ServerError: the model is missing, or can't be loaded.
         """
-        self._model = await asyncio.to_thread(onnx.load_required_model, self._path, MODEL)
+        self._model = await asyncio.to_thread(onnx.load_required_model, self._path, MODEL, silero_graph.build)
 
     def stop(self) -> None:
         """Deliver no more frames; idempotent."""
@@ -173,8 +188,8 @@ class SileroVad:
     def _grow(self) -> None:
         before = len(self._contexts)
         more = max(before, _MAX_BATCH)
-        self._states = np.concatenate([self._states, np.zeros((2, more, _STATE_SIZE), np.float32)], axis=1)
-        self._contexts = np.concatenate([self._contexts, np.zeros((more, _CONTEXT_SAMPLES), np.float32)])
+        self._states = np.concatenate([self._states, np.zeros((2, more, STATE_SIZE), np.float32)], axis=1)
+        self._contexts = np.concatenate([self._contexts, np.zeros((more, CONTEXT_SAMPLES), np.float32)])
         self._free_slots.extend(range(before, before + more))
 
     def _schedule_now(self) -> None:
@@ -205,18 +220,17 @@ class SileroVad:
                 frames.append(frame)
             elif stream.has_frames:  # the gate skipped so many frames that others come first
                 self._ready_streams[stream] = None
-        _decode_frames(frames, self._inputs[: len(frames), _CONTEXT_SAMPLES:])
+        _decode_frames(frames, self._rows[: len(frames), CONTEXT_SAMPLES : CONTEXT_SAMPLES + FRAME_SAMPLES])
         return streams
 
     def _infer(self, slots: list[int]) -> list[float]:
         assert self._model is not None, "start comes first"
-        inputs = self._inputs[: len(slots)]
-        inputs[:, :_CONTEXT_SAMPLES] = self._contexts[slots]
-        feeds = {"input": inputs, "state": self._states.take(slots, axis=1), "sr": self._rate_hz}
-        probabilities, states = self._model.run(None, feeds)
+        rows = self._rows[: len(slots)]
+        rows[:, :CONTEXT_SAMPLES] = self._contexts[slots]
+        probabilities, states = self._model.run(None, silero_graph.fold(rows) | {"state": self._states.take(slots, axis=1)})
         self._states[:, slots] = states
-        self._contexts[slots] = inputs[:, -_CONTEXT_SAMPLES:]
-        return probabilities[:, 0].tolist()  # type: ignore[no-any-return]
+        self._contexts[slots] = rows[:, FRAME_SAMPLES : FRAME_SAMPLES + CONTEXT_SAMPLES]
+        return probabilities.reshape(-1).tolist()  # type: ignore[no-any-return]
 
 
 class VadStream:
@@ -234,6 +248,7 @@ class VadStream:
         self._is_gated = is_gated
         self._is_open = True
         self._layout = _layouts()[rate_hz]
+        self._needed_bytes = self._layout.needed_bytes
         self._remainder = bytes(self._layout.context_bytes)  # begins with the context of the frame to come
         self._frames: deque[bytes] = deque()
         self._delivered_frames = 0
@@ -256,21 +271,22 @@ class VadStream:
         Args:
             pcm: s16le mono at the stream's rate, whole samples, any number of them.
         """
-        had_frames = self.has_frames
         audio = self._remainder + pcm
-        _rate_hz, frame_bytes, context_bytes, lookahead_bytes, _filter = self._layout
-        whole_bytes = (len(audio) - context_bytes - lookahead_bytes) // frame_bytes * frame_bytes
-        if whole_bytes <= 0:
+        last = len(audio) - self._needed_bytes
+        if last < 0:
             self._remainder = audio
             return
-        size_bytes = frame_bytes + 2 * context_bytes
-        self._frames.extend(audio[start : start + size_bytes] for start in range(0, whole_bytes, frame_bytes))
-        self._remainder = audio[whole_bytes:]
+        frames, frame_bytes, size_bytes, start = self._frames, self._layout.frame_bytes, self._layout.size_bytes, 0
+        had_frames = bool(frames)
+        while start <= last:
+            frames.append(audio[start : start + size_bytes])
+            start += frame_bytes
+        self._remainder = audio[start:]
         if had_frames:
             return
         if self._is_gate_closed:
             self.skip_silence()
-        if self.has_frames:
+        if frames:
             self._vad.schedule(self)
 
     def set_rate(self, rate_hz: int) -> None:
@@ -281,6 +297,7 @@ class VadStream:
             )
             self._remainder = resample_part(self._remainder, self._layout.rate_hz, context, whole)
             self._layout = _layouts()[rate_hz]
+            self._needed_bytes = self._layout.needed_bytes
 
     def drop_frames(self) -> None:
         """Drop the frames that wait; the clock counts them all the same."""
@@ -335,9 +352,8 @@ class VadStream:
 
 def _is_quiet(frame: bytes) -> bool:
     layout = _layouts_by_size()[len(frame)]
-    count = layout.frame_bytes // SAMPLE_BYTES
-    samples = np.frombuffer(frame, "<i2", count, layout.context_bytes).astype(np.float32)
-    return bool(samples.dot(samples) <= count * _QUIET_SAMPLE_ENERGY)
+    samples = np.frombuffer(frame, _SAMPLE, layout.frame_bytes // SAMPLE_BYTES, layout.context_bytes).astype(np.float32)
+    return float(samples.dot(samples)) <= layout.quiet_energy
 
 
 def _decode_frames(frames: list[bytes], rows: FloatSamples) -> None:
@@ -346,7 +362,7 @@ def _decode_frames(frames: list[bytes], rows: FloatSamples) -> None:
     for size_bytes, group in groupby(frames, len):
         pcm = b"".join(group)
         count = len(pcm) // size_bytes
-        samples = np.frombuffer(pcm, "<i2").reshape(count, size_bytes // SAMPLE_BYTES)
+        samples = np.frombuffer(pcm, _SAMPLE).reshape(count, size_bytes // SAMPLE_BYTES)
         filter = _layouts_by_size()[size_bytes].filter
         output = samples if filter is None else filter.process(samples.astype(np.float32))
         np.multiply(output, 1 / _FULL_SCALE, out=rows[row : row + count])

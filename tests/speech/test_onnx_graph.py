@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from antiphon.speech import onnx
-from antiphon.speech.tts.onnx_graph import OnnxGraph, extra_output
-from support.speech.onnx_models import FLOAT, attribute, model, node, part, value, voice, weight
+from antiphon.speech.onnx_graph import OnnxGraph, extra_output, find_constants
+from support.speech.onnx_models import FLOAT, attribute, model, node, number, part, value, voice, weight
 
 IDS = np.array([[3, 1, 4, 1, 5]], np.int64)
 
@@ -50,6 +50,15 @@ def test_nodes_are_found_only_where_there_is_one_of_them():
     assert (graph.only_output("Ceil"), graph.only_output("Reshape"), graph.only_output("Loop")) == ("durations", None, None)
     assert (graph.input_weighted_by("dec.conv_pre.weight"), graph.input_weighted_by("no.weight")) == ("latents", None)
     assert graph.outputs == ("output",)
+
+
+def test_constants_are_found_in_graphs_within_nodes():
+    def constant(name, numbers):
+        return node("Constant", [], name, part(5, part(1, "value") + part(5, part(9, numbers)) + number(20, 4)))
+
+    branch = part(2, "branch") + constant("inner", b"abcd")
+    whole = model(constant("outer", b"efgh"), node("If", ["flag"], "c", attribute("then_branch", branch)))
+    assert {name: bytes(numbers) for name, numbers in find_constants(whole).items()} == {"outer": b"efgh", "inner": b"abcd"}
 
 
 @pytest.mark.parametrize("content", [b"", b"no model at all", voice()[:-40]])

@@ -1,7 +1,7 @@
 """
-Cuts a part out of an ONNX model, as bytes that load like the whole.
+Cuts a part out of an ONNX model, as bytes that load like the whole, and finds its constants.
 
-A model is a protocol buffer. Only the fields that the cut needs are read; weights are copied as they are. So it takes no
+A model is a protocol buffer. Only the fields that are needed are read; weights are copied as they are. So it takes no
 package that knows the format, and no second file beside the verified one.
 
 Source: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
@@ -13,6 +13,7 @@ _GRAPH_OF_MODEL = 7
 _NODE_OF_GRAPH, _WEIGHT_OF_GRAPH, _INPUT_OF_GRAPH, _OUTPUT_OF_GRAPH = 1, 5, 11, 12
 _INPUT_OF_NODE, _OUTPUT_OF_NODE, _OP_TYPE_OF_NODE, _ATTRIBUTE_OF_NODE = 1, 2, 4, 5
 _GRAPHS_OF_ATTRIBUTE = (6, 11)
+_TENSOR_OF_ATTRIBUTE, _RAW_DATA_OF_WEIGHT = 5, 9
 _NAME_OF_WEIGHT, _NAME_OF_VALUE, _TYPE_OF_VALUE = 8, 1, 2
 _VARINT, _BYTES, _FIXED_SIZES = 0, 2, {1: 8, 5: 4}  # wire types
 
@@ -103,7 +104,7 @@ class OnnxGraph:
         fields = [_field(_NODE_OF_GRAPH, node.message) for node in self._nodes if not results.isdisjoint(node.outputs)]
         fields += [_field(_WEIGHT_OF_GRAPH, weight) for name, weight in self._weights.items() if name in names]
         fields += [_field(_INPUT_OF_GRAPH, value) for name, value in self._inputs.items() if name in names]
-        fields += [_field(_INPUT_OF_GRAPH, _encode_name(name) + _encode_field(_TYPE_OF_VALUE, _FLOAT_TENSOR)) for name in inputs]
+        fields += [_field(_INPUT_OF_GRAPH, _encode_name(name) + encode_field(_TYPE_OF_VALUE, _FLOAT_TENSOR)) for name in inputs]
         fields += [_field(_OUTPUT_OF_GRAPH, _encode_name(name)) for name in outputs]
         others = [self._model[start:end] for number, start, _, end in _scan(self._model) if number != _GRAPH_OF_MODEL]
         parts = [part for field in fields for part in field]
@@ -116,7 +117,31 @@ def extra_output(name: str) -> bytes:
     Bytes that add an output when appended to a model: protobuf merges a second occurrence of an embedded message into
     the first.
     """
-    return _encode_field(_GRAPH_OF_MODEL, _encode_field(_OUTPUT_OF_GRAPH, _encode_name(name)))
+    return encode_field(_GRAPH_OF_MODEL, encode_field(_OUTPUT_OF_GRAPH, _encode_name(name)))
+
+
+def find_constants(model: bytes) -> dict[str, memoryview]:
+    """
+    The raw numbers of each node `Constant`, by the name of its output; those of the graphs within nodes too.
+
+    Raises:
+        ValueError: it is no model.
+    """
+    try:
+        return {name: numbers for graph in _contents(memoryview(model), _GRAPH_OF_MODEL) for name, numbers in _constants(graph)}
+    except (IndexError, ValueError):
+        raise ValueError("it is not an ONNX model") from None
+
+
+def _constants(graph: memoryview) -> Iterator[tuple[str, memoryview]]:
+    for node in _contents(graph, _NODE_OF_GRAPH):
+        outputs = [_decode(output) for output in _contents(node, _OUTPUT_OF_NODE)]
+        for attribute in _contents(node, _ATTRIBUTE_OF_NODE):
+            for number, content in _read_fields(attribute):
+                if number in _GRAPHS_OF_ATTRIBUTE:
+                    yield from _constants(content)
+                elif number == _TENSOR_OF_ATTRIBUTE:
+                    yield from ((output, numbers) for output in outputs for numbers in _contents(content, _RAW_DATA_OF_WEIGHT))
 
 
 def _by_name(messages: Iterable[memoryview], name_field: int) -> dict[str, memoryview]:
@@ -128,10 +153,11 @@ def _decode(content: memoryview) -> str:
 
 
 def _encode_name(name: str) -> bytes:
-    return _encode_field(_NAME_OF_VALUE, name.encode())
+    return encode_field(_NAME_OF_VALUE, name.encode())
 
 
-def _encode_field(number: int, content: bytes) -> bytes:
+def encode_field(number: int, content: bytes) -> bytes:
+    """A field of a message whose content is text, bytes or another message."""
     return b"".join(_field(number, content))
 
 
@@ -140,10 +166,11 @@ def _field(number: int, content: bytes | memoryview) -> tuple[bytes, bytes | mem
 
 
 def _encode_head(number: int, size: int) -> bytes:
-    return _encode_varint(number << 3 | _BYTES) + _encode_varint(size)
+    return encode_varint(number << 3 | _BYTES) + encode_varint(size)
 
 
-def _encode_varint(value: int) -> bytes:
+def encode_varint(value: int) -> bytes:
+    """A number as a protocol buffer has it."""
     head = b""
     while value > 0x7F:
         head += bytes((value & 0x7F | 0x80,))
