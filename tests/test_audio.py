@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 
 from antiphon.audio import (
     WAV_HEADER_BYTES,
+    ChunkBuffer,
     SampleAligner,
     audio_tokens,
     decode_alaw,
@@ -138,3 +139,36 @@ def test_a_file_too_long_for_the_lengths_of_its_header_is_one_whose_length_is_no
     longest = 2**32 - 1 - (WAV_HEADER_BYTES - 8)
     assert wav_header(24_000, longest) != streaming_wav_header(24_000)
     assert wav_header(24_000, 2**32) == streaming_wav_header(24_000)
+
+
+CHUNKS = st.binary(max_size=12) | st.integers(0, 2_000).map(lambda size: bytes(number % 251 for number in range(size)))
+
+
+@given(steps=st.lists(st.tuples(st.sampled_from(("append", "drop", "read", "clear")), CHUNKS, st.integers(0, 4_000)), max_size=40))
+def test_a_chunk_buffer_holds_what_a_bytearray_would(steps):
+    buffer, expected = ChunkBuffer(), bytearray()
+    for step, chunk, count in steps:
+        match step:
+            case "append":
+                buffer.append(chunk)
+                expected += chunk
+            case "drop":
+                buffer.drop(count)
+                del expected[:count]
+            case "read":
+                assert buffer.read(len(chunk), count) == expected[len(chunk) : count]
+            case _ if count < 200:
+                buffer.clear()
+                expected.clear()
+        assert len(buffer) == len(expected)
+    assert buffer.read(0, len(buffer)) == expected
+
+
+def test_a_chunk_buffer_copies_no_chunk_of_ordinary_size_and_joins_short_ones():
+    buffer, chunks = ChunkBuffer(), [bytes(960), bytes(1_000_000)]
+    for chunk in chunks:
+        buffer.append(chunk)
+    assert [id(chunk) for chunk in buffer._chunks] == [id(chunk) for chunk in chunks]
+    for _ in range(100_000):
+        buffer.append(b"ab")
+    assert len(buffer._chunks) < 2_000 and len(buffer) == 1_200_960

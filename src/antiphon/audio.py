@@ -4,6 +4,7 @@ Audio as bytes: G.711 both ways, durations, levels, tokens, and WAV headers.
 Audio is s16le mono (PCM, 16 bits a sample, low byte first) unless a docstring says otherwise.
 """
 
+from collections import deque
 from collections.abc import Callable
 from functools import cache
 from operator import itemgetter
@@ -185,6 +186,77 @@ class SampleAligner:
             return pcm
         self._half = pcm[-1:]
         return pcm[:-1]
+
+
+_SHORT_CHUNK_BYTES = 320  # 10 ms at 16 kHz
+
+
+class ChunkBuffer:
+    """
+    The end of a stream, in the chunks that it came in.
+
+    Appending and dropping copy nothing, so that whoever keeps the same chunks shares them. Short chunks become one, as
+    each has a cost of its own.
+    """
+
+    __slots__ = ("_chunks", "_dropped_bytes", "_size_bytes")
+
+    def __init__(self) -> None:
+        self._chunks: deque[bytes] = deque()
+        self._dropped_bytes = 0  # of the first chunk
+        self._size_bytes = 0
+
+    def __len__(self) -> int:
+        return self._size_bytes
+
+    def append(self, chunk: bytes) -> None:
+        """Add a chunk at the end."""
+        self._size_bytes += len(chunk)
+        if len(chunk) < _SHORT_CHUNK_BYTES and self._chunks and len(self._chunks[-1]) < _SHORT_CHUNK_BYTES:
+            self._chunks[-1] += chunk
+        else:
+            self._chunks.append(chunk)
+
+    def drop(self, count: int) -> None:
+        """Drop so many bytes from the front, as far as there are any."""
+        count = min(count, self._size_bytes)
+        self._size_bytes -= count
+        count += self._dropped_bytes
+        chunks = self._chunks
+        while chunks and count >= len(chunks[0]):
+            count -= len(chunks.popleft())
+        self._dropped_bytes = count
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._chunks.clear()
+        self._dropped_bytes = self._size_bytes = 0
+
+    def read(self, start: int, stop: int) -> bytes:
+        """The bytes from `start` to `stop`, counted from the front, which stay; as far as there are any."""
+        stop = min(stop, self._size_bytes)
+        if start >= stop:
+            return b""
+        parts = deque[bytes]()
+        if self._size_bytes - start < stop:  # the part is nearer to the end
+            end = self._size_bytes
+            for chunk in reversed(self._chunks):
+                begin = end - len(chunk)
+                if begin < stop:
+                    parts.appendleft(chunk[max(0, start - begin) : stop - begin])
+                if begin <= start:
+                    break
+                end = begin
+        else:
+            begin = -self._dropped_bytes
+            for chunk in self._chunks:
+                end = begin + len(chunk)
+                if end > start:
+                    parts.append(chunk[max(0, start - begin) : stop - begin])
+                if end >= stop:
+                    break
+                begin = end
+        return b"".join(parts)
 
 
 _HEADER = Struct("<4sI4s4sIHHIIHH4sI")

@@ -8,14 +8,14 @@ changed on the way, is resampled as it comes.
 Times are milliseconds of all the audio that arrived.
 """
 
-from antiphon.audio import SAMPLE_BYTES, duration_ms
+from antiphon.audio import SAMPLE_BYTES, ChunkBuffer, duration_ms
 from antiphon.engine_api.options import NoiseReduction
 from antiphon.speech.base import INPUT_RATE_HZ
 from antiphon.speech.dsp.noise import NoiseReducer
-from antiphon.speech.dsp.polyphase import RATES_HZ, resample_part
+from antiphon.speech.dsp.polyphase import RATES_HZ, TRANSCRIPTION, polyphase_filter, resample_part
 from antiphon.speech.dsp.resample import Resampler
 
-_SLACK_BYTES = 128 << 10  # kept longer than needed: deleting from the front moves the rest, so do it rarely
+_SLACK_BYTES = 128 << 10  # kept longer than needed: finding out how much that is costs more than keeping it
 _CONTEXT_MS = 8  # of what was cleared, kept for the filter that resamples what follows
 
 _MAX_BEHIND = 10 * INPUT_RATE_HZ
@@ -35,11 +35,16 @@ class ConversationAudio:
         self._resampler: Resampler | None = None  # where audio is resampled as it comes
         self._reduction: NoiseReduction | None = None
         self._reducer: NoiseReducer | None = None
-        self._buffer = bytearray()
+        self._buffer = ChunkBuffer()
         self._buffer_start = 0  # its first sample, in whole milliseconds of samples
         # A part of the buffer at `INPUT_RATE_HZ`, and where that part begins, in samples of that rate.
         self._output = bytearray()
         self._output_start = 0
+
+    @property
+    def is_long(self) -> bool:
+        """Whether so much is kept that something can be dropped."""
+        return len(self._buffer) > _SLACK_BYTES
 
     @property
     def end_ms(self) -> float:
@@ -78,7 +83,8 @@ class ConversationAudio:
 
     def _resample_buffer(self) -> None:
         first, last = self._kept_samples()
-        self._buffer = bytearray(self._resample(first, last))
+        kept, self._buffer = self._resample(first, last), ChunkBuffer()
+        self._buffer.append(kept)
         self._buffer_start, self.rate_hz = first, INPUT_RATE_HZ
         self._output.clear()
 
@@ -86,14 +92,14 @@ class ConversationAudio:
         """Append the client's audio; returns what is new and ready, at `rate_hz`."""
         if self._resampler is not None:
             return self._append(self._resampler.process(pcm))
-        self._buffer += pcm
+        self._buffer.append(pcm)
         if len(self._buffer) > _MAX_BEHIND:  # in bytes: less of it than in samples
             self._catch_up()
         return pcm
 
     def _append(self, pcm: bytes) -> bytes:
         pcm = self._reducer.process(pcm) if self._reducer is not None else pcm
-        self._buffer += pcm
+        self._buffer.append(pcm)
         return pcm
 
     def between(self, start_ms: float, end_ms: float) -> bytes:
@@ -111,15 +117,23 @@ class ConversationAudio:
         """The audio between two samples, counted at `INPUT_RATE_HZ`, of which none is resampled twice if they follow each other."""
         buffer_start, _end = self._kept_samples()
         if self.rate_hz == INPUT_RATE_HZ:
-            return bytes(self._buffer[(first - buffer_start) * SAMPLE_BYTES : (last - buffer_start) * SAMPLE_BYTES])
+            return self._buffer.read((first - buffer_start) * SAMPLE_BYTES, (last - buffer_start) * SAMPLE_BYTES)
         output_end = self._output_start + len(self._output) // SAMPLE_BYTES
         if not self._output_start <= first <= output_end:
             self._output.clear()
             self._output_start = output_end = first
         if last > output_end:
-            self._output += resample_part(self._buffer, self.rate_hz, output_end - buffer_start, last - buffer_start)
+            self._output += self._resample_kept(output_end - buffer_start, last - buffer_start)
         start = self._output_start
         return bytes(self._output[(first - start) * SAMPLE_BYTES : (last - start) * SAMPLE_BYTES])
+
+    def _resample_kept(self, first: int, last: int) -> bytes:
+        """As `resample_part` of all that is kept, of which only the blocks around these samples are read."""
+        filter = polyphase_filter(self.rate_hz, TRANSCRIPTION)  # a block is as long as the context on each side
+        before, after = max(0, first // filter.output_block - 1), -(-last // filter.output_block) + 1
+        block_bytes = filter.block * SAMPLE_BYTES
+        lead = before * filter.output_block
+        return resample_part(self._buffer.read(before * block_bytes, after * block_bytes), self.rate_hz, first - lead, last - lead)
 
     def _catch_up(self) -> None:
         first, last = self._kept_samples()
@@ -129,7 +143,7 @@ class ConversationAudio:
 
     def discard_before(self, until_ms: float) -> None:
         """Drop what came before a time."""
-        if len(self._buffer) > _SLACK_BYTES:
+        if self.is_long:
             self._discard(until_ms, _SLACK_BYTES)
 
     def clear(self) -> None:
@@ -140,7 +154,7 @@ class ConversationAudio:
         count = int(max(0.0, until_ms - self.start_ms)) * self.rate_hz // 1000
         if count * SAMPLE_BYTES <= slack_bytes:
             return
-        del self._buffer[: count * SAMPLE_BYTES]
+        self._buffer.drop(count * SAMPLE_BYTES)
         self._buffer_start += count
         first, _end = self._kept_samples()
         surplus = max(0, first - self._output_start)

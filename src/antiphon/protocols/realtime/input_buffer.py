@@ -8,7 +8,7 @@ all audio that came in, in milliseconds; the buffer always holds the end of it.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from antiphon.audio import SampleAligner, decode_alaw, decode_ulaw, duration_ms, size_bytes
+from antiphon.audio import ChunkBuffer, SampleAligner, decode_alaw, decode_ulaw, duration_ms, size_bytes
 from antiphon.engine_api.options import LOOKBACK_MS
 from antiphon.errors import ClientError
 
@@ -55,7 +55,7 @@ class InputBuffer:
         self.cleared_bytes = 0
         self.rate_hz = codec.rate_hz
         self._decode = codec.decode
-        self._buffer = bytearray()
+        self._buffer = ChunkBuffer()
         self._samples = SampleAligner()
         # The length of audio at earlier rates, and where in `received_bytes` the current rate began.
         self._earlier_rates_ms = 0.0
@@ -93,7 +93,8 @@ class InputBuffer:
                 code="input_audio_buffer_full",
             )
         pcm = self._samples.align(audio) if self._decode is None else self._decode(audio)
-        self._buffer += pcm
+        if pcm:
+            self._buffer.append(pcm)
         self.received_bytes += len(pcm)
         return pcm
 
@@ -144,11 +145,11 @@ class InputBuffer:
         self.rate_hz, self._decode = codec
 
     def _clear(self, count: int) -> None:
-        del self._buffer[:count]
+        self._buffer.drop(count)
         self.cleared_bytes += count
 
     def _commit(self, count: int) -> bytes:
-        pcm = bytes(self._buffer[:count])
-        del self._buffer[:count]
+        pcm = self._buffer.read(0, count)
+        self._buffer.drop(count)
         self.committed_bytes += count
         return pcm
