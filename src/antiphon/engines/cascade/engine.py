@@ -233,14 +233,14 @@ class _CascadeConversation:
 
     def send(self, command: commands.EngineCommand) -> None:
         match command:
+            case commands.AppendAudio() | commands.Configure() | commands.CommitAudio() | commands.ClearAudio():  # fifty a second
+                self._loading.send(command)
             case commands.Respond():
                 self._respond(command)
             case commands.Cancel(id):
                 self._cancel(id)
             case commands.Prepare(request):
                 self._prepare(request)
-            case commands.AppendAudio() | commands.Configure() | commands.CommitAudio() | commands.ClearAudio():
-                self._loading.send(command)
             case commands.StartDuplex() | commands.AppendImage() | commands.ForceListen() | commands.Relay():
                 pass  # its capabilities say that it has no full duplex
 

@@ -167,6 +167,8 @@ class SpeechInput:
             self._audio.discard_before(self._audio.end_ms - MAX_TURN_MS)
             return
         self._vad_stream.append_audio(pcm)
+        if not self._audio.is_long:
+            return
         if self._audio.end_ms - self._vad_end_ms > MAX_VAD_BACKLOG_MS:
             self._vad_stream.drop_frames()
             self._vad_end_ms = self._audio.end_ms
@@ -221,7 +223,8 @@ class SpeechInput:
         self._vad_end_ms = max(self._vad_end_ms, at_ms + FRAME_MS)
         if self._endpoint is None:
             return
-        self._apply_endpoint_events(self._endpoint.process_frame(at_ms, probability))
+        if endpoint_events := self._endpoint.process_frame(at_ms, probability):
+            self._apply_endpoint_events(endpoint_events)
         if (turn := self._open_turn) is not None:
             if self._endpoint.state is endpoint.EndpointState.SPEAKING:
                 turn.speech_ms = (turn.speech_ms or 0) + FRAME_MS

@@ -419,10 +419,10 @@ class Driver(Generic[ClientEventT, ServerEventT]):
 
     def _perform_one(self, effect: Effect[ServerEventT]) -> None:
         match effect:
+            case SendToEngine(command):  # of audio, fifty a second
+                self._send_to_engine(command)
             case Send(event):
                 self._client.send(event)
-            case SendToEngine(command):
-                self._send_to_engine(command)
             case CallTool() | PrepareTools() | CancelTools():
                 self._perform_tool(effect)
             case Persist():

@@ -47,7 +47,7 @@ class SessionMetrics:
         self._metrics = metrics
         self._model = model
 
-    def on_client_event(self, _event: object) -> None:
+    def _count_client_event(self) -> None:
         self.events_in += 1
         self._metrics.session_events["in"] += 1
 
@@ -91,7 +91,7 @@ class RealtimeSessionMetrics(SessionMetrics):
         self._in_bytes_per_s = self._out_bytes_per_s = PCM_BYTES_PER_S
 
     def on_client_event(self, event: object) -> None:
-        super().on_client_event(event)
+        self._count_client_event()
         if type(event) is InputAudioBufferAppend:
             self._add_audio("in", len(event.audio) / self._in_bytes_per_s)
 
@@ -165,7 +165,7 @@ class MinicpmoSessionMetrics(SessionMetrics):
         self._input_tokens = self._output_tokens = self._audio_in_tokens = self._audio_out_tokens = 0
 
     def on_client_event(self, event: object) -> None:
-        super().on_client_event(event)
+        self._count_client_event()
         if type(event) is DuplexAppend:
             self._add_audio("in", len(event.pcm) / MINICPMO_IN_BYTES_PER_S)
 

@@ -239,11 +239,13 @@ class FrameReader(WSListener):
         payload = frame.get_payload_as_bytes()
         if len(payload) > LARGE_FRAME_BYTES:
             self._has_large_buffer = True
-        is_reserved = frame.rsv1 or frame.rsv2 or frame.rsv3
+        kind, is_last, is_reserved = frame.msg_type, bool(frame.fin), bool(frame.rsv1 or frame.rsv2 or frame.rsv3)
         if self._is_paused:
-            self._waiting_frames.append(_Frame(frame.msg_type, bool(frame.fin), bool(is_reserved), payload))
+            self._waiting_frames.append(_Frame(kind, is_last, is_reserved, payload))
+        elif kind is _TEXT and is_last and not is_reserved and self._message_type is None and payload.isascii():
+            self._on_text(payload)  # as `_on_frame` does, which nearly every frame is spared
         else:
-            self._on_frame(frame.msg_type, bool(frame.fin), bool(is_reserved), payload)
+            self._on_frame(kind, is_last, is_reserved, payload)
 
     def _on_frame(self, kind: WSMsgType, is_last: bool, is_reserved: bool, payload: bytes) -> None:
         if is_reserved:

@@ -135,6 +135,8 @@ class EndpointDetector:
             probability: that someone speaks in it.
         """
         self._now_ms = start_ms + FRAME_MS
+        if self.state is EndpointState.SILENT and probability < self._stop_threshold:  # nearly every frame of a session
+            return ()
         return (*self._transition(start_ms, self._level(probability)), *self._check_elapsed())
 
     def judge(self, paused_at_ms: int, likelihood: float | None) -> tuple[EndpointEvent, ...]:
