@@ -1,5 +1,8 @@
 """
-What does a second of a MiniCPM-o session cost, beside a bare server that takes the same frames and answers each with as many bytes?
+What does a second of a MiniCPM-o session cost, beside bare servers that take the same frames?
+
+One answers each frame with as many bytes as an event has that says that the model listens, the other with as many as a session gets for
+a frame on average, its audio included.
 
 So many sessions in full duplex send silence at the pace of speech, as float32 in base64 and JSON, in chunks of a second or a tenth of
 one. A scripted engine answers every chunk in its turn, and every ten seconds has three seconds to say. How late the first event after a
@@ -37,6 +40,10 @@ SLOTS = 100
 PATIENCE_S = 20
 LISTEN_BYTES = 330
 """Of the event that says that the model listens."""
+
+SPOKEN_BYTES_PER_S = 24_000 * SAMPLE_BYTES * 4 // 3
+"""Of what the model says: float32 in base64."""
+BARE, AS_MUCH, OURS = "bare", "bare, as many bytes", "antiphon"
 
 HANDSHAKE = (
     "GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
@@ -179,9 +186,9 @@ def antiphon(folder, chunk_ms):
 
 
 @contextlib.contextmanager
-def bare():
+def bare(size_bytes):
     port = free_port()
-    with running([sys.executable, str(Path(__file__).parent / "references" / "picows_echo.py"), str(port), str(LISTEN_BYTES)], port) as pid:
+    with running([sys.executable, str(Path(__file__).parent / "references" / "picows_echo.py"), str(port), str(size_bytes)], port) as pid:
         yield pid, port
 
 
@@ -201,15 +208,15 @@ def told(chunk, name, measured, base):
 
 
 async def measure(servers, args, chunk_ms):
-    """The rows of a length of chunk; the ratio of costs."""
+    """The rows of a length of chunk; the ratio of costs to each of the bare servers."""
     runs = {name: [] for name in servers}
     for _, (name, (pid, port)) in itertools.product(range(args.rounds), servers.items()):
-        path = f"/v1/realtime?mode=audio&model=chunks-{chunk_ms}" if name == "antiphon" else "/"
+        path = f"/v1/realtime?mode=audio&model=chunks-{chunk_ms}" if name == OURS else "/"
         runs[name].append(await cost(pid, port, path, args, chunk_ms))
     spent = {name: statistics.median(each["ms_a_second"] for each in measured) for name, measured in runs.items()}
     for name, measured in runs.items():
-        told(f"{chunk_ms} ms", name, measured, spent["bare"])
-    return spent["antiphon"] / spent["bare"]
+        told(f"{chunk_ms} ms", name, measured, spent[BARE])
+    return [spent[OURS] / spent[name] for name in (BARE, AS_MUCH)]
 
 
 def arguments():
@@ -229,10 +236,16 @@ def main():
     print_head("chunks of", "server", "CPU", "to bare", "delay, p50 / p99", "longest delay", "idle", "busy", "answered", "pace")
     ratios = {}
     for chunk_ms in args.chunks:  # each on servers of its own: memory that was taken is not given back
-        with tempfile.TemporaryDirectory() as folder, bare() as without, antiphon(Path(folder), chunk_ms) as ours:
-            ratios[chunk_ms] = uvloop.run(measure({"bare": without, "antiphon": ours}, args, chunk_ms))
-    for chunk_ms, ratio in ratios.items():
-        print(f"ratio with chunks of {chunk_ms} ms: {ratio:.2f}")
+        as_many_bytes = LISTEN_BYTES + SPOKEN_BYTES_PER_S * SPEAKS_S // SPEAKS_EVERY_S * chunk_ms // 1000
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            bare(LISTEN_BYTES) as brief,
+            bare(as_many_bytes) as wordy,
+            antiphon(Path(folder), chunk_ms) as ours,
+        ):
+            ratios[chunk_ms] = uvloop.run(measure({BARE: brief, AS_MUCH: wordy, OURS: ours}, args, chunk_ms))
+    for chunk_ms, (brief_ratio, wordy_ratio) in ratios.items():
+        print(f"ratio with chunks of {chunk_ms} ms: {brief_ratio:.2f}, and {wordy_ratio:.2f} to one that answers as much")
     return 0
 
 

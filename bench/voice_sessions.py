@@ -191,7 +191,7 @@ async def cost(pid, port, kind, count, seconds):
     for client in clients:
         client.transport.write(CLOSE)
     for client in clients:
-        await asyncio.wait_for(client.gone, 10)
+        await asyncio.wait_for(client.gone, 60)
     return Run(spent / 1000 / (sent * FRAME_S), list(itertools.chain(*(client.lateness for client in clients))), pace, behind_s)
 
 

@@ -63,8 +63,8 @@ def memory_mb(pid):
 def answers(port, path):
     try:
         urllib.request.urlopen(f"http://127.0.0.1:{port}{path}").read()
-    except urllib.error.HTTPError:
-        return True  # any status shows that it is running
+    except urllib.error.HTTPError as error:
+        return error.code != 503  # any other status shows that it is running
     except OSError:
         return False
     return True
