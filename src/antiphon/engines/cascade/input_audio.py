@@ -83,8 +83,8 @@ class ConversationAudio:
 
     def _resample_buffer(self) -> None:
         first, last = self._kept_samples()
-        kept, self._buffer = self._resample(first, last), ChunkBuffer()
-        self._buffer.append(kept)
+        pcm, self._buffer = self._resample(first, last), ChunkBuffer()
+        self._buffer.append(pcm)
         self._buffer_start, self.rate_hz = first, INPUT_RATE_HZ
         self._output.clear()
 
