@@ -61,7 +61,8 @@ export const devices = new Devices();
 /** What a person can do about a microphone or camera that was not to be had; null if it is another mistake. */
 export function explainDevice(error: unknown, what = 'microphone'): { code: string; message: string } | null {
   if (!window.isSecureContext) {
-    return { code: 'not_secure', message: `Browsers give a ${what} to https pages and to localhost only. Open this page by https, or as http://localhost, from elsewhere through a tunnel such as ssh -L 8642:localhost:8642 SERVER.` };
+    const port = location.port || '80';
+    return { code: 'not_secure', message: `Browsers give a ${what} to https pages and to localhost only. Start the server with antiphon serve --tls auto, which says what to do here, or use a tunnel: ssh -L ${port}:localhost:${port} SERVER, then http://localhost:${port}.` };
   }
   if (!(error instanceof DOMException)) return null;
   const messages: Record<string, string> = {

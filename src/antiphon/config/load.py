@@ -212,6 +212,16 @@ class Config(BaseModel, frozen=True, extra="forbid"):
                 return url
 
     @property
+    def tls_folder(self) -> Path:
+        """The folder of the certificates that the server makes."""
+        return self.home / "tls"
+
+    @property
+    def ca_file(self) -> Path:
+        """The authority of these certificates, for people to install."""
+        return self.tls_folder / "ca.crt"
+
+    @property
     def recordings_location(self) -> str:
         """The location of recordings: the path of a folder, or a URL."""
         url = self.recording.url or "recordings"

@@ -49,6 +49,9 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
 
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
     port: int = Field(default=8642, ge=0, le=65535, description="TCP port to listen on; 0 takes any free one.")
+    tls: Literal["off", "auto"] = Field(
+        default="off", description="`auto`: HTTPS only, with certificates of an authority that the server makes for itself."
+    )
     require_keys: bool | None = Field(
         default=None, description="Whether every request needs an API key; unset: once a key has been created."
     )
@@ -74,6 +77,11 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
     heartbeat_s: float = Field(default=15, gt=0, description="Seconds of silence after which a stream gets a comment.")
     upstream_header: bool = Field(default=False, description="Name in a header the upstream that answered, of a model with several.")
     fetch_networks: _Names = Field(default=(), description="Networks that URLs in requests may lead to, besides the public internet.")
+
+    @property
+    def scheme(self) -> Literal["http", "https"]:
+        """The scheme of the server's addresses."""
+        return "http" if self.tls == "off" else "https"
 
     @field_validator("allowed_origins")
     @classmethod

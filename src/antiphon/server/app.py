@@ -8,7 +8,7 @@ from starlette.types import ASGIApp
 from antiphon.errors import ApiError
 from antiphon.runtime.service import Service
 from antiphon.server import shared_address
-from antiphon.server.admin import docs_page, health, metrics, models, queue, recordings, reload
+from antiphon.server.admin import authority, docs_page, health, metrics, models, queue, recordings, reload
 from antiphon.server.audio import routes as audio
 from antiphon.server.chat import passed_on, routes as chat
 from antiphon.server.console import keys as console_keys, page, state, tools as console_tools
@@ -64,6 +64,7 @@ def routes(service: Service) -> list[GuardedRoute]:
         updates,
         join,
         docs_page,
+        authority,
         page,
         state,
         console_keys,

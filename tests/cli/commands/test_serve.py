@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,11 @@ from antiphon import __version__
 from antiphon.cli.commands.serve import greeting
 from antiphon.config.load import Config, ModelEntry
 from antiphon.config.routing import RouteEntry
-from antiphon.config.settings import SpeechSettings, StoreSettings
+from antiphon.config.settings import ServerSettings, SpeechSettings, StoreSettings
 from antiphon.runtime.access.keys import KeyAccess
 from antiphon.runtime.speech import service
+from antiphon.server.tls.certificates import ensure_certificates
+from antiphon.server.tls.names import server_names
 from support.cli.hollow import hollow
 from support.programs import forks
 
@@ -227,3 +230,21 @@ def test_a_model_server_that_is_down_is_told(parrot, home):
             process.send_signal(signal.SIGINT)
             said = process.communicate()[1]
     assert "the model server of '*' at http://127.0.0.1:9/v1 can't be reached: connection refused; its models work as soon as" in said
+
+
+def test_the_greeting_says_where_others_find_it_and_whom_to_trust(tmp_path):
+    settings = ServerSettings(tls="auto", host="0.0.0.0", allowed_hosts=("voice.example.com", "*.lan"))
+    served = config().model_copy(update={"home": tmp_path, "server": settings})
+    certificates = ensure_certificates(served, server_names(served), datetime.now(UTC))
+    said = greeting(served, "https://0.0.0.0:8642", "antiphon", WITH_KEY)
+    assert "https://voice.example.com:8642\n" in said and "*.lan" not in said
+    assert f"  authority  {tmp_path}/tls/ca.crt\n" in said and "/ca.crt\n" in said
+    first, second = re.findall(r"(?:[0-9A-F]{2}:?){16}", said)
+    assert first + second == certificates.fingerprint
+    assert 'antiphon ask "What is a fugue?"\n' in said and "curl https://127.0.0.1:8642/v1/responses" in said
+    assert f"export SSL_CERT_FILE={tmp_path}/tls/ca.crt\n" in said
+    assert max(map(len, said.splitlines())) <= 100 + len(str(tmp_path))
+
+
+def test_a_greeting_without_tls_says_nothing_of_it(tmp_path):
+    assert "SHA-256" not in greeting(config(), "http://127.0.0.1:8642", "antiphon", OPEN)

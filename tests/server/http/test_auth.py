@@ -122,6 +122,7 @@ def test_the_routes_that_need_no_key_are_these():
     assert {path for path, access in open_to_all.items() if access == "probe"} == {"/livez", "/readyz", "/health"}
     assert {path for path, access in open_to_all.items() if access == "public"} <= {
         "/version",
+        "/ca.crt",
         "/openapi.json",
         "/docs",
         "/",

@@ -74,7 +74,8 @@ class Visit:
         options = {"viewport": {"width": 1280, "height": 800}, "reduced_motion": "reduce", **options}
         self.context = browser.new_context(**options)
         self.context.set_default_timeout(TIMEOUT_MS)
-        self.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=url)
+        if url.startswith(("https:", "http://127.0.0.1", "http://localhost")):  # no other page can have it
+            self.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=url)
         self.context.add_init_script(WATCH)
         self.page = self.context.new_page()
         self.page.on("console", lambda said: said.type in ("error", "warning") and self.troubles.append(f"{said.type}: {said.text}"))

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from antiphon.cli.common import checks, lazy, settings, upstreams
-from antiphon.cli.common.client import ApiClient
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
+from antiphon.cli.common.server import configured_client
 from antiphon.cli.common.shell import Shell, UsageError
 from antiphon.cli.common.weights import weights_name
 from antiphon.config.load import Config
@@ -94,7 +94,8 @@ def _run_checks(shell: Shell, file: Path | None) -> Iterator[Finding]:
     yield check_folder("weights folder", config.models_dir)
     yield check_store(config)
     yield check_recordings(config)
-    yield check_port(config)
+    yield check_tls(config)
+    yield check_port(shell, config)
 
 
 def check_python() -> Finding:
@@ -256,9 +257,24 @@ def check_recordings(config: Config) -> Finding:
     return Finding("recordings", "ok", mask_password(location))
 
 
-def check_port(config: Config) -> Finding:
+def check_tls(config: Config) -> Finding:
+    """The certificates that the server makes, if it is to; they are neither made nor renewed."""
+    if config.server.tls == "off":
+        return Finding("tls", "ok", "off: plain HTTP")
+    try:
+        certificates = lazy.certificates.read_certificates(config)
+    except ServerError as error:
+        return Finding("tls", "missing", error.operator_message.removesuffix("."), "remove that folder, and trust the new authority")
+    if certificates is None:
+        return Finding("tls", "note", f"no certificates in {config.tls_folder}, so the server makes them")
+    ends = (certificates.authority.certificate.not_valid_after_utc, certificates.server.certificate.not_valid_after_utc)
+    detail = f"{config.ca_file}, valid until {ends[0]:%Y-%m-%d}; its certificate for this server until {ends[1]:%Y-%m-%d}, then renewed"
+    return Finding("tls", "ok", detail)
+
+
+def check_port(shell: Shell, config: Config) -> Finding:
     """Whether the configured address is free, or antiphon listens there."""
-    client = ApiClient(settings.base_url(config))
+    client = configured_client(shell, config)
     if client.is_alive():
         return Finding("server", "ok", f"running at {client.base_url}")
     host, number = config.server.host, config.server.port

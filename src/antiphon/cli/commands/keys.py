@@ -11,7 +11,8 @@ from cyclopts import App
 from antiphon.cli.common import lazy, settings
 from antiphon.cli.common.client import ApiClient
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
-from antiphon.cli.common.shell import UsageError, format_time
+from antiphon.cli.common.server import configured_client
+from antiphon.cli.common.shell import Shell, UsageError, format_time
 from antiphon.config.load import Config
 from antiphon.config.settings import ProfileName
 from antiphon.errors import UpstreamError, shorten
@@ -99,7 +100,7 @@ def create(
     else:
         shell.say(secret)
         shell.note(f"{key.id} is created for tenant '{tenant}' in the store {store}. Keep the key: it can't be shown again.")
-    if problem := _server_problem(config, secret):
+    if problem := _server_problem(shell, config, secret):
         shell.note(problem)
 
 
@@ -193,24 +194,25 @@ def rotate_encryption(*, file: ConfigFlag = None, shell: ShellParameter) -> None
     shell.say("the first key is made" if count == 1 else f"the newest of {count} keys encrypts from now on, and all of them decrypt")
 
 
-def _server_problem(config: Config, secret: str) -> str | None:
+def _server_problem(shell: Shell, config: Config, secret: str) -> str | None:
     """Why no server that can be found takes a new key of the configured store; None if one does, or needs none."""
-    address = settings.base_url(config)
-    if not ApiClient(address).is_alive():
+    client = configured_client(shell, config)
+    address = client.base_url
+    if not client.is_alive():
         if not config.has_shared_store and is_home_locked(config.home):  # a server listens elsewhere, as after `serve --port`
             return None
         return f"no server answers at {address}; the key is for one with this store. {_OTHER_CONFIGURATION}"
     if config.server.require_keys is False:
         return None
     # A server that needs no key yet takes any, so it is asked with a wrong one, too.
-    if _is_accepted(address, secret) and not _is_accepted(address, f"{secret}-wrong"):
+    if _is_accepted(client, secret) and not _is_accepted(client, f"{secret}-wrong"):
         return None
     return f"the server at {address} has another store, so it does not know the key. {_OTHER_CONFIGURATION}"
 
 
-def _is_accepted(address: str, secret: str) -> bool:
+def _is_accepted(client: ApiClient, secret: str) -> bool:
     try:
-        ApiClient(address, secret, is_probe=True).get("/v1/models")
+        ApiClient(client.base_url, secret, is_probe=True, ca_file=client.ca_file).get("/v1/models")
     except UpstreamError as error:
         return error.status != HTTPStatus.UNAUTHORIZED  # any other refusal is not about the key
     return True

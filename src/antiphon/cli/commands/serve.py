@@ -1,8 +1,10 @@
 """`antiphon serve`."""
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from antiphon import __version__, errors
 from antiphon.cli.common import checks, lazy, log, settings, upstreams, weights
@@ -17,6 +19,9 @@ from antiphon.weights.watch import FetchWatch
 
 _QUESTION = "What is a fugue?"
 
+MAX_ADDRESSES = 6
+"""The most addresses for other machines that are printed: a machine with containers has dozens."""
+
 
 def serve(
     *,
@@ -24,6 +29,7 @@ def serve(
     host: str | None = None,
     port: int | None = None,
     processes: int | None = None,
+    tls: Literal["auto", "off"] | None = None,
     no_console: bool = False,
     shell: ShellParameter,
 ) -> None:
@@ -38,14 +44,17 @@ def serve(
     Try:
         antiphon serve
         antiphon serve --config antiphon.toml --port 9000
+        antiphon serve --tls auto --host 0.0.0.0
 
     Args:
         host: address to listen on; by default as configured, or 127.0.0.1.
         port: port to listen on; by default as configured, or 8642; 0 takes a free one.
         processes: how many processes share the work; by default as configured, or 1.
+        tls: auto for HTTPS, with certificates that the server makes: browsers on other machines give no microphone
+            without it; by default as configured, or off.
         no_console: leave out the page for browsers.
     """
-    flags: dict[str, object] = {"server.host": host, "server.port": port, "server.processes": processes}
+    flags: dict[str, object] = {"server.host": host, "server.port": port, "server.processes": processes, "server.tls": tls}
     flags["server.console"] = False if no_console else None
     loaded_config = settings.load(shell, file, flags)
     is_alone = loaded_config.config.server.processes == 1
@@ -65,16 +74,46 @@ def serve(
         with upstreams.note_unreachable(config, lambda note: notice(f"{note}; its models work as soon as it answers")):
             on_ready = lambda base_url, access: shell.say(greeting(served_config, base_url, shell.name, access))  # noqa: E731
             load = lambda: _load_again(served_config, file, flags, shell)  # noqa: E731
-            on_open = lambda base_url: shell.say(_opening(base_url, has_page=config.server.console))  # noqa: E731
+            on_open = lambda base_url: shell.say(_opening(config, base_url))  # noqa: E731
             # The supervisor must not load the server, which only its processes need.
             run = lazy.run.serve if is_alone else lazy.supervisor.serve
             run(config, on_ready=on_ready, notice=notice, load=load, prepare=prepare, on_open=on_open)
 
 
-def _opening(base_url: str, *, has_page: bool) -> str:
+def _opening(config: Config, base_url: str) -> str:
     """What is said before weights are fetched, which may take minutes."""
-    address = _local_url(base_url)
-    return f"antiphon {__version__} is starting at {address}" + ("/ - open it in a browser to see how far it is" if has_page else "")
+    page = "/ - open it in a browser to see how far it is" if config.server.console else ""
+    return "\n".join([f"antiphon {__version__} is starting at {_local_url(base_url)}{page}", *_describe_tls(config, base_url)])
+
+
+def _describe_tls(config: Config, base_url: str) -> list[str]:
+    """Where other machines find a server with TLS, and whom they must trust for it."""
+    certificates = None if config.server.tls == "off" else lazy.certificates.read_certificates(config)
+    if certificates is None:
+        return []
+    port = base_url.rpartition(":")[2]
+    hosts = lazy.addresses.outer_addresses(config.server)
+    local_names = [name for name in lazy.names.machine_names() if name.endswith(".local") and hosts]
+    places = [f"https://{host}:{port}" for host in (*hosts, *local_names, *_plain_names(config))][:MAX_ADDRESSES]
+    digits = certificates.fingerprint
+    half = len(digits) // 2 + 1
+    facts = [("elsewhere", place) for place in places[:1]] + [("", place) for place in places[1:]]
+    facts += [("authority", str(config.ca_file)), ("", f"{places[0] if places else _local_url(base_url)}/ca.crt")]
+    facts += [("SHA-256", digits[:half]), ("", digits[half:])]
+    return [
+        "",
+        "HTTPS with certificates of this server's own authority. Every machine from which it is used must",
+        "trust that once: fetch it there, compare the fingerprint, install it as the certificate of an",
+        "authority (docs/guide/https.md has a line for each system), and start the browser again.",
+        "",
+        *(f"  {line}" for line in align_columns(facts)),
+        *(f"  not named  {', '.join(certificates.left_out)}" for _ in certificates.left_out[:1]),
+    ]
+
+
+def _plain_names(config: Config) -> list[str]:
+    """The names that clients may use, as the operator gave them."""
+    return [name for name in config.server.allowed_hosts if "*" not in name]
 
 
 def _load_again(running_config: Config, file: Path | None, flags: Mapping[str, object], shell: Shell) -> Config:
@@ -130,10 +169,11 @@ def greeting(config: Config, base_url: str, program: str, access: KeyAccess) -> 
         [
             f"antiphon {__version__} answers at {base_url}",
             *(f"  {line}" for line in align_columns(facts)),
+            *_describe_tls(config, base_url),
             "",
             "Try, in another terminal:",
             "",
-            *_example_commands(config.models, _local_url(base_url), program, is_open=access.is_open, can_talk=can_talk),
+            *_example_commands(config, _local_url(base_url), program, is_open=access.is_open, can_talk=can_talk),
             "",
             "Ctrl-C stops it.",
         ]
@@ -163,16 +203,20 @@ def _example_model(models: Sequence[ModelEntry]) -> tuple[str, bool]:
     return ("YOUR_MODEL" if first.engine in LISTING_ENGINES else errors.example_model_name(first.name)), True
 
 
-def _example_commands(models: Sequence[ModelEntry], base_url: str, program: str, *, is_open: bool, can_talk: bool) -> list[str]:
+def _example_commands(config: Config, base_url: str, program: str, *, is_open: bool, can_talk: bool) -> list[str]:
     """Commands and a program to copy; not indented, as a Python prompt takes no indented line."""
-    model, is_needed = _example_model(models)
-    address = (f" --model {model}" if is_needed else "") + ("" if base_url == "http://127.0.0.1:8642" else f" --url {base_url}/v1")
+    model, is_needed = _example_model(config.models)
+    is_tls = base_url.startswith("https:")
+    address = (f" --model {model}" if is_needed else "") + (
+        "" if base_url in ("http://127.0.0.1:8642", "https://127.0.0.1:8642") else f" --url {base_url}/v1"
+    )
     key = "none" if is_open else "YOUR_KEY"
     command = program if is_open else f"ANTIPHON_API_KEY=YOUR_KEY {program}"
     return [
         f'{command} ask "{_QUESTION}"{address}',
         *([f"{command} talk --sample{address}"] if can_talk else ()),
         "",
+        *([f"export SSL_CERT_FILE={shlex.quote(str(config.ca_file))}"] if is_tls else ()),
         f"curl {base_url}/v1/responses \\",
         *(() if is_open else ("  -H 'Authorization: Bearer YOUR_KEY' \\",)),
         "  -H 'Content-Type: application/json' \\",

@@ -1,13 +1,16 @@
 """A small HTTP client of the server's APIs, on the standard library: an SDK would load too slowly."""
 
 import contextlib
+import functools
 import os
 import re
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
+from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -32,8 +35,10 @@ _KEY_HINT = (
 )
 """It replaces the server's own hint, which names the header to send: in a terminal one sets a variable."""
 
-# Without proxies: the server is on this machine, or named by address.
-_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_TRUST_HINT = (
+    "If you trust that server, name the file of its authority in ANTIPHON_CA_FILE; one that made its own has it in `tls/ca.crt` "
+    "in its home folder, and at /ca.crt."
+)
 
 
 class ServerUnreachable(UpstreamError):
@@ -52,11 +57,13 @@ class ApiClient:
         base_url: with or without `/v1` at the end.
         key: the bearer token, if any.
         is_probe: it only asks whether the key is valid, which does not count as a use of it.
+        ca_file: an authority to trust besides the system's.
     """
 
-    def __init__(self, base_url: str, key: str | None = None, *, is_probe: bool = False) -> None:
+    def __init__(self, base_url: str, key: str | None = None, *, is_probe: bool = False, ca_file: Path | None = None) -> None:
         self.base_url = base_url.rstrip("/").removesuffix("/v1")
         self.key = key
+        self.ca_file = ca_file
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         if is_probe:
             self._headers["Antiphon-Probe"] = "1"
@@ -132,6 +139,36 @@ class ApiClient:
         except UpstreamError:
             return False
 
+    def needs_tls(self) -> bool:
+        """Whether a server answers that has to be asked by HTTPS."""
+        try:
+            self.get("/version")
+        except UpstreamError as error:
+            return error.code == "tls_required"
+        return False
+
+    @functools.cached_property
+    def tls(self) -> ssl.SSLContext:
+        """
+        Whom to trust.
+
+        Raises:
+            UsageError: `ca_file` is no certificate.
+        """
+        context = ssl.create_default_context()
+        if self.ca_file is not None:
+            try:
+                context.load_verify_locations(self.ca_file)
+            except OSError as error:  # `ssl.SSLError` is one
+                raise UsageError(f"There is no certificate in {self.ca_file}: {error.strerror or error}.") from None
+        return context
+
+    @functools.cached_property
+    def _opener(self) -> urllib.request.OpenerDirector:
+        # Without proxies: the server is on this machine, or named by address.
+        handlers = [urllib.request.HTTPSHandler(context=self.tls)] if self.base_url.startswith("https:") else []
+        return urllib.request.build_opener(urllib.request.ProxyHandler({}), *handlers)
+
     @contextlib.contextmanager
     def _answer(self, path: str, body: JsonDict | None, timeout_s: float, method: str | None = None) -> Iterator[HTTPResponse]:
         """The answer, to be read within the context: a server may stop in the middle of it."""
@@ -145,7 +182,7 @@ class ApiClient:
         payload = msgspec.json.encode(body) if body is not None else None
         try:
             request = urllib.request.Request(self.base_url + path, payload, self._headers, method=method)
-            response: HTTPResponse = _opener.open(request, timeout=timeout_s)
+            response: HTTPResponse = self._opener.open(request, timeout=timeout_s)
         except urllib.error.HTTPError as error:
             raise _status_error(error) from None
         except (OSError, HTTPException, ValueError) as error:
@@ -183,7 +220,11 @@ def check_answer_status(status: str | None, reason: str | None, shell: Shell) ->
 
 def unreachable_error(base_url: str, error: Exception) -> ServerUnreachable:
     """An error that says why the server can't be reached."""
-    reason = getattr(error, "reason", None) or error
+    reason = getattr(error, "certificate_error", None) or getattr(error, "reason", None) or error
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return ServerUnreachable(f"The certificate of {base_url} can't be trusted: {reason.verify_message}. {_TRUST_HINT}")
+    if isinstance(reason, ssl.SSLError):
+        return ServerUnreachable(f"No answer from {base_url} by TLS: {reason.reason or reason}. Does that server speak HTTPS?")
     code = getattr(reason, "errno", None)  # its other arguments may be a tuple, an address, or the number again
     text = os.strerror(code) if isinstance(code, int) and code > 0 else getattr(reason, "strerror", None) or str(reason)
     return ServerUnreachable(f"No answer from {base_url}: {text.removesuffix('.')}. Does the server run, and is that its address?")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from antiphon.runtime.routing import features as features, router as router
     from antiphon.server.processes import run as run, supervisor as supervisor
     from antiphon.server.responses import routing as routing
+    from antiphon.server.tls import addresses as addresses, certificates as certificates, names as names
     from antiphon.server.transport import logs as logs
     from antiphon.speech.audio_files import decode as decode
     from antiphon.speech.dsp import resample as resample
@@ -36,6 +37,9 @@ else:
         "encrypted_content": "antiphon.runtime.core.encrypted_content",
         "run": "antiphon.server.processes.run",
         "supervisor": "antiphon.server.processes.supervisor",
+        "addresses": "antiphon.server.tls.addresses",
+        "certificates": "antiphon.server.tls.certificates",
+        "names": "antiphon.server.tls.names",
         "logs": "antiphon.server.transport.logs",
         "decode": "antiphon.speech.audio_files.decode",
         "resample": "antiphon.speech.dsp.resample",

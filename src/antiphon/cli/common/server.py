@@ -23,11 +23,11 @@ def ensure_server(shell: Shell, url: str | None, file: Path | None, prepare: Cal
         file: the value of `--config`.
         prepare: fetches what the configuration needs before a server starts here.
     """
-    if (client := _named_server(shell, url)) is not None:
+    if (client := _named_server(shell, url, file)) is not None:
         yield client
         return
     config = settings.load(shell, file).config
-    client = ApiClient(settings.base_url(config), shell.environ.get("ANTIPHON_API_KEY"))
+    client = configured_client(shell, config, shell.environ.get("ANTIPHON_API_KEY"))
     with _with_upstream_addresses(config):
         if client.is_alive():
             yield client
@@ -57,15 +57,39 @@ def find_server(shell: Shell, url: str | None, file: Path | None) -> ApiClient:
     Raises:
         ServerUnreachable: it doesn't run.
     """
-    if (client := _named_server(shell, url)) is not None:
+    if (client := _named_server(shell, url, file)) is not None:
         return client
-    client = ApiClient(settings.base_url(settings.load(shell, file).config), shell.environ.get("ANTIPHON_API_KEY"))
+    client = configured_client(shell, settings.load(shell, file).config, shell.environ.get("ANTIPHON_API_KEY"))
     if not client.is_alive():
         raise ServerUnreachable(f"No server answers at {client.base_url}: start it with `antiphon serve`, or name another with --url.")
     return client
 
 
-def _named_server(shell: Shell, url: str | None) -> ApiClient | None:
+def configured_client(shell: Shell, config: Config, key: str | None = None) -> ApiClient:
+    """A client of the configured server, which may run with `--tls` where the configuration does not say so."""
+    ca_file = _ca_file(shell, config)
+    client = ApiClient(settings.base_url(config), key, ca_file=ca_file)
+    if config.server.tls == "off" and client.needs_tls():
+        return ApiClient(client.base_url.replace("http:", "https:", 1), key, ca_file=ca_file)
+    return client
+
+
+def trusted_authority(shell: Shell, address: str, file: Path | None) -> Path | None:
+    """The authority to trust at an address: the one that the environment names, or else that of a server in the home folder."""
+    if not address.startswith("https:"):
+        return None
+    if shell.environ.get("ANTIPHON_CA_FILE"):
+        return _ca_file(shell, None)
+    return _ca_file(shell, settings.load(shell, file).config)
+
+
+def _ca_file(shell: Shell, config: Config | None) -> Path | None:
+    if path := shell.environ.get("ANTIPHON_CA_FILE"):
+        return shell.cwd / Path(path).expanduser()
+    return config.ca_file if config is not None and config.ca_file.is_file() else None
+
+
+def _named_server(shell: Shell, url: str | None, file: Path | None) -> ApiClient | None:
     address = url or shell.environ.get("OPENAI_BASE_URL")
     if not address:
         return None
@@ -75,7 +99,7 @@ def _named_server(shell: Shell, url: str | None) -> ApiClient | None:
         raise UsageError(f"{source} takes an address such as http://127.0.0.1:8642/v1, not '{mask_address(address)}'.{hint}")
     # OPENAI_API_KEY belongs to OPENAI_BASE_URL, ANTIPHON_API_KEY to an address that was typed.
     key = (shell.environ.get("ANTIPHON_API_KEY") if url else None) or shell.environ.get("OPENAI_API_KEY")
-    return ApiClient(address, key)
+    return ApiClient(address, key, ca_file=trusted_authority(shell, address, file))
 
 
 @contextlib.contextmanager

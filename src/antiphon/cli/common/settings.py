@@ -38,7 +38,8 @@ def load(shell: Shell, file: Path | None, flags: Mapping[str, object] | None = N
 def base_url(config: Config) -> str:
     """The address of a server with this configuration, from this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.server.host, config.server.host)
-    return f"http://[{host}]:{config.server.port}" if ":" in host else f"http://{host}:{config.server.port}"
+    scheme = config.server.scheme
+    return f"{scheme}://[{host}]:{config.server.port}" if ":" in host else f"{scheme}://{host}:{config.server.port}"
 
 
 def store_location(config: Config) -> str:

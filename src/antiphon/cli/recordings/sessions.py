@@ -197,7 +197,7 @@ def replay(
     recording = _download(client, _resolve_id(client, session))
     if fast and recording.is_full_duplex:
         raise UsageError("--fast does not work in full duplex, where the answers depend on the pace.")
-    target = ApiClient(to, client.key) if to is not None else client
+    target = client if to is None else ApiClient(to, client.key, ca_file=server.trusted_authority(shell, to, file))
     _check_model(target, recording, model)
     if not fast:
         shell.note(f"this takes as long as the session did, {recording.record.duration_ms / 1000:.1f} s, or longer if answers do")

@@ -16,6 +16,9 @@ OPEN_TIMEOUT_S = 60
 """A server may have to load its speech models before it opens a session."""
 
 _CLOSE_TIMEOUT_S = 1.0
+_TLS_CLOSE_S = 0.25
+"""How long the end of TLS may take, for which aiohttp does not wait: its documentation says to sleep."""
+
 _PING_INTERVAL_S = 30.0
 _MAX_MESSAGE_BYTES = 64 << 20
 
@@ -116,12 +119,14 @@ async def connect_websocket(client: ApiClient, path: str, headers: Mapping[str, 
         UpstreamError: the server can't be reached, or refuses.
     """
     key = {} if client.key is None else {"Authorization": f"Bearer {client.key}"}
+    is_tls = client.base_url.startswith("https:")
     async with aiohttp.ClientSession() as http, contextlib.AsyncExitStack() as stack:
         handshake = http.ws_connect(
             client.base_url + path,
             headers={**headers, **key},
             timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_TIMEOUT_S),
             heartbeat=_PING_INTERVAL_S,
+            ssl=client.tls if is_tls else True,
             max_msg_size=_MAX_MESSAGE_BYTES,
         )
         try:
@@ -134,6 +139,9 @@ async def connect_websocket(client: ApiClient, path: str, headers: Mapping[str, 
         except (aiohttp.ClientError, ValueError, OSError) as error:
             raise unreachable_error(client.base_url, error) from None
         yield socket
+        await socket.close()
+        if is_tls:
+            await asyncio.sleep(_TLS_CLOSE_S)
 
 
 def _refusal_error(client: ApiClient, path: str, status: int) -> UpstreamError:

@@ -7,12 +7,9 @@ it, so that no other tenant's content opens, and none that was made for another 
 
 import base64
 import binascii
-import contextlib
-import fcntl
 import hashlib
-import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +18,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from antiphon.errors import ServerError, invalid_encrypted_content
+from antiphon.runtime.core.home_lock import folder_lock, write_private
 from antiphon.wire.responses.items import MAX_ENCRYPTED_CHARACTERS
 
 Purpose = Literal["reasoning", "compaction", "thinking", "background"]
@@ -117,7 +115,7 @@ def rotate_keys(home: Path) -> int:
     path = home / KEY_FILE
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _folder_lock(home):
+        with folder_lock(home):
             keys = [_new_key(), *_read_lines(path)][:MAX_KEYS]
             _write_keys(path, keys)
     except (OSError, UnicodeDecodeError) as error:
@@ -129,31 +127,13 @@ def _make_missing_key(path: Path) -> None:
     if path.exists():
         return
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _folder_lock(path.parent):
+    with folder_lock(path.parent):
         if not path.exists():  # another process may have made it
             _write_keys(path, [_new_key()])
 
 
-@contextlib.contextmanager
-def _folder_lock(folder: Path) -> Iterator[None]:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def _write_keys(path: Path, keys: Sequence[str]) -> None:
-    """Write the file at once: whoever reads it meanwhile finds the old keys or the new ones."""
-    draft = path.with_name(f"{path.name}.new")
-    draft.unlink(missing_ok=True)
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "w", encoding="ascii") as file:
-        file.write("".join(f"{key}\n" for key in keys))
-        file.flush()
-        os.fsync(descriptor)
-    draft.replace(path)
+    write_private(path, "".join(f"{key}\n" for key in keys).encode("ascii"))
 
 
 def _read_lines(path: Path) -> list[str]:

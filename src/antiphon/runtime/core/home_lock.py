@@ -1,9 +1,12 @@
 """
+The lock of the home folder, and files in it that only the server's user may read.
+
 One server per home folder: a second one would take the first one's unfinished responses for those of a dead server.
 """
 
 import contextlib
 import fcntl
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,3 +50,26 @@ def home_lock(home: Path) -> Iterator[int]:
                 f"Another server is using the folder {home}. Stop it, or give this one its own folder with ANTIPHON_HOME."
             ) from None
         yield lock.fileno()
+
+
+@contextlib.contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Hold the folder against every other process, and thread, that does the same."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write the file at once: whoever reads it meanwhile finds the old content or the new one. The folder is locked."""
+    draft = path.with_name(f"{path.name}.new")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(descriptor)
+    draft.replace(path)

@@ -32,6 +32,7 @@ from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY
 from antiphon.server.http.errors import REQUEST_ID_SCOPE_KEY, on_api_error, on_exception_group, on_http_exception, speaks_messages
 from antiphon.server.http.headers import request_headers
 from antiphon.server.http.operation import Operation
+from antiphon.server.tls.names import machine_names
 from antiphon.server.transport.host import parse_host
 
 Access = Literal["probe", "public", "worker", "console"] | keys.Scope
@@ -326,11 +327,11 @@ def _is_allowed_host(name: str, settings: ServerSettings) -> bool:
     """
     Whether a host name is this server's.
 
-    IP addresses always are: DNS rebinding needs a name.
+    IP addresses always are: DNS rebinding needs a name. So are the machine's own names where TLS proves who answers.
     """
     if name == "localhost" or name.endswith(".localhost") or name == settings.host.lower():
         return True
-    if _is_ip_address(name):
+    if _is_ip_address(name) or (settings.tls != "off" and name in machine_names()):
         return True
     return any(_host_matches(name, pattern.lower()) for pattern in settings.allowed_hosts)
 

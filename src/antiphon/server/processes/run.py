@@ -24,6 +24,7 @@ from antiphon.runtime.service import Service
 from antiphon.server.app import build
 from antiphon.server.processes.start import Start, StartApp, StartServer, WeightsProgress, early_access
 from antiphon.server.processes.weights import Prepare, fetch_weights
+from antiphon.server.tls.certificates import server_tls
 from antiphon.server.transport import logs
 from antiphon.server.transport.connection import uvicorn_config
 from antiphon.server.transport.listener import base_url, open_listener
@@ -45,7 +46,7 @@ class HttpServer(uvicorn.Server):
     def __init__(self, service: Service, on_ready: Callable[[], None]) -> None:
         settings = service.config.server
         self.app = build(service)
-        super().__init__(uvicorn_config(self.app, settings, service.metrics, GRACEFUL_SHUTDOWN_S))
+        super().__init__(uvicorn_config(self.app, settings, service.metrics, GRACEFUL_SHUTDOWN_S, server_tls(service.config)))
         self.service = service
         self._on_ready = on_ready
         self._drain_s = settings.drain_s
@@ -169,16 +170,17 @@ def serve(
     """
     logs.configure(config.logging)
     with open_listener(config.server.host, config.server.port) as listener:
+        address = base_url(listener, config.server.scheme)
 
         def report_ready(server: HttpServer) -> None:
             tune_interpreter()
-            on_ready(base_url(listener), server.service.keyring.access)
+            on_ready(address, server.service.keyring.access)
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             if prepare is None:
                 runner.run(serve_on(listener, config, report_ready, notice, load=load))
             else:
-                watch = FetchWatch(lambda: on_open(base_url(listener)))
+                watch = FetchWatch(lambda: on_open(address))
                 fetch = functools.partial(fetch_weights, config, prepare, watch, notice)
                 runner.run(serve_early(listener, config, report_ready, notice, load, fetch, watch))
 
@@ -231,14 +233,14 @@ def background_server(config: Config, *, is_persistent: bool = False, load: Load
         if isinstance(server, BaseException):
             raise server
         try:
-            yield base_url(listener)
+            yield base_url(listener, local_config.server.scheme)
         finally:
             server.should_exit = True
             thread.join()
 
 
 def _local_config(config: Config, is_persistent: bool) -> Config:
-    server_settings = {"host": "127.0.0.1"} | ({} if is_persistent else {"require_keys": None})
+    server_settings = {"host": "127.0.0.1"} | ({} if is_persistent else {"require_keys": None, "tls": "off"})
     store_settings = config.store if is_persistent else config.store.model_copy(update={"url": "memory"})
     updates = {"store": store_settings, "server": config.server.model_copy(update=server_settings)}
     if not is_persistent:  # it serves one command, which may need no speech

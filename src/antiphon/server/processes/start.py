@@ -25,6 +25,7 @@ from antiphon.runtime.access.keys import KeyAccess, Keyring
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.core.metrics import Metrics
 from antiphon.runtime.service import build_store, check_exposure, requires_keys
+from antiphon.server.admin.authority import answer_authority
 from antiphon.server.admin.health import Health, Version, starting_readiness
 from antiphon.server.console.assets import page_files
 from antiphon.server.console.page import answer_asset, answer_front
@@ -32,6 +33,7 @@ from antiphon.server.console.state import starting_state
 from antiphon.server.http.auth import verify_origin
 from antiphon.server.http.errors import REQUEST_ID_SCOPE_KEY, error_response, json_response
 from antiphon.server.http.headers import request_headers
+from antiphon.server.tls.certificates import server_tls
 from antiphon.server.transport.connection import uvicorn_config
 from antiphon.weights.watch import WeightsView
 from antiphon.wire.http.start import StartStatus, WeightsStatus
@@ -168,6 +170,8 @@ class StartApp:
                 return json_response(Health("ok"))
             case "/readyz" | "/health":
                 return json_response(starting_readiness(self._start.status()), 503)
+            case "/ca.crt":
+                return await answer_authority(self._config)
             case "/version":
                 return json_response(Version("antiphon", __version__))
             case "/console/state" if has_page:
@@ -213,7 +217,7 @@ class StartServer(uvicorn.Server):
     """Accepts connections until the server itself does, and keeps those that it has."""
 
     def __init__(self, config: Config, app: StartApp) -> None:
-        super().__init__(uvicorn_config(app, config.server, Metrics(), graceful_shutdown_s=1))
+        super().__init__(uvicorn_config(app, config.server, Metrics(), graceful_shutdown_s=1, tls=server_tls(config)))
         self._open_event = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

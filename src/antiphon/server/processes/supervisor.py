@@ -483,7 +483,7 @@ def serve(
     with contextlib.ExitStack() as stack:
         listeners = stack.enter_context(open_listeners(processes, config.server.host, config.server.port))
         locks = [] if config.has_shared_store else [stack.enter_context(home_lock(config.home))]
-        address = base_url(listeners[0])
+        address = base_url(listeners[0], config.server.scheme)
         for listener in listeners:
             listener.listen(BACKLOG)  # who comes before the processes accept waits for them
         watch = FetchWatch(lambda: on_open(address))

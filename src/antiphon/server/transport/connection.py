@@ -9,15 +9,21 @@ import asyncio
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
+import msgspec
 import uvicorn
-from starlette.types import ASGIApp, Scope, Send
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn._types import HTTPScope
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from antiphon.config.settings import ServerSettings
+from antiphon.errors import ClientError
 from antiphon.runtime.core.metrics import Metrics
+from antiphon.server.tls.certificates import ServerTls
+from antiphon.server.tls.gate import TlsGate
 from antiphon.server.transport import websocket
 from antiphon.server.transport.limits import BACKLOG_LIMIT_BYTES, ConnectionLimiter, TokenBucket, raise_file_limit
 from antiphon.server.transport.limits_protocol import LimitedHttpProtocol
@@ -223,20 +229,48 @@ def from_scope(scope: Scope) -> ServerConnection:
     return connection
 
 
-def uvicorn_config(app: ASGIApp, settings: ServerSettings, metrics: Metrics, graceful_shutdown_s: int) -> uvicorn.Config:
-    """How uvicorn serves an application over our connections, within their limits."""
+def uvicorn_config(
+    app: ASGIApp, settings: ServerSettings, metrics: Metrics, graceful_shutdown_s: int, tls: ServerTls | None = None
+) -> uvicorn.Config:
+    """How uvicorn serves an application over our connections, within their limits; with `tls` by HTTPS alone."""
     limiter = ConnectionLimiter(settings, metrics, raise_file_limit(settings.connections))
-    return uvicorn.Config(
-        app,
-        http=functools.partial(ServerConnection, limiter),  # type: ignore[arg-type]  # called like the class that uvicorn expects
-        ws="none",
-        loop="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=graceful_shutdown_s,
-        timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type]  # only passed to `call_later`
-        backlog=2048,
-    )
+
+    def config(served_app: ASGIApp, http: Callable[..., asyncio.Protocol]) -> uvicorn.Config:
+        return uvicorn.Config(
+            served_app,
+            http=http,  # type: ignore[arg-type]  # called like the class that uvicorn expects
+            ws="none",
+            loop="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=graceful_shutdown_s,
+            timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type]  # only passed to `call_later`
+            backlog=2048,
+        )
+
+    connect = functools.partial(ServerConnection, limiter)
+    if tls is None:
+        return config(app, connect)
+    plain_config = config(_answer_plain_http, connect)
+
+    def open_gate(**parts: Any) -> TlsGate:
+        secure, plain = functools.partial(connect, **parts), functools.partial(connect, **parts | {"config": plain_config})
+        return TlsGate(tls.context, secure, plain, limiter, parts["server_state"].connections, settings.head_timeout_s)
+
+    return config(app, open_gate)
+
+
+async def _answer_plain_http(scope: Scope, receive: Receive, send: Send) -> None:
+    """Lead a browser to the same address with HTTPS, and tell every other client of it."""
+    request = Request(scope)
+    if scope["method"] == "GET" and "text/html" in request.headers.get("accept", ""):
+        response: Response = RedirectResponse(request.url.replace(scheme="https"))
+    else:
+        message = "This server speaks HTTPS only: the address must begin with https:// or wss://."
+        body = msgspec.json.encode(ClientError(message, code="tls_required").body())
+        response = Response(body, 400, media_type="application/json")
+    response.headers["connection"] = "close"
+    await response(scope, receive, send)

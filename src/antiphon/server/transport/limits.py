@@ -1,5 +1,6 @@
 """Limits that all connections share, and their counters."""
 
+import asyncio
 import resource
 import time
 from collections import Counter
@@ -135,6 +136,19 @@ def raise_file_limit(connections: int) -> int:
         soft = file_count if hard == resource.RLIM_INFINITY else min(file_count, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return connections if soft == resource.RLIM_INFINITY else min(connections, max(1, soft - RESERVED_FILES))
+
+
+def end_writing(transport: asyncio.Transport) -> None:
+    """
+    Send nothing more, and read on for a while, so that the client gets to read what was sent.
+
+    TLS has no half-closed connections; uvloop's closes once the client has answered its `close_notify`, and until then
+    reads and drops as well.
+    """
+    if transport.can_write_eof():
+        transport.write_eof()
+    else:
+        transport.close()
 
 
 def body_too_large(limit_bytes: int = BODY_LIMIT_BYTES) -> ClientError:

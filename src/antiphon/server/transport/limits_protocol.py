@@ -391,7 +391,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.count_drop(self._refusal_reason)
         self._refused_at = self.loop.time()
         self.transport.write(_error_response(error))
-        self.transport.write_eof()
+        limits.end_writing(self.transport)
         self.flow.resume_reading()
         self._check_at(self._refused_at + limits.LINGER_S)
 

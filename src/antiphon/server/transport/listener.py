@@ -47,10 +47,10 @@ def open_listeners(processes: int, host: str, port: int) -> Iterator[Sequence[so
         yield [first, *(stack.enter_context(_open_listener(host, port_number, is_shared=True)) for _ in range(processes - 1))]
 
 
-def base_url(listener: socket.socket) -> str:
+def base_url(listener: socket.socket, scheme: str = "http") -> str:
     """The URL of the server for clients."""
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 @contextlib.contextmanager

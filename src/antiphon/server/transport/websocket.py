@@ -13,7 +13,7 @@ from typing import Protocol
 
 from antiphon.errors import ClientError
 from antiphon.server.transport import websocket_frames as frames
-from antiphon.server.transport.limits import BACKLOG_LIMIT_BYTES, DISCARD_LIMIT_BYTES, LINGER_S, TokenBucket
+from antiphon.server.transport.limits import BACKLOG_LIMIT_BYTES, DISCARD_LIMIT_BYTES, LINGER_S, TokenBucket, end_writing
 
 VERSION = b"13"
 
@@ -307,7 +307,7 @@ class ServerWebSocket:
             self._send_close(code, reason)
         self._is_discarding = True
         if not self._connection.transport.is_closing():
-            self._connection.transport.write_eof()
+            end_writing(self._connection.transport)
         self._abort_after(LINGER_S)
         self._resume_transport()
         self._notify_disconnect()
