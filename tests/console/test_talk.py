@@ -10,6 +10,7 @@ from support.console.browser import Visit, axe_findings, expect, until
 from support.console.node import packages
 from support.console.sound import DEPRECATED, EAR, MICROPHONE, heard, loud_part, say, tone, wav
 from support.server.aloud import DEAF, RATE_HZ, WEIGHTS, WORDS, errors_between, plain, recording, silence
+from support.server.one_place import serving_one_place
 from support.server.scripted_server import configured
 
 CALL = {"call": "find_lighthouse", "arguments": {"near": "Brest"}, "call_id": "call_1"}
@@ -401,3 +402,29 @@ def written_down(page, url):
     file = {"name": "heard.wav", "mimeType": "audio/wav", "buffer": wav(loud_part(samples, rate), rate)}
     reply = page.request.post(f"{url}/v1/audio/transcriptions", multipart={"file": file, "model": "whisper-1"})
     return reply.json()["text"]
+
+
+@pytest.mark.long
+def test_who_waits_in_a_real_queue_sees_its_place_and_then_talks(browser, tmp_path):
+    script = {"hears": [{"says": "Hello."}], "answers": [{"when": "", "say": "You said: {input}"}]}
+    with serving_one_place(tmp_path, script, **{"queue.update_s": 0.2}) as place, contextlib.ExitStack() as stack:
+        first, second, third = (Visit(browser, place.url) for _ in range(3))
+        for each in (first, second, third):
+            stack.callback(each.close)
+            opened(each, "far")
+        begin(first.page)
+        big(second.page, "Talk").click()
+        big(second.page, "1st").wait_for()
+        big(third.page, "Talk").click()
+        big(third.page, "2nd").wait_for()
+        card = third.page.get_by_role("region", name="The line")
+        card.get_by_text("of 2 in the line").wait_for()
+        card.get_by_text("about").wait_for()
+        big(first.page, "Listening").click()
+        big(second.page, "Listening").wait_for()
+        big(third.page, "1st").wait_for()
+        card.get_by_role("button", name="Leave").click()
+        big(third.page, "Talk").wait_for()
+        second.page.get_by_label("Say it by typing").fill("Hi")
+        second.page.keyboard.press("Enter")
+        captions(second.page).get_by_text("You said: Hi").wait_for()

@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.wire.realtime import beta_events as beta
 from antiphon.wire.realtime.client_events import ClientEvent, decode_client, encode_client
-from antiphon.wire.realtime.server_events import ServerEvent, decode_server, encode_server
+from antiphon.wire.realtime.server_events import QueuePosition, ServerEvent, decode_server, encode_server
 from support.wire.adapters import adapter
 from support.wire.our_samples import alternatives, samples
 
@@ -36,7 +36,7 @@ def is_one(types: set[str], value: Any) -> bool:
 def as_the_beta_has_it(event: Any, written: bytes) -> bytes | None:
     """What the original's types can tell of an event, if anything."""
     fields = without(LATER, json.loads(written))
-    if "item" not in fields and hasattr(event, "item"):
+    if ("item" not in fields and hasattr(event, "item")) or isinstance(event, QueuePosition):
         return None
     if fields["type"] == "transcription_session.updated":
         fields["session"]["client_secret"] = SECRET
@@ -56,7 +56,8 @@ def each_of(union: Any) -> Any:
 def test_a_server_event_is_valid(kind):
     for event in samples(kind):
         written = encode_server(event)
-        adapter(original.RealtimeServerEvent).validate_json(written, strict=True)
+        if kind is not QueuePosition:  # ours, which the original has no type for
+            adapter(original.RealtimeServerEvent).validate_json(written, strict=True)
         assert decode_server(written) == event
 
 

@@ -10,6 +10,8 @@ REASON_LIMIT_BYTES = 123
 
 _CLOSE_BY_ERROR_CODE = {
     "session_expired": (1001, "expired"),
+    "queue_full": (1013, "no_worker"),
+    "worker_busy": (1013, "no_worker"),
     "websocket_connection_limit_reached": (1001, "expired"),
     SHUTTING_DOWN_CODE: (1012, "stopped"),
     "invalid_api_key": (3000, "revoked"),

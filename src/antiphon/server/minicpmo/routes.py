@@ -40,7 +40,7 @@ from antiphon.wire.minicpmo.client_events import MODES, Mode
 MINICPMO_SUBPROTOCOL = "map.realtime"
 """The subprotocol that MiniCPM-o's SDK offers."""
 
-OPENAI_PARAMETERS = ("model", "deployment", "intent", "call_id", "dialect")
+OPENAI_PARAMETERS = ("model", "deployment", "intent", "call_id", "dialect", "queue")
 """Parameters of the OpenAI Realtime API, which shares this path."""
 
 SESSION_PARAMETERS = (

@@ -27,6 +27,7 @@ SESSION_PARAMETERS = (
         {"type": "string", "enum": ["conversation", "transcription"], "default": "conversation"},
     ),
     Parameter("dialect", "The dialect to speak; unset: the one that the client requests.", {"type": "string", "enum": ["ga", "beta"]}),
+    Parameter("queue", "`1` to be told the place in the queue, with `antiphon.queued`, until the session begins.", {"type": "string"}),
     RECORD_PARAMETER,
 )
 """The parameters of an address that opens sessions."""
@@ -134,6 +135,11 @@ def transcription_model(service: Service) -> ServedModel:
         param="intent",
         status=404,
     )
+
+
+def wants_queue(query: QueryParams) -> bool:
+    """Whether the client wants to be told its place in the queue."""
+    return query.get("queue", "").lower() in ("1", "yes", "true")
 
 
 def _check_query(query: QueryParams) -> None:

@@ -145,6 +145,7 @@ BetaServerEvent = (
     | SessionUpdated
     | TranscriptionSessionCreated
     | TranscriptionSessionUpdated
+    | server.QueuePosition
     | server.ErrorEvent
     | server.RateLimitsUpdated
     | server.ConversationCreated

@@ -35,6 +35,15 @@ class SessionCreated(Event, kw_only=True, tag="session.created"):
     session: Session | TranscriptionSession
 
 
+class QueuePosition(Event, kw_only=True, tag="antiphon.queued"):
+    """There is no worker yet; position 1 is next. Ours, and only for clients that ask for the queue."""
+
+    ticket_id: str
+    position: int
+    queue_length: int
+    estimated_wait_s: float
+
+
 class SessionUpdated(Event, kw_only=True, tag="session.updated"):
     """The whole session, after a change."""
 
@@ -434,6 +443,7 @@ class McpListToolsFailed(McpListToolsEvent, kw_only=True, tag="mcp_list_tools.fa
 
 ServerEvent = (
     SessionCreated
+    | QueuePosition
     | SessionUpdated
     | ErrorEvent
     | RateLimitsUpdated
