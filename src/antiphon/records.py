@@ -37,6 +37,7 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
         notes: as JSON, what of it only some profiles show; None for nothing.
         key_id: the key that it was created with; None where no key was needed.
         items: its input in order, then its output in order; none of its ancestors' items.
+        branch_of: a response in whose tree it stands, though it continues none; None for a tree of its own. Only written.
     """
 
     id: str
@@ -49,6 +50,7 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
     notes: bytes | None = None
     key_id: str | None = None
     items: tuple[ItemRecord, ...] = ()
+    branch_of: str | None = None
 
 
 class ConversationRecord(Struct, frozen=True, kw_only=True):

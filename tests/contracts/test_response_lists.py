@@ -123,6 +123,43 @@ async def test_a_tree_stays_together_when_its_root_is_deleted(store: Store) -> N
     assert await roots(store) == ([("resp_gone", "resp_8", 2, False), ("resp_1", "resp_6", 4, False)], False)
 
 
+async def test_a_response_may_stand_in_a_tree_of_which_it_continues_nothing(store: Store) -> None:
+    await put(store, *TREE, replace(response("resp_6"), branch_of="resp_4"), response("resp_7", "resp_6"))
+    assert await ids(store, root="resp_1", limit=2) == (["resp_7", "resp_6"], True)
+    assert await roots(store, limit=1) == ([("resp_1", "resp_7", 6, True)], True)
+    await put(store, replace(response("resp_8", "resp_5"), branch_of="resp_1"))  # what it continues counts for more
+    assert await ids(store, root="resp_5") == (["resp_8", "resp_5"], False)
+    for number, other in enumerate(("resp_0", "resp_9", "\0", ""), start=10):
+        await put(store, response("resp_9", tenant="eve"), replace(response(f"resp_{number}"), branch_of=other))
+        assert await ids(store, root=f"resp_{number}") == ([f"resp_{number}"], False), other
+
+
+async def test_only_some_can_be_asked_for(store: Store) -> None:
+    await put(store, *TREE, response("resp_9", tenant="eve"))
+    assert await ids(store, ids=("resp_4", "resp_1", "resp_9", "resp_0", "\0")) == (["resp_4", "resp_1"], False)
+    assert await ids(store, ids=("resp_4", "resp_1"), order="asc", limit=1) == (["resp_1"], True)
+    assert await ids(store, ids=("resp_4", "resp_5"), root="resp_1") == (["resp_4"], False)
+    assert await ids(store, ids=("\0",)) == await ids(store, ids=()) == ([], False)
+
+
+async def test_inputs_are_read_for_as_many_as_fit(store: Store) -> None:
+    items = [
+        ItemRecord(id=f"msg_{number}", direction=side, body=b"x" * number) for number, side in ((3, "input"), (5, "output"), (2, "input"))
+    ]
+    await put(
+        store, replace(response("resp_1"), items=tuple(items)), response("resp_2", text="four"), replace(response("resp_3"), items=())
+    )
+    rows = (await store.lists.page("ada", ResponseQuery(limit=9, order="asc"))).rows
+    body = len(rows[0].body)
+    inputs = [[b"xxx", b"xx"], [b"four"], []]
+    for max_bytes, count in ((0, 1), (2 * body + 8, 1), (2 * body + 9, 2), (3 * body + 8, 2), (3 * body + 9, 3)):
+        assert [[*each] for each in await store.lists.inputs("ada", rows, max_bytes)] == inputs[:count], max_bytes
+    assert await store.lists.inputs("ada", (), 9) == []
+    await store.delete("ada", "resp_2")
+    assert [[*each] for each in await store.lists.inputs("ada", rows, 99)] == [inputs[0], [], []]
+    assert not any(await store.lists.inputs("eve", rows, 99))
+
+
 async def test_responses_that_are_put_again_are_counted_once(store: Store) -> None:
     await put(store, *TREE, TREE[0])
     assert (await ids(store))[0][0] == "resp_1"

@@ -1,16 +1,19 @@
 """
 Lists of stored responses, and the search in them.
 
-Responses that continue each other make a tree: two may continue the same one. The tree is known by the id of its root,
-which is noted with each of its responses when it is stored.
+Responses that continue each other make a tree: two may continue the same one, and one that continues none may say that
+it stands beside the root. The tree is known by the id of its root, which is noted with each of its responses when it is
+stored.
 
 Words are looked for as `search_words` makes them of a text. A response is found once it was indexed (`index`): that is
 done after it was stored, so that storing it costs no more.
 """
 
 import unicodedata
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Protocol
 
 from msgspec import Struct
@@ -40,6 +43,7 @@ class ResponseQuery(Struct, frozen=True, kw_only=True):
         after: id of the response before the page, in that order; None for the first page.
         order: of their storing.
         model, status, root: only those with this one.
+        ids: only these; None for any.
         words: only those that have a word beginning with each of these.
     """
 
@@ -49,6 +53,7 @@ class ResponseQuery(Struct, frozen=True, kw_only=True):
     model: str | None = None
     status: str | None = None
     root: str | None = None
+    ids: tuple[str, ...] | None = None
     words: tuple[str, ...] = ()
 
 
@@ -128,6 +133,12 @@ class ResponseList(Protocol):
             UnknownCursor: `after` is none of the tenant's responses.
         """
 
+    async def inputs(self, tenant: str, rows: Sequence[ResponseRow], max_bytes: int) -> Sequence[Sequence[bytes]]:
+        """
+        The bodies of the input items of responses in a list: of as many from the first on as have at most `max_bytes`
+        together with their own bodies, and of the first one in any case.
+        """
+
     async def roots(self, tenant: str, *, after: str | None, limit: int, words: tuple[str, ...] = ()) -> RootPage:
         """
         A page of the trees, those first to which something was added last.
@@ -148,6 +159,12 @@ class ResponseList(Protocol):
 
     async def index(self, words: Mapping[int, Sequence[str]]) -> None:
         """Note the words that responses are found by, by their numbers; those that are gone are passed over."""
+
+
+def fitting(sizes_bytes: Iterable[int], max_bytes: int) -> int:
+    """How many of these sizes, from the first on, are at most `max_bytes` together; the first one counts in any case."""
+    totals = list(accumulate(sizes_bytes))
+    return max(bisect_right(totals, max_bytes), min(len(totals), 1))
 
 
 def search_words(text: str) -> list[str]:
@@ -188,11 +205,11 @@ class MemoryResponseList:
     def add(self, record: ResponseRecord) -> None:
         """A record was put."""
         self.forget(record.id)
-        previous = record.previous_response_id
+        previous, beside = record.previous_response_id, record.previous_response_id or record.branch_of
         self._latest_number += 1
         self._numbers[record.id] = self._latest_number
-        is_ours = previous is not None and previous in self._records and self._records[previous].tenant == record.tenant
-        self._roots[record.id] = self._roots[previous] if is_ours and previous is not None else previous or record.id
+        is_ours = beside is not None and beside in self._records and self._records[beside].tenant == record.tenant
+        self._roots[record.id] = self._roots[beside] if is_ours and beside is not None else previous or record.id
 
     def forget(self, response_id: str) -> None:
         """A record was deleted."""
@@ -210,6 +227,15 @@ class MemoryResponseList:
             number, sign = self._numbers[query.after], 1 if query.order == "asc" else -1
             rows = [row for row in rows if sign * self._numbers[row.id] > sign * number]
         return ResponsePage(tuple(rows[: query.limit]), len(rows) > query.limit)
+
+    async def inputs(self, tenant: str, rows: Sequence[ResponseRow], max_bytes: int) -> Sequence[Sequence[bytes]]:
+        records = [self._records.get(row.id) for row in rows]
+        inputs = [
+            [item.body for item in record.items if item.direction == "input"] if record and record.tenant == tenant else []
+            for record in records
+        ]
+        sizes_bytes = (len(row.body) + sum(map(len, bodies)) for row, bodies in zip(rows, inputs, strict=True))
+        return inputs[: fitting(sizes_bytes, max_bytes)]
 
     async def roots(self, tenant: str, *, after: str | None, limit: int, words: tuple[str, ...] = ()) -> RootPage:
         all_rows = {row.id: row for row in self._rows(tenant, ())}
@@ -274,4 +300,4 @@ class MemoryResponseList:
 
 def _matches(row: ResponseRow, query: ResponseQuery) -> bool:
     pairs = ((query.model, row.model), (query.status, row.status), (query.root, row.root_id))
-    return all(choice is None or choice == value for choice, value in pairs)
+    return (query.ids is None or row.id in query.ids) and all(choice is None or choice == value for choice, value in pairs)

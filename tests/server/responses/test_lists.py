@@ -5,6 +5,7 @@ import json
 import pytest
 
 from antiphon.server.processes.run import background_server
+from antiphon.server.responses.lists import MAX_INCLUDED_BYTES
 from support.server.key_server import KeyServer
 from support.server.messages_peer import ask
 from support.server.plain_http import post
@@ -84,6 +85,22 @@ def test_the_list_has_pages_and_can_be_narrowed(url, tree):
     assert page(url, "/v1/responses?status=failed&model=parrot&root=resp_0")[0] == []
 
 
+def test_a_page_may_have_all_that_was_said(url, tree):
+    root, left, _, other = tree
+    rows = page(url, f"/v1/responses?root={root}&include=items")[1]["data"]
+    for row in rows:
+        whole = ask(url, "GET", f"/v1/responses/{row['id']}")[2]
+        assert row["input"] == ask(url, "GET", f"/v1/responses/{row['id']}/input_items?order=asc")[2]["data"]
+        assert {name: row[name] for name in ("output", "error", "incomplete_details", "usage")} == {
+            name: whole[name] for name in ("output", "error", "incomplete_details", "usage")
+        }
+    assert [row["input"][0]["content"][0]["text"] for row in rows] == ["Or the toccata?", "And the canon?", "Tell me of the fugue"]
+    assert "output" not in page(url, f"/v1/responses?root={root}")[1]["data"][0]
+    assert page(url, f"/v1/responses?ids={left},{other},resp_0")[0] == [other, left]
+    assert page(url, f"/v1/responses?ids={left},{other}&include=items&limit=1")[1]["has_more"] is True
+    assert page(url, "/v1/responses?ids=")[0] == []
+
+
 def test_words_are_looked_for_in_titles_and_in_all_that_was_said(url, tree):
     root, left, right, _ = tree
     for query, expected in {
@@ -118,6 +135,25 @@ def test_roots_are_chats_with_their_branches(url, tree):
     assert page(url, f"/v1/responses/roots?limit=1&after={other}")[0] == [root]
 
 
+def test_a_page_with_items_ends_before_it_is_too_large(url):
+    large = "x" * (MAX_INCLUDED_BYTES // 2)
+    root = create(url, large)
+    last = create(url, large, root)  # the answers have as much
+    ids, body = page(url, f"/v1/responses?root={root}&include=items")
+    assert (ids, body["has_more"]) == ([last], True)
+    assert page(url, f"/v1/responses?root={root}&include=items&after={last}")[0] == [root]
+
+
+def test_an_edit_of_the_first_question_is_in_the_same_tree(url):
+    root = create(url, "First words", metadata={"title": "A chat"})
+    edited = create(url, "Other words", metadata={"branch_of": root})
+    after = create(url, "And then?", edited)
+    assert page(url, f"/v1/responses?root={root}&order=asc")[0] == [root, edited, after]
+    chat = page(url, "/v1/responses/roots?limit=1")[1]["data"][0]
+    assert (chat["id"], chat["title"], chat["responses"], chat["last_response_id"]) == (root, "A chat", 3, after)
+    assert ask(url, "GET", f"/v1/responses/{edited}")[2]["previous_response_id"] is None
+
+
 def test_the_metadata_can_be_changed_and_found(url):
     id = create(url, "Hello", metadata={"title": "Greeting"})
     before = ask(url, "GET", f"/v1/responses/{id}")[2]
@@ -149,6 +185,8 @@ def test_what_is_still_made_keeps_its_metadata(url):
         ("/v1/responses?after=%00", "after"),
         (f"/v1/responses?q={'x' * 257}", "q"),
         (f"/v1/responses?q={'+'.join(f'a{number}' for number in range(17))}", "q"),
+        (f"/v1/responses?ids={','.join(['resp_0'] * 101)}", "ids"),
+        ("/v1/responses?include=everything", "include"),
         ("/v1/responses/roots?after=resp_0", "after"),
         ("/v1/responses/roots?limit=x", "limit"),
         ("/v1/conversations?after=conv_0", "after"),

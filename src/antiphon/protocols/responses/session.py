@@ -356,6 +356,7 @@ class ResponsesSession:
             body=encode(self._builder.build(status)),
             notes=None if notes is None else encode(notes),
             key_id=self._resolved_request.key_id,
+            branch_of=value_or(self._resolved_request.request.metadata, {}).get("branch_of"),
             items=self._builder.item_records(),
         )
 

@@ -14,11 +14,11 @@ from antiphon.server.http.auth import EndpointFunction, GuardedRoute, guarded_ro
 from antiphon.server.http.body import read_json_body
 from antiphon.server.http.errors import json_response
 from antiphon.server.http.operation import BODY_ERRORS, Operation, Parameter
-from antiphon.server.http.paging import page_limit, page_order, page_parameters
+from antiphon.server.http.paging import MAX_LIMIT, page_limit, page_order, page_parameters
 from antiphon.server.http.profile import request_encoder
 from antiphon.server.responses import background
 from antiphon.stores.base import UNFINISHED_STATUSES, UnknownCursor
-from antiphon.stores.response_list import ResponseQuery, ResponseRow, RootRow, search_words
+from antiphon.stores.response_list import ResponsePage, ResponseQuery, ResponseRow, RootRow, search_words
 from antiphon.wire.codec.reading import Reader
 from antiphon.wire.codec.structure import check_structure
 from antiphon.wire.http.response_lists import ListedResponses, ResponseRoots, UpdateResponseRequest
@@ -27,6 +27,9 @@ from antiphon.wire.responses.response import Response as ResponseObject
 STATUSES = ("queued", "in_progress", "completed", "incomplete", "failed", "cancelled")
 
 MAX_SEARCH_LENGTH, MAX_SEARCH_WORDS = 256, 16
+
+MAX_INCLUDED_BYTES = 8 << 20
+"""A page with items ends before it has more, but has one response in any case: each may be as large as a request."""
 
 _SEARCH = Parameter(
     "q",
@@ -48,6 +51,12 @@ LIST = Operation(
         Parameter("model", "Only those of this model.", {"type": "string"}),
         Parameter("status", "Only those with this status.", {"type": "string", "enum": [*STATUSES]}),
         Parameter("root", "Only this response and those that continue it, one after another.", {"type": "string"}),
+        Parameter("ids", f"Only these: at most {MAX_LIMIT} ids, with commas between them.", {"type": "string"}),
+        Parameter(
+            "include",
+            "Each with its `input`, `output`, `error` and `incomplete_details`. A page then ends after some megabytes.",
+            {"type": "string", "enum": ["items"]},
+        ),
         _SEARCH,
     ),
 )
@@ -72,12 +81,15 @@ UPDATE = Operation(
 
 
 class _BodyPart(Struct):
-    """What a list shows of a response object."""
+    """What a list shows of a response object; the last three only with its items."""
 
     completed_at: int | None = None
     background: bool | None = None
     usage: Raw = Raw(b"null")
     metadata: dict[str, str] | None = None
+    output: Raw = Raw(b"[]")
+    error: Raw = Raw(b"null")
+    incomplete_details: Raw = Raw(b"null")
 
 
 _body_decoder = msgspec.json.Decoder(_BodyPart)
@@ -106,18 +118,29 @@ def _list(service: Service) -> EndpointFunction:
             model=query.get("model"),
             status=status,
             root=query.get("root"),
+            ids=_ids(query.get("ids")),
             words=words or (),
         )
+        has_items = _has_items(query.get("include"))
         if words:
             await service.search.refresh(tenant)
         try:
             page = await service.store.lists.page(tenant, selection)
         except UnknownCursor:
             raise unknown_cursor("Response", query["after"]) from None
+        if has_items:
+            return await _with_items(service, tenant, page)
         rows = await offload(sum(len(row.body) for row in page.rows), lambda: [_response(row) for row in page.rows])
         return _page(rows, has_more=page.has_more)
 
     return list_responses
+
+
+async def _with_items(service: Service, tenant: str, page: ResponsePage) -> Response:
+    inputs = await service.store.lists.inputs(tenant, page.rows, MAX_INCLUDED_BYTES)
+    pairs = list(zip(page.rows, inputs, strict=False))  # fewer, where they would be too large together
+    rows = await offload(sum(len(row.body) for row, _ in pairs), lambda: [_response(row, bodies) for row, bodies in pairs])
+    return _page(rows, has_more=page.has_more or len(pairs) < len(page.rows))
 
 
 def list_roots(service: Service) -> EndpointFunction:
@@ -163,6 +186,21 @@ def update_response(service: Service) -> EndpointFunction:
     return update
 
 
+def _ids(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    ids = tuple(text.split(","))
+    if len(ids) > MAX_LIMIT:
+        raise ClientError(f"Invalid 'ids': expected at most {MAX_LIMIT}.", code="array_above_max_length", param="ids")
+    return ids
+
+
+def _has_items(text: str | None) -> bool:
+    if text not in (None, "items"):
+        raise invalid_value("include", text, ("items",))
+    return text is not None
+
+
 def _words(text: str | None) -> tuple[str, ...] | None:
     """What to look for; None for anything."""
     if text is None:
@@ -184,10 +222,10 @@ def _with_metadata(body: bytes, metadata: dict[str, str]) -> bytes:
     return msgspec.json.encode(_object_decoder.decode(body) | {"metadata": Raw(msgspec.json.encode(metadata))})
 
 
-def _response(row: ResponseRow) -> dict[str, object]:
+def _response(row: ResponseRow, input_bodies: Sequence[bytes] | None = None) -> dict[str, object]:
     body = _body_decoder.decode(row.body)
     metadata = body.metadata or {}
-    return {
+    summary: dict[str, object] = {
         "id": row.id,
         "object": "response.summary",
         "created_at": row.created_at,
@@ -202,6 +240,10 @@ def _response(row: ResponseRow) -> dict[str, object]:
         "metadata": metadata,
         "key_id": row.key_id,
     }
+    if input_bodies is None:
+        return summary
+    content = {"output": body.output, "error": body.error, "incomplete_details": body.incomplete_details}
+    return summary | {"input": [Raw(each) for each in input_bodies]} | content
 
 
 def _root(row: RootRow) -> dict[str, object]:

@@ -16,6 +16,7 @@ from antiphon.stores.response_list import (
     RootPage,
     RootRow,
     UnindexedResponse,
+    fitting,
 )
 
 _newer = responses.alias("newer")
@@ -39,6 +40,17 @@ _COUNTS = (
     .where(_OF_TENANT, responses.c.root_id.in_(bindparam("ids", expanding=True)))
     .group_by(responses.c.root_id)
 )
+_INPUT_SIZES = (
+    select(items.c.response_number, func.sum(func.length(items.c.body)).label("bytes"))
+    .where(items.c.response_number.in_(bindparam("numbers", expanding=True)), items.c.direction == "input")
+    .group_by(items.c.response_number)
+)
+_INPUTS = (
+    select(items.c.response_number, items.c.body)
+    .where(items.c.response_number.in_(bindparam("numbers", expanding=True)), items.c.direction == "input")
+    .order_by(items.c.response_number, items.c.position)
+)
+_NUMBERS = select(responses.c.number, responses.c.id).where(_OF_TENANT, responses.c.id.in_(bindparam("ids", expanding=True)))
 _BY_ID = select(*_COLUMNS).where(_OF_TENANT, responses.c.id.in_(bindparam("ids", expanding=True)))
 _REPLACE_BODY = (
     update(responses)
@@ -105,6 +117,8 @@ class SqlResponseList:
                 if is_impossible_id(value):
                     return ResponsePage((), has_more=False)
                 statement = statement.where(column == value)
+        if query.ids is not None:
+            statement = statement.where(responses.c.id.in_([id for id in query.ids if not is_impossible_id(id)]))
         values: dict[str, object] = {"tenant": tenant}
         statement = self._narrow(statement, query.words, values)
         async with self._database.read_connection() as connection:
@@ -116,6 +130,21 @@ class SqlResponseList:
                 statement = statement.where(number > start if query.order == "asc" else number < start)
             rows = (await connection.execute(statement, values)).all()
         return ResponsePage(tuple(_row(row) for row in rows[: query.limit]), has_more=len(rows) > query.limit)
+
+    async def inputs(self, tenant: str, rows: Sequence[ResponseRow], max_bytes: int) -> Sequence[Sequence[bytes]]:
+        if not rows:
+            return []
+        async with self._database.read_connection() as connection:
+            key = {"tenant": tenant, "ids": [row.id for row in rows]}
+            numbers = {row.id: row.number for row in await connection.execute(_NUMBERS, key)}
+            if not numbers:  # deleted since they were listed
+                return [[] for _ in rows]
+            sizes = {row.response_number: row.bytes for row in await connection.execute(_INPUT_SIZES, {"numbers": [*numbers.values()]})}
+            count = fitting((len(row.body) + sizes.get(numbers.get(row.id), 0) for row in rows), max_bytes)
+            bodies: dict[int, list[bytes]] = {numbers[row.id]: [] for row in rows[:count] if row.id in numbers}
+            for row in await connection.execute(_INPUTS, {"numbers": [*bodies]}):
+                bodies[row.response_number].append(row.body)
+        return [bodies.get(numbers.get(row.id, 0), []) for row in rows[:count]]
 
     async def roots(self, tenant: str, *, after: str | None, limit: int, words: tuple[str, ...] = ()) -> RootPage:
         values: dict[str, object] = {"tenant": tenant}

@@ -13,7 +13,7 @@ from antiphon.errors import conversation_lock_lost
 from antiphon.records import BackgroundRecord, ConversationTurn, EventRun, ResponseRecord
 from antiphon.stores.base import UNFINISHED_STATUSES
 from antiphon.stores.database.connection import TimedConnection
-from antiphon.stores.database.schema import background_responses, is_unfinished, items, response_events, responses
+from antiphon.stores.database.schema import background_responses, is_impossible_id, is_unfinished, items, response_events, responses
 from antiphon.stores.sql.conversation_writes import (
     MAX_ROWS,
     ConversationChanges,
@@ -289,12 +289,14 @@ async def _update(connection: TimedConnection, record: ResponseRecord, number: i
 async def _roots(connection: TimedConnection, records: Sequence[ResponseRecord]) -> dict[str, str]:
     """The root of the tree of each new record, by its id."""
     new_ids = {record.id for record in records}
-    previous_ids = {record.previous_response_id for record in records if record.previous_response_id is not None} - new_ids
-    rows = await connection.execute(_SELECT_ROOTS, {"ids": [*previous_ids]}) if previous_ids else ()
+    known_ids = {id for record in records if (id := record.previous_response_id or record.branch_of)} - new_ids
+    known_ids = {id for id in known_ids if not is_impossible_id(id)}
+    rows = await connection.execute(_SELECT_ROOTS, {"ids": [*known_ids]}) if known_ids else ()
     roots = {(row.tenant, row.id): row.root_id or row.id for row in rows}
     for record in records:
         previous = record.previous_response_id
-        roots[record.tenant, record.id] = record.id if previous is None else roots.get((record.tenant, previous), previous)
+        root = roots.get((record.tenant, previous or record.branch_of or ""))
+        roots[record.tenant, record.id] = root or previous or record.id
     return {record.id: roots[record.tenant, record.id] for record in records}
 
 

@@ -2,10 +2,13 @@
 
 from typing import Literal
 
-from antiphon.wire.codec.types import Wire
+from msgspec import UNSET
+
+from antiphon.wire.codec.types import Maybe, Wire
 from antiphon.wire.responses.conversations import Conversation
+from antiphon.wire.responses.items import Item
 from antiphon.wire.responses.request import Metadata
-from antiphon.wire.responses.response import ResponseUsage
+from antiphon.wire.responses.response import IncompleteDetails, ResponseError, ResponseUsage
 
 
 class ListedResponse(Wire, kw_only=True):
@@ -17,6 +20,7 @@ class ListedResponse(Wire, kw_only=True):
         root_id: the first response of those that continue each other.
         title: that in its metadata.
         key_id: the key that it was created with; null where no key was needed, or nobody knows any more.
+        input, output, error, incomplete_details: only where they were asked for.
     """
 
     id: str
@@ -32,6 +36,10 @@ class ListedResponse(Wire, kw_only=True):
     usage: ResponseUsage | None
     metadata: dict[str, str]
     key_id: str | None
+    input: Maybe[list[Item]] = UNSET
+    output: Maybe[list[Item]] = UNSET
+    error: Maybe[ResponseError | None] = UNSET
+    incomplete_details: Maybe[IncompleteDetails | None] = UNSET
 
 
 class ListedResponses(Wire, kw_only=True):
