@@ -1,15 +1,21 @@
+import { tick } from 'svelte';
 import { SvelteSet } from 'svelte/reactivity';
 import { ApiError, eventsOf, json } from '../lib/api';
 import { models } from '../lib/models.svelte';
 import { go } from '../lib/router.svelte';
 import { textFile } from './attachments.svelte';
-import { kept, turnsOf, wholeTurn } from './kept.svelte';
+import { kept, latestOf, turnsOf, wholeTurns } from './kept.svelte';
 import { options } from './options.svelte';
 import { Turn } from './turn.svelte';
-import type { Event, Item, ListedResponse, Part, ResponseObject } from './types';
+import type { Event, Item, ListedResponse, Part, ResponseObject, WholeResponse } from './types';
 
 const MAX_TITLE = 80;
-const LOADS_AT_ONCE = 4;
+/** How many turns are shown at first, and how many more with each step back. */
+const STEP = 20;
+/** The most turns before a new one that stay on the page: what is there is laid out at every word. */
+const MAX_BEFORE_NEW = 40;
+/** What is read is shown in slices of this time, so that the page answers meanwhile. */
+const SLICE_MS = 12;
 const LOOK_AGAIN_MS = 2000;
 const RESUME_AFTER_MS = 1000;
 
@@ -24,12 +30,36 @@ class Chat {
   error = $state<unknown>(null);
   /** Approvals and results that were given, but not sent yet as others are missing. */
   readonly answers = new SvelteSet<Item>();
-
-  /** The turns that are shown, oldest first. */
-  get path(): Turn[] {
+  /** How many turns at the end of the path may be shown. */
+  #most = $state(STEP);
+  #isReading = false;
+  /** Another one with each chat that is opened: what an earlier one still reads is of no use. */
+  #visit = Symbol();
+  readonly #path = $derived.by(() => {
     const path: Turn[] = [];
     for (let turn = this.leaf; turn; turn = turn.parent) path.push(turn);
     return path.reverse();
+  });
+  readonly #after = $derived(new Map(this.#path.map((turn, at) => [turn, this.#path[at + 1]])));
+  readonly #children = $derived(Map.groupBy(this.turns, (turn) => turn.parent));
+  readonly #shown = $derived.by(() => {
+    const from = Math.max(0, this.#path.length - this.#most);
+    const lastMissing = this.#path.findLastIndex((turn) => !turn.isLoaded);
+    return this.#path.slice(Math.max(from, lastMissing + 1));
+  });
+
+  /** The turns from the first question to the leaf. */
+  get path(): Turn[] {
+    return this.#path;
+  }
+
+  /** Those at its end that are on the page. */
+  get shown(): Turn[] {
+    return this.#shown;
+  }
+
+  get hasEarlier(): boolean {
+    return this.#shown.length < this.#path.length;
   }
 
   get running(): Turn | null {
@@ -37,13 +67,22 @@ class Chat {
   }
 
   siblings(turn: Turn): Turn[] {
-    return this.turns.filter((each) => each.parent === turn.parent);
+    return this.#children.get(turn.parent) ?? [];
+  }
+
+  /** The turn after one, on the path that is shown. */
+  after(turn: Turn): Turn | undefined {
+    return this.#after.get(turn);
   }
 
   clear(): void {
     for (const turn of this.turns) if (!turn.background) turn.stop?.abort();
     this.turns = [];
     this.leaf = null;
+    this.#most = STEP;
+    this.#isReading = false;
+    this.#visit = Symbol();
+    this.isLoading = false;
     this.rootId = '';
     this.error = null;
     this.answers.clear();
@@ -80,10 +119,17 @@ class Chat {
   /** Show a branch: the latest turn below it. */
   async show(turn: Turn): Promise<void> {
     let leaf = turn;
-    for (let next = this.turns.findLast((each) => each.parent === leaf); next; next = this.turns.findLast((each) => each.parent === leaf)) leaf = next;
+    for (let next = this.#children.get(leaf)?.at(-1); next; next = this.#children.get(leaf)?.at(-1)) leaf = next;
     this.leaf = leaf;
     this.answers.clear();
-    await this.#loadPath();
+    await this.#read();
+  }
+
+  /** Show more of what was said before. */
+  async earlier(): Promise<void> {
+    if (this.isLoading || this.#isReading || !this.hasEarlier) return;
+    this.#most = this.#shown.length + STEP;
+    await this.#read();
   }
 
   stop(): void {
@@ -100,34 +146,78 @@ class Chat {
     this.clear();
     this.rootId = rootId;
     this.isLoading = true;
+    const visit = this.#visit;
     try {
-      const rows = await turnsOf(rootId);
-      if (this.rootId !== rootId) return;
-      if (!rows.length) throw new ApiError(404, 'This chat is not on the server any more.', 'not_found');
-      this.turns = tree(rows);
+      const latest = await latestOf(rootId, STEP);
+      if (this.#visit !== visit) return;
+      if (!latest.data.length) throw new ApiError(404, 'This chat is not on the server any more.', 'not_found');
+      this.#grow(latest.data.toReversed());
       this.leaf = this.turns.at(-1)!;
-      await this.#loadPath();
+      const [rows] = await Promise.all([latest.has_more ? turnsOf(rootId) : [], this.#fill(latest.data)]);
+      if (this.#visit !== visit) return;
+      if (rows.length) this.#grow(rows);
+      await this.#read();
     } catch (error) {
-      if (this.rootId === rootId) this.error = error;
+      if (this.#visit === visit) this.error = error;
     }
-    if (this.rootId === rootId) this.isLoading = false;
+    if (this.#visit === visit) this.isLoading = false;
   }
 
-  async #loadPath(): Promise<void> {
-    const missing = this.path.filter((turn) => !turn.isLoaded).reverse(); // what is read first is at the end
-    const load = async (): Promise<void> => {
-      for (let turn = missing.shift(); turn; turn = missing.shift()) {
-        const { response, input } = await wholeTurn(turn.id!);
-        turn.load(response, ownInput(input));
-        if (turn.isRunning) void this.#follow(turn);
+  /** Take in what the server lists of the chat, oldest first, beside the turns that are there. */
+  #grow(rows: ListedResponse[]): void {
+    const byId = new Map(this.turns.flatMap((turn) => (turn.id ? [[turn.id, turn] as const] : [])));
+    const listed = rows.map((row) => {
+      const turn = byId.get(row.id) ?? listedTurn(row);
+      byId.set(row.id, turn);
+      turn.parent = byId.get(row.previous_response_id ?? '') ?? null;
+      return turn;
+    });
+    const known = new Set(listed);
+    this.turns = [...listed, ...this.turns.filter((turn) => !known.has(turn))];
+  }
+
+  /** Read what is missing of the turns that may be shown, the newest first. */
+  async #read(): Promise<void> {
+    if (this.#isReading) return;
+    this.#isReading = true;
+    const visit = this.#visit;
+    try {
+      for (let missing = this.#missing(); missing.length; missing = this.#missing()) {
+        const rows = await wholeTurns(missing.map((turn) => turn.id!));
+        if (this.#visit !== visit) return;
+        if (!rows.length) missing.forEach((turn) => turn.fail(new ApiError(404, 'This answer is not on the server any more.', 'not_found')));
+        await this.#fill(rows);
+        if (this.#visit !== visit) return;
       }
-    };
-    await Promise.all(Array.from({ length: LOADS_AT_ONCE }, load));
+    } catch (error) {
+      if (this.#visit === visit) this.error = error;
+    }
+    if (this.#visit === visit) this.#isReading = false;
+  }
+
+  #missing(): Turn[] {
+    return this.#path.slice(-this.#most).filter((turn) => !turn.isLoaded).toReversed().slice(0, STEP);
+  }
+
+  async #fill(rows: WholeResponse[]): Promise<void> {
+    const byId = new Map(this.turns.map((turn) => [turn.id, turn]));
+    let began = performance.now();
+    for (const row of rows) {
+      const turn = byId.get(row.id);
+      if (!turn || turn.isLoaded) continue;
+      turn.load(row, ownInput(row.input));
+      if (turn.isRunning) void this.#follow(turn);
+      await tick();
+      if (performance.now() - began < SLICE_MS) continue;
+      await pause(0);
+      began = performance.now();
+    }
   }
 
   #begin(turn: Turn): void {
     this.turns = [...this.turns, turn];
     this.leaf = turn;
+    this.#most = Math.min(this.#shown.length + 1, MAX_BEFORE_NEW + 1);
     this.error = null;
     turn.begin();
     void this.#run(turn);
@@ -154,8 +244,8 @@ class Chat {
     const isNew = turn.id === null;
     turn.apply(event);
     if (!isNew || !turn.id || !turn.isStored || turn.parent?.id) return;
-    this.rootId = turn.id;
-    if (turn === this.leaf) go('chat', [turn.id], true);
+    this.rootId ||= turn.id;
+    if (turn === this.leaf) go('chat', [this.rootId], true);
     void kept.load();
   }
 
@@ -172,8 +262,9 @@ class Chat {
       try {
         if (!turn.background) {
           await pause(LOOK_AGAIN_MS);
-          const { response, input } = await wholeTurn(turn.id!);
-          turn.load(response, ownInput(input));
+          const [row] = await wholeTurns([turn.id!]);
+          if (!row) throw new ApiError(404, 'This answer is not on the server any more.', 'not_found');
+          turn.load(row, ownInput(row.input));
           continue;
         }
         const after = turn.sequence >= 0 ? `&starting_after=${turn.sequence}` : '';
@@ -181,7 +272,8 @@ class Chat {
       } catch (error) {
         if (signal.aborted) break;
         if (error instanceof ApiError && error.status >= 400 && error.status < 500) {
-          turn.background = false; // its events are gone; the response is not
+          if (!turn.background) turn.fail(error);
+          turn.background = false; // its events are gone; the response may not be
           continue;
         }
         await pause(RESUME_AFTER_MS);
@@ -196,13 +288,14 @@ class Chat {
     const previous = usable(turn.parent);
     const isChained = previous === null || isKept(previous);
     const input = isChained ? turn.input : [...history(previous), ...turn.input];
-    const isRoot = !(isChained && previous);
+    const isFirst = !(isChained && previous);
+    const isStored = options.isStored || options.inBackground;
     return {
       model,
       input: $state.snapshot(input),
       ...(isChained && previous ? { previous_response_id: previous.id } : {}),
       ...options.request(model),
-      ...(isRoot && (options.isStored || options.inBackground) ? { metadata: { title: titleOf(turn.input) } } : {}),
+      ...(isFirst && isStored ? { metadata: this.rootId ? { branch_of: this.rootId } : { title: titleOf(turn.input) } } : {}),
     };
   }
 }
@@ -246,14 +339,10 @@ function titleOf(input: Item[]): string {
   return line.length > MAX_TITLE ? `${line.slice(0, MAX_TITLE - 1)}…` : line || 'Pictures and files';
 }
 
-function tree(rows: ListedResponse[]): Turn[] {
-  const byId = new Map<string, Turn>();
-  for (const row of rows) {
-    const turn = new Turn(byId.get(row.previous_response_id ?? '') ?? null, []);
-    Object.assign(turn, { id: row.id, status: row.status, model: row.model, usage: row.usage, background: row.background, created_at: row.created_at, isLoaded: false });
-    byId.set(row.id, turn);
-  }
-  return [...byId.values()];
+/** A response of which it is known that it is there. */
+function listedTurn(row: ListedResponse): Turn {
+  const turn = new Turn(null, []);
+  return Object.assign(turn, { id: row.id, status: row.status, model: row.model, usage: row.usage, background: row.background, created_at: row.created_at, isLoaded: false });
 }
 
 export const chat = new Chat();

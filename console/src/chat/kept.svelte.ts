@@ -1,6 +1,6 @@
 /** The chats that the server keeps. */
 import { ApiError, json, type Page } from '../lib/api';
-import type { Item, ListedResponse, ResponseObject, Root } from './types';
+import type { ListedResponse, Root, WholeResponse } from './types';
 
 const PAGE = 40;
 const MAX_TURNS = 1000;
@@ -67,10 +67,16 @@ export async function turnsOf(root: string): Promise<ListedResponse[]> {
   return found;
 }
 
-/** A response, and what was asked. */
-export async function wholeTurn(id: string): Promise<{ response: ResponseObject; input: Item[] }> {
-  const [response, input] = await Promise.all([json<ResponseObject>(`/v1/responses/${id}`), json<Page<Item>>(`/v1/responses/${id}/input_items?order=asc&limit=100`)]);
-  return { response, input: input.data };
+/** The latest responses of a chat with all that was said, newest first. */
+export async function latestOf(root: string, limit: number): Promise<Page<WholeResponse>> {
+  const query = new URLSearchParams({ root, limit: String(limit), include: 'items' });
+  return json<Page<WholeResponse>>(`/v1/responses?${query}`);
+}
+
+/** Responses with all that was said, newest first: fewer if they are large together. */
+export async function wholeTurns(ids: string[]): Promise<WholeResponse[]> {
+  const query = new URLSearchParams({ ids: ids.join(','), limit: String(ids.length), include: 'items' });
+  return (await json<Page<WholeResponse>>(`/v1/responses?${query}`)).data;
 }
 
 export const kept = new Kept();

@@ -1,5 +1,5 @@
 import { ApiError } from '../lib/api';
-import type { Annotation, Event, Item, Part, ResponseObject, Status, Usage } from './types';
+import type { Annotation, Event, Item, Part, ResponseObject, Status, Usage, WholeResponse } from './types';
 
 /** An item of the output, with what only the page knows of it. */
 export interface Entry {
@@ -47,10 +47,11 @@ export class Turn {
   #waiting: [place: string, text: string][] = [];
   #isDue = false;
 
-  constructor(
-    readonly parent: Turn | null,
-    input: Item[],
-  ) {
+  /** The turn that it continues, as far as it is known. */
+  parent = $state.raw<Turn | null>(null);
+
+  constructor(parent: Turn | null, input: Item[]) {
+    this.parent = parent;
     this.input = input;
   }
 
@@ -82,6 +83,7 @@ export class Turn {
     this.flush();
     this.error = error;
     this.status = 'failed';
+    this.isLoaded = true;
     this.#finish();
   }
 
@@ -92,7 +94,7 @@ export class Turn {
   }
 
   /** What the server has of it. */
-  take(response: ResponseObject): void {
+  take(response: ResponseObject | WholeResponse): void {
     this.id = response.id;
     this.status = response.status;
     this.model = response.model;
@@ -104,7 +106,7 @@ export class Turn {
   }
 
   /** The same with its output, when it is read whole. */
-  load(response: ResponseObject, input: Item[]): void {
+  load(response: WholeResponse, input: Item[]): void {
     this.take(response);
     this.input = input;
     this.entries = response.output.map((item) => ({ item, took_s: null, isDone: true, progress: '', partialImage: '' }));

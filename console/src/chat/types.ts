@@ -110,6 +110,14 @@ export interface ListedResponse {
   usage: Usage | null;
 }
 
+/** The same with all that was said. */
+export interface WholeResponse extends ListedResponse {
+  input: Item[];
+  output: Item[];
+  error: ResponseObject['error'];
+  incomplete_details: ResponseObject['incomplete_details'];
+}
+
 /** A chat, as the server lists it: all responses that continue one, with their branches. */
 export interface Root {
   id: string;

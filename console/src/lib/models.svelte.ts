@@ -89,7 +89,15 @@ class Models {
   /** Settles once the models are known: while weights are fetched, that is later. */
   readonly known = new Promise<void>((done) => { this.#tellKnown = done; });
 
-  async load(): Promise<void> {
+  #load: Promise<void> | null = null;
+
+  /** Read them; who asks meanwhile gets the same ones. */
+  load(): Promise<void> {
+    this.#load ??= this.#read().finally(() => { this.#load = null; });
+    return this.#load;
+  }
+
+  async #read(): Promise<void> {
     try {
       this.all = (await json<{ data: Model[] }>('/v1/models')).data;
       this.error = null;

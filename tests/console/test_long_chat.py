@@ -1,0 +1,169 @@
+"""Chats of many turns: how many requests open them, and how much of them is on the page; branches of the first question."""
+
+import json
+import re
+from urllib.parse import parse_qs, urlsplit
+from urllib.request import Request, urlopen
+
+import pytest
+
+from antiphon.server.processes.run import background_server
+from support.server.scripted_server import configured
+
+ANSWER = "Answer to **{input}**.\n\n```python\nprint(1)\n```\n\nIt takes $t = 1$.\n"
+SCRIPT = {"answers": [{"when": "", "say": ANSWER}]}
+STEP = 20
+MOST_AFTER_A_NEW_ONE = 41
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    config = configured(tmp_path_factory.mktemp("chat"), {"parrot": {"engine": "scripted", **SCRIPT}}, **{"logging.level": "error"})
+    with background_server(config, is_persistent=True) as url:
+        yield url
+
+
+def ask_server(url, text, after=None, **fields):
+    body = {"model": "parrot", "input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}]}
+    body |= {"previous_response_id": after, **fields}
+    with urlopen(Request(f"{url}/v1/responses", json.dumps(body).encode(), {"content-type": "application/json"})) as answer:
+        return json.load(answer)["id"]
+
+
+def chain(url, count, name):
+    """The ids of a chat of so many turns."""
+    ids = []
+    for number in range(count):
+        fields = {} if ids else {"metadata": {"title": name}}
+        ids.append(ask_server(url, f"{name} {number}", ids[-1] if ids else None, **fields))
+    return ids
+
+
+@pytest.fixture
+def asked(visit):
+    """The queries with which responses were listed."""
+    queries = []
+
+    def note(request):
+        address = urlsplit(request.url)
+        if re.match(r"/v1/responses(?!/roots)", address.path) and request.method == "GET":
+            assert address.path == "/v1/responses", "no response is read alone"
+            queries.append({name: values[0] for name, values in parse_qs(address.query).items()})
+
+    visit.page.on("request", note)
+    return queries
+
+
+def question(page, text):
+    return page.locator(".bubble").get_by_text(text, exact=True)
+
+
+def ask(page, text):
+    page.get_by_label("Message", exact=True).fill(text)
+    page.keyboard.press("Enter")
+    page.get_by_role("article").filter(has=question(page, text)).get_by_role("button", name="Answer again").wait_for()
+
+
+def scroll_to_the_first(page, text):
+    log = page.get_by_role("log")
+    while not question(page, text).is_visible():
+        shown = page.get_by_role("article").count()
+        log.evaluate("log => { log.scrollTop = 0; }")
+        page.get_by_role("article").nth(shown).or_(question(page, text)).first.wait_for()
+
+
+def open_and_read(visit, asked, url, count):
+    name = f"count to {count}"
+    ids = chain(url, count, name)
+    page = visit.go(f"chat/{ids[0]}").page
+    question(page, f"{name} {count - 1}").wait_for()
+    page.get_by_role("article").nth(STEP - 1).wait_for()
+    page.get_by_role("button", name="Earlier in this chat").wait_for()
+    # the latest with their items, then all without, a hundred at a time
+    assert [query.get("include") for query in asked[: 1 + -(-count // 100)]] == ["items"] + [None] * -(-count // 100)
+    assert page.get_by_role("article").count() <= 2 * STEP, "those in view, and those before them"
+    scroll_to_the_first(page, f"{name} 0")
+    assert page.get_by_role("article").count() == count
+    assert len([query for query in asked if "include" in query]) == -(-count // STEP)
+    ask(page, "one more")
+    assert page.get_by_role("article").count() <= MOST_AFTER_A_NEW_ONE
+    question(page, "one more").wait_for()
+    return page
+
+
+def test_a_long_chat_opens_with_its_latest_turns_and_the_others_come_as_one_scrolls_up(visit, asked, url):
+    page = open_and_read(visit, asked, url, 45)
+    scroll_to_the_first(page, "count to 45 0")
+    assert page.get_by_role("article").count() == 46, "what was taken off the page is there again"
+    assert len([query for query in asked if "include" in query]) == 3, "and was not read again"
+
+
+@pytest.mark.long
+def test_a_chat_of_five_hundred_messages_takes_a_request_for_each_twenty(visit, asked, url):
+    open_and_read(visit, asked, url, 250)
+
+
+def test_a_short_chat_takes_one_request(visit, asked, url):
+    ids = chain(url, 3, "few")
+    page = visit.go(f"chat/{ids[0]}").page
+    question(page, "few 2").wait_for()
+    page.get_by_role("article").nth(2).get_by_role("button", name="Answer again").wait_for()
+    assert len(asked) == 1 and page.get_by_role("button", name="Earlier in this chat").count() == 0
+
+
+def test_what_is_above_does_not_push_away_what_is_read(visit, url):
+    ids = chain(url, 30, "steady")
+    page = visit.go(f"chat/{ids[0]}").page
+    question(page, "steady 29").wait_for()
+    log = page.get_by_role("log")
+    log.evaluate("log => { log.scrollTop = 0; }")
+    question(page, "steady 0").wait_for(state="attached")
+    assert log.evaluate("log => log.scrollTop") > 0
+
+
+def test_an_earlier_branch_is_read_when_it_is_shown(visit, asked, url):
+    ids = chain(url, 25, "old branch")
+    other = ask_server(url, "new branch", ids[0])
+    for number in range(STEP):
+        other = ask_server(url, f"new branch {number}", other)
+    page = visit.go(f"chat/{ids[0]}").page
+    question(page, f"new branch {STEP - 1}").wait_for()
+    scroll_to_the_first(page, "new branch")
+    page.get_by_role("button", name="Branch before").click()
+    question(page, "old branch 24").wait_for()
+    assert set(asked[-1]["ids"].split(",")) <= {*ids}
+    assert question(page, "new branch").count() == 0
+
+
+def test_an_edited_first_question_is_a_branch_of_the_same_chat(visit, url):
+    page = visit.go("chat").page
+    page.get_by_role("button", name="Model: parrot").wait_for()
+    ask(page, "harbour or beach")
+    address = page.url
+    page.get_by_role("button", name="Edit the question").click()
+    page.get_by_label("Edit the question").and_(page.locator("textarea")).fill("harbour or dunes")
+    page.keyboard.press("Enter")
+    page.get_by_text("2 of 2").wait_for()
+    ask(page, "and then")
+    assert page.url == address
+    page.reload()
+    question(page, "and then").wait_for()
+    page.get_by_text("2 of 2").wait_for()
+    assert page.get_by_role("link", name=re.compile("^harbour or")).all_inner_texts()[0].splitlines()[1].endswith("3 answers")
+    assert page.get_by_role("link", name=re.compile("^harbour or")).count() == 1
+    page.get_by_role("button", name="Branch before").click()
+    question(page, "harbour or beach").wait_for()
+    assert question(page, "and then").count() == 0
+
+
+def test_a_deleted_answer_is_told_in_its_place(visit, url):
+    ids = chain(url, 30, "gap")
+    page = visit.page
+    page.route(
+        re.compile(r"/v1/responses\?ids="),
+        lambda route: route.fulfill(json={"object": "list", "data": [], "has_more": False, "last_id": None}),
+    )
+    visit.go(f"chat/{ids[0]}")
+    question(page, "gap 29").wait_for()
+    page.get_by_role("log").evaluate("log => { log.scrollTop = 0; }")
+    page.get_by_text("This answer is not on the server any more.").first.wait_for()
