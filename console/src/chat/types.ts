@@ -7,6 +7,7 @@ export interface Annotation {
   file_id?: string;
   container_id?: string;
   index?: number;
+  start_index?: number;
   end_index?: number;
 }
 

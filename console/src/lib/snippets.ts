@@ -45,3 +45,23 @@ function curl(base: string, text: string): string {
   const auth = session.needsKey ? ` \\\n  -H "Authorization: Bearer $ANTIPHON_API_KEY"` : '';
   return `curl ${base}/responses${auth} \\\n  -H "Content-Type: application/json" \\\n  -d '${text.replaceAll("'", `'\\''`)}'`;
 }
+
+/** How other programs are pointed at this server: Codex with a model that chats, voice agents with one that is talked to. */
+export function programsFor(model: string, spoken: string): Sample[] {
+  const base = `${origin()}/v1`;
+  const key = session.needsKey ? KEY : 'none';
+  return [
+    { name: 'Codex', language: 'bash', text: codex(base, model) },
+    { name: 'LiveKit', language: 'python', text: `from livekit.plugins import openai\n\nmodel = openai.realtime.RealtimeModel(\n    base_url="${base}",\n    api_key="${key}",\n    model="${spoken}",\n)` },
+    { name: 'Pipecat', language: 'python', text: pipecat(base.replace(/^http/, 'ws'), key, spoken) },
+  ];
+}
+
+function codex(base: string, model: string): string {
+  const key = session.needsKey ? '\nenv_key = "ANTIPHON_KEY"' : '';
+  return `# ~/.codex/config.toml\nmodel = "${model}"\nmodel_provider = "antiphon"\n\n[model_providers.antiphon]\nname = "antiphon"\nbase_url = "${base}"\nwire_api = "responses"${key}`;
+}
+
+function pipecat(base: string, key: string, model: string): string {
+  return `from pipecat.services.openai.realtime.llm import OpenAIRealtimeLLMService\n\nsettings = OpenAIRealtimeLLMService.Settings(model="${model}")\nservice = OpenAIRealtimeLLMService(api_key="${key}", base_url="${base}/realtime", settings=settings)`;
+}
