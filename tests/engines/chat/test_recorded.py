@@ -24,15 +24,15 @@ def test_a_server_is_sent_what_its_row_promises(recorded):
 
 
 @ALL
-@pytest.mark.parametrize("size", [0, 1, 2, 3, 7, 64, 1000])
-def test_an_answer_is_understood_in_pieces_of_any_size(recorded, size):
+def test_an_answer_is_understood_in_pieces_of_any_size(recorded):
     whole = recorded.wire()
-    words = heard(recorded.ask, cut(whole, range(0, len(whole), size) if size else ()))
-    assert understood(words) == expected(recorded.means)
-    assert isinstance(words[-1], events.ResponseEnded | events.ResponseFailed)
-    if isinstance(words[-1], events.ResponseFailed):
-        assert recorded.means["says"] in words[-1].message
-        assert words[-1].retry_after_s == recorded.means.get("retry_after_s")
+    for size in (len(whole), 1, 2, 3, 7, 64, 1000):
+        words = heard(recorded.ask, cut(whole, range(size, len(whole), size)))
+        assert understood(words) == expected(recorded.means), size
+        assert isinstance(words[-1], events.ResponseEnded | events.ResponseFailed)
+        if isinstance(words[-1], events.ResponseFailed):
+            assert recorded.means["says"] in words[-1].message
+            assert words[-1].retry_after_s == recorded.means.get("retry_after_s")
 
 
 @given(st.data())

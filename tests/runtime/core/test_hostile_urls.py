@@ -78,14 +78,12 @@ def test_there_are_enough_of_them():
     assert len({*INSIDE, *LOOPBACK_FORMS, *TRICKS}) == len(INSIDE) + len(LOOPBACK_FORMS) + len(TRICKS) >= 150
 
 
-@pytest.mark.parametrize("text", INSIDE)
-def test_an_address_inside_is_not_public(text):
-    assert not is_fetchable(ipaddress.ip_address(text))
+def test_an_address_inside_is_not_public():
+    assert [text for text in INSIDE if is_fetchable(ipaddress.ip_address(text))] == []
 
 
-@pytest.mark.parametrize("text", OUTSIDE)
-def test_an_address_next_to_those_is_public(text):
-    assert is_fetchable(ipaddress.ip_address(text))
+def test_an_address_next_to_those_is_public():
+    assert [text for text in OUTSIDE if not is_fetchable(ipaddress.ip_address(text))] == []
 
 
 def test_no_hostile_url_reaches_this_machine():
@@ -145,11 +143,12 @@ def test_a_network_that_is_allowed_is_not_allowed_behind_a_translator():
 # Names
 
 
-@pytest.mark.parametrize("address", INSIDE)
-def test_a_name_of_an_address_inside_is_refused_even_among_public_ones(address):
+def test_a_name_of_an_address_inside_is_refused_even_among_public_ones():
     async def run():
-        for answer in ([address], ["1.1.1.1", address], [address, "2606:4700::1111"], ["8.8.8.8"] * 20 + [address]):
-            assert await refuse("http://name.example/", names(**{"name.example": [answer]})) == "its address is not public."
+        for address in INSIDE:
+            for answer in ([address], ["1.1.1.1", address], [address, "2606:4700::1111"], ["8.8.8.8"] * 20 + [address]):
+                reason = await refuse("http://name.example/", names(**{"name.example": [answer]}))
+                assert reason == "its address is not public.", answer
 
     asyncio.run(run())
 

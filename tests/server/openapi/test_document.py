@@ -119,19 +119,17 @@ def operations_of(api):
     return {told["operationId"]: told for methods in api["paths"].values() for told in methods.values()}
 
 
-EXAMPLES = [
-    pytest.param(operation, place, name, id=f"{operation}-{place}-{name}")
-    for operation, told in operations_of(made()).items()
-    for place, content in {"request": told.get("requestBody", {}), **told["responses"]}.items()
-    for name in content.get("content", {}).get("application/json", {}).get("examples", ())
-]
-
-
-@pytest.mark.parametrize(("operation", "place", "name"), EXAMPLES)
-def test_every_example_is_one(api, operation, place, name):
-    told = operations_of(api)[operation]
-    body = (told["requestBody"] if place == "request" else told["responses"][place])["content"]["application/json"]
-    validator(api, body["schema"]).validate(body["examples"][name]["value"])
+def test_every_example_is_one(api):
+    count, wrong = 0, []
+    for operation, told in operations_of(api).items():
+        for place, content in {"request": told.get("requestBody", {}), **told["responses"]}.items():
+            body = content.get("content", {}).get("application/json", {})
+            judge = validator(api, body["schema"]) if body.get("examples") else None
+            for name, example in body.get("examples", {}).items():
+                count += 1
+                wrong += [(operation, place, name, error.message) for error in judge.iter_errors(example["value"])]
+    assert count > 300
+    assert wrong == []
 
 
 def test_the_official_types_read_the_examples(api):

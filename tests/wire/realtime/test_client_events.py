@@ -71,9 +71,11 @@ def fitted(value: Any, name: str = "") -> Any:
     return required | {key: fitted(each, key) for key, each in value.items()}
 
 
-@pytest.mark.parametrize("sample", [fitted(each) for each in samples(RealtimeClientEventParam, False)], ids=lambda each: each["type"])
-def test_what_openai_python_can_say_is_read(sample):
-    assert decode_client(json.dumps(sample).encode()).type == sample["type"]
+def test_what_openai_python_can_say_is_read():
+    said = [fitted(each) for each in samples(RealtimeClientEventParam, False)]
+    assert len(said) > 150
+    for sample in said:
+        assert decode_client(json.dumps(sample).encode()).type == sample["type"], sample
 
 
 # Events as such

@@ -133,11 +133,12 @@ EVENTS = [each for each in samples(RealtimeServerEvent, False) if each["type"] !
 FULL = [each for each in EVENTS if {} not in [each.get(name) for name in OBJECTS]]
 
 
-@pytest.mark.parametrize("sample", FULL, ids=lambda each: each["type"])
-def test_what_openai_python_has_a_type_for_is_read(sample):
-    event = decode_server(json.dumps(fitted(sample)).encode())
-    assert event.type == sample["type"]
-    assert not isinstance(event, Unknown)
+def test_what_openai_python_has_a_type_for_is_read():
+    assert len(FULL) > 500
+    for sample in FULL:
+        event = decode_server(json.dumps(fitted(sample)).encode())
+        assert event.type == sample["type"]
+        assert not isinstance(event, Unknown), sample
 
 
 def fitted(value: Any) -> Any:
