@@ -4,6 +4,7 @@ Shared by all tests: budgets of random tests, weights of small models, and a rea
 `--long`, as in `make test-long`, also runs the tests marked `long`, and gives random tests a budget of minutes.
 """
 
+import asyncio
 import contextlib
 import functools
 import gc
@@ -15,13 +16,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import create_async_engine
 from xdist.scheduler import LoadFileScheduling
 
+from antiphon.stores.database.schema import migrate
 from support.bytecode import compile_share
 from support.programs import forks
 
@@ -131,6 +136,7 @@ class Postgres:
         self.folder = folder
         self._bin = programs(folder)
         self._made = 0
+        self._has_tables = False
         if unprivileged():
             os.chown(folder, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
         folder.chmod(0o755)
@@ -174,12 +180,31 @@ class Postgres:
         self.execute(f"CREATE DATABASE store_{self._made}", "postgres")
         return self.url(f"store_{self._made}")
 
+    def new_store(self) -> str:
+        """The URL of a database with a store's tables, which are empty: a copy, which costs a quarter of making the tables."""
+        if not self._has_tables:
+            self.execute("CREATE DATABASE tables", "postgres")
+            with ThreadPoolExecutor(1) as thread:  # this one may have a loop that runs
+                thread.submit(asyncio.run, make_tables(self.url("tables"))).result()
+            self._has_tables = True
+        self._made += 1
+        self.execute(f"CREATE DATABASE store_{self._made} TEMPLATE tables STRATEGY FILE_COPY", "postgres")
+        return self.url(f"store_{self._made}")
+
     def execute(self, statement: str, database: str) -> list[Any]:
         """Run a statement with psql; returns the rows as text."""
         command = [self._bin / "psql", "-h", str(self.folder), "-U", "antiphon", "-d", database, "-Atqc", statement]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
+
+
+async def make_tables(url: str) -> None:
+    """Those of a store, in an empty database."""
+    engine = create_async_engine(make_url(url).set(drivername="postgresql+asyncpg"))
+    async with engine.begin() as connection:
+        await connection.run_sync(migrate)
+    await engine.dispose()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -159,7 +159,7 @@ async def test_what_a_dead_server_left_is_taken_over_or_ended(kind: str, request
     if kind == "sqlite":
         first, second = made(kind, request, tmp_path), made(kind, request, tmp_path)
     else:
-        url = request.getfixturevalue("postgres").new_database()
+        url = request.getfixturevalue("postgres").new_store()
         first, second = type(made(kind, request, tmp_path))(url), type(made(kind, request, tmp_path))(url)
     await first.open()
     await add(first)

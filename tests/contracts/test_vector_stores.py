@@ -415,7 +415,7 @@ async def test_files_of_another_models_vectors_are_indexed_again(store: Store) -
 def lasting_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/store.sqlite3"
-    url: str = request.getfixturevalue("postgres").new_database()
+    url: str = request.getfixturevalue("postgres").new_store()
     return url
 
 
@@ -438,7 +438,7 @@ async def test_a_restart_goes_on_where_the_last_server_stopped(lasting_url: str)
 
 
 async def test_servers_of_one_store_never_index_the_same_file(request: pytest.FixtureRequest) -> None:
-    url = request.getfixturevalue("postgres").new_database()
+    url = request.getfixturevalue("postgres").new_store()
     servers = [SqlStore(url), SqlStore(url)]
     for server in servers:
         await server.open()

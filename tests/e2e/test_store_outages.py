@@ -117,7 +117,7 @@ async def serving(home: Path, store_url: str) -> AsyncIterator[Server]:
 @pytest.mark.parametrize("trouble", ["away", "hangs"])
 async def test_a_database_that_is_away_or_hangs_costs_only_what_needs_it(tmp_path: Path, postgres: Any, trouble: str) -> None:
     begin, end = (postgres.stop, postgres.start) if trouble == "away" else (postgres.hang, postgres.go_on)
-    async with serving(tmp_path, postgres.new_database()) as server:
+    async with serving(tmp_path, postgres.new_store()) as server:
         stored = (await server.ask()).body["id"]
         async with connected(server.url, key=server.key) as talking, opened(server.url, key=server.key, mode="chat") as chatting:
             await chatting.begin()
@@ -148,7 +148,7 @@ async def test_a_database_that_is_away_or_hangs_costs_only_what_needs_it(tmp_pat
 
 
 async def test_a_server_whose_database_hangs_ends_when_it_is_told_to(tmp_path: Path, postgres: Any) -> None:
-    async with serving(tmp_path, postgres.new_database()) as server:
+    async with serving(tmp_path, postgres.new_store()) as server:
         assert (await server.ask()).status == 200
         postgres.hang()
         try:
@@ -170,7 +170,7 @@ def _during(begin: Callable[[], None], end: Callable[[], None]) -> Any:
 
 @pytest.mark.long
 async def test_a_stream_whose_end_cannot_be_stored_says_so_and_is_failed_later(tmp_path: Path, postgres: Any) -> None:
-    async with serving(tmp_path, postgres.new_database()) as server, aiohttp.ClientSession() as http:
+    async with serving(tmp_path, postgres.new_store()) as server, aiohttp.ClientSession() as http:
         headers = {"authorization": f"Bearer {server.key}"}
         asked = {"model": "short", "input": "Hi", "stream": True}
         async with asyncio.timeout(PATIENCE_S), http.post(server.url + "/v1/responses", json=asked, headers=headers) as stream:

@@ -64,7 +64,7 @@ async def test_what_a_dead_server_left_in_a_file_is_failed_at_the_next_start(tmp
 
 async def test_a_starting_server_looks_twice_before_it_writes_anything_off(tmp_path: Path, postgres: Any) -> None:
     """A database that was restarted has forgotten for a moment who lives."""
-    url = postgres.new_database()
+    url = postgres.new_store()
     await (await working(url)).close()
     service = Service(configured(tmp_path, url), print)
     await service.open()
@@ -75,7 +75,7 @@ async def test_a_starting_server_looks_twice_before_it_writes_anything_off(tmp_p
 
 
 async def test_a_server_fails_what_another_left_when_it_is_still_gone_at_the_second_look(tmp_path: Path, postgres: Any) -> None:
-    url = postgres.new_database()
+    url = postgres.new_store()
     other = await working(url)
     service = Service(configured(tmp_path, url), print)
     await service.open()
@@ -90,7 +90,7 @@ async def test_a_server_fails_what_another_left_when_it_is_still_gone_at_the_sec
 
 
 async def test_servers_that_share_a_store_may_share_a_home(tmp_path: Path, postgres: Any) -> None:
-    url = postgres.new_database()
+    url = postgres.new_store()
     services = [Service(configured(tmp_path, url), print) for _ in range(2)]
     for service in services:
         await service.open()

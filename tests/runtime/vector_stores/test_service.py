@@ -161,7 +161,7 @@ async def test_a_file_that_is_deleted_while_it_waits_leaves_the_store(folder: Pa
 async def test_processes_of_one_store_share_the_work_and_see_each_others(
     kind: str, folder: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    url = f"sqlite:///{tmp_path}/store.sqlite3" if kind == "sqlite" else request.getfixturevalue("postgres").new_database()
+    url = f"sqlite:///{tmp_path}/store.sqlite3" if kind == "sqlite" else request.getfixturevalue("postgres").new_store()
     numbers = (([1, 2]), ([2, 1])) if kind == "sqlite" else ([], [])
     stores = [SqlStore(url, own) for own in numbers]
     for each in stores:

@@ -36,7 +36,7 @@ async def orphans(store: SqlStore) -> list[str]:
 
 
 async def test_a_server_leaves_what_another_works_on_until_that_one_is_gone(postgres: Any) -> None:
-    url = postgres.new_database()
+    url = postgres.new_store()
     one, other = await opened(url), await opened(url)
     await one.put(response("resp_1", "in_progress"))
     assert await orphans(other) == []
@@ -67,7 +67,7 @@ asyncio.run(main())
 
 
 async def test_a_killed_server_s_responses_are_nobody_s(postgres: Any) -> None:
-    url = postgres.new_database()
+    url = postgres.new_store()
     command = [sys.executable, "-c", _WORKS_UNTIL_KILLED, url, str(Path(__file__).parents[2])]
     survivor = await opened(url)
     worker = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
@@ -84,7 +84,7 @@ async def test_a_killed_server_s_responses_are_nobody_s(postgres: Any) -> None:
 
 async def test_a_server_that_closes_says_so_itself(postgres: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """PostgreSQL may notice the end of its connection only after the next server's start."""
-    url = postgres.new_database()
+    url = postgres.new_store()
     first = await opened(url)
     await first.put(response("resp_1", "in_progress"))
 
@@ -107,7 +107,7 @@ async def test_a_server_that_closes_says_so_itself(postgres: Any, monkeypatch: p
 
 async def test_what_was_written_off_stays_failed_when_its_server_wakes_up(postgres: Any) -> None:
     """A server that slept lost its lock, and another one failed its response; then it wakes and has finished."""
-    url = postgres.new_database()
+    url = postgres.new_store()
     sleeper, other = await opened(url), await opened(url)
     await sleeper.put(response("resp_1", "in_progress"))
     database = url.removeprefix("postgresql://antiphon@/").partition("?")[0]
@@ -126,7 +126,7 @@ async def test_what_was_written_off_stays_failed_when_its_server_wakes_up(postgr
 
 
 async def test_a_server_that_is_back_in_time_is_not_written_off(postgres: Any) -> None:
-    url = postgres.new_database()
+    url = postgres.new_store()
     one, other = await opened(url), await opened(url)
     await one.put(response("resp_1", "in_progress"))
     postgres.stop()
@@ -140,7 +140,7 @@ async def test_a_server_that_is_back_in_time_is_not_written_off(postgres: Any) -
 
 
 async def test_servers_that_write_the_same_responses_do_not_get_in_each_others_way(postgres: Any) -> None:
-    url = postgres.new_database()
+    url = postgres.new_store()
     stores = [await opened(url), await opened(url)]
     ids = [f"resp_{number}" for number in range(20)]
     for id in ids:
@@ -163,7 +163,7 @@ async def test_servers_that_write_the_same_responses_do_not_get_in_each_others_w
 
 
 async def test_a_reader_never_sees_half_of_a_replacement(postgres: Any) -> None:
-    store = await opened(postgres.new_database())
+    store = await opened(postgres.new_store())
     await store.put(response("resp_1", body=b"0"))
 
     async def replace() -> None:
@@ -182,7 +182,7 @@ async def test_a_reader_never_sees_half_of_a_replacement(postgres: Any) -> None:
 
 
 async def test_a_restart_of_the_database_is_survived(postgres: Any) -> None:
-    store = await opened(postgres.new_database())
+    store = await opened(postgres.new_store())
     await store.put(response("resp_1", "in_progress"))
     postgres.stop()
     with pytest.raises(StoreError) as away:

@@ -31,7 +31,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SqlStore]:
-    url = f"sqlite:///{tmp_path}/store.sqlite3" if request.param == "sqlite" else request.getfixturevalue("postgres").new_database()
+    url = f"sqlite:///{tmp_path}/store.sqlite3" if request.param == "sqlite" else request.getfixturevalue("postgres").new_store()
     store = SqlStore(url)
     await store.open()
     yield store

@@ -9,13 +9,16 @@ from antiphon.stores.base import Store
 from antiphon.stores.memory import MemoryStore
 from antiphon.stores.sql.store import SqlStore
 
+PATIENCE_S = 120
+"""The default was seen to pass while other programs kept both cores busy."""
+
 
 def made(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     match kind:
         case "sqlite":
-            return SqlStore(f"sqlite:///{tmp_path}/store.sqlite3")
+            return SqlStore(f"sqlite:///{tmp_path}/store.sqlite3", timeout_s=PATIENCE_S)
         case "postgresql":
-            return SqlStore(request.getfixturevalue("postgres").new_database())
+            return SqlStore(request.getfixturevalue("postgres").new_store(), timeout_s=PATIENCE_S)
         case _:
             return MemoryStore()
 
