@@ -181,7 +181,7 @@ class Postgres:
         return self.url(f"store_{self._made}")
 
     def new_store(self) -> str:
-        """The URL of a database with a store's tables, which are empty: a copy, which costs a quarter of making the tables."""
+        """The URL of a database with a store's tables, which are empty: a copy costs a third of making them."""
         if not self._has_tables:
             self.execute("CREATE DATABASE tables", "postgres")
             with ThreadPoolExecutor(1) as thread:  # this one may have a loop that runs
