@@ -30,7 +30,7 @@ MODELS = [
         "name": "parrot",
         "engine": "scripted",
         "answers": [
-            {"when": "break", "lines": [{"text": "So far"}, {"wait_ms": 1}, {"broke": {"message": "The model broke."}}]},
+            {"when": "break", "lines": [{"text": "So far"}, {"wait_ms": 1}, {"failure": {"message": "The model broke."}}]},
             {"when": "sing", "lines": [{"text": "la ", "repeat": 10_000_000}]},
         ],
     }

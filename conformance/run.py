@@ -111,7 +111,7 @@ script = "{script}"
 [[models]]
 name = "mute"
 engine = "scripted"
-answers = [{{ lines = [{{ broke = {{ message = "It has no words." }} }}] }}]
+answers = [{{ lines = [{{ failure = {{ message = "It has no words." }} }}] }}]
 
 [[rewrites]]
 name = "spelling"

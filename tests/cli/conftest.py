@@ -33,11 +33,11 @@ say = '{"city": "Rome", "country": "Italy", "capital": true}'
 
 [[models.answers]]
 when = "break"
-lines = [{ text = "So far" }, { broke = { message = "It broke." } }]
+lines = [{ text = "So far" }, { failure = { message = "It broke." } }]
 
 [[models.answers]]
 when = "cut"
-lines = [{ text = "So far" }, { ended = "length" }]
+lines = [{ text = "So far" }, { finish_reason = "length" }]
 
 [[models.answers]]
 when = "decline"

@@ -52,9 +52,9 @@ SCRIPT = {
             ],
         },
         {"when": "endless", "lines": [{"text": "la "}, {"wait_ms": 20}, {"text": "la ", "repeat": 100}, {"wait_ms": 600_000}]},
-        {"when": "later", "lines": [{"text": "It is "}, {"wait_ms": 5000}, {"text": "done."}]},
-        {"when": "break", "lines": [{"broke": {"status": 503, "message": "The model is loading.", "retry_after_s": 2}}]},
-        {"when": "midway", "lines": [{"text": "So far"}, {"wait_ms": 1500}, {"broke": {"message": "The model broke."}}]},
+        {"when": "later", "lines": [{"text": "It is "}, {"wait_ms": 1500}, {"text": "done."}]},
+        {"when": "break", "lines": [{"failure": {"status": 503, "message": "The model is loading.", "retry_after_s": 2}}]},
+        {"when": "midway", "lines": [{"text": "So far"}, {"wait_ms": 1500}, {"failure": {"message": "The model broke."}}]},
         {"when": "", "say": "You said: {input}"},
     ]
 }

@@ -16,7 +16,7 @@ SCRIPT = {
     "answers": [
         {"to": "result", "say": "The tool says {input}"},
         {"when": "ferry", "lines": [{"reasoning": "Sundays differ."}, {"text": 'At "21:30".\n'}, {"wait_ms": 120}, {"text": "Be early."}]},
-        {"when": "break", "lines": [{"text": "So far"}, {"broke": {"message": "The model broke."}}]},
+        {"when": "break", "lines": [{"text": "So far"}, {"failure": {"message": "The model broke."}}]},
         {"when": "", "say": "You said: {input}"},
     ]
 }

@@ -129,9 +129,9 @@ class Writer {
 
   #finish(status: string, response: Record<string, unknown>): void {
     const error = record(response.error ?? record(response.status_details).error);
-    if (status === 'failed') this.#answer!.lines.push(`{ broke = { message = ${quoted(String(error.message ?? 'It failed.'))} } }`);
+    if (status === 'failed') this.#answer!.lines.push(`{ failure = { message = ${quoted(String(error.message ?? 'It failed.'))} } }`);
     const reason = String(record(response.incomplete_details ?? response.status_details).reason ?? '');
-    if (status === 'incomplete') this.#answer!.lines.push(`{ ended = ${quoted(reason.includes('filter') ? 'content_filter' : 'length')} }`);
+    if (status === 'incomplete') this.#answer!.lines.push(`{ finish_reason = ${quoted(reason.includes('filter') ? 'content_filter' : 'length')} }`);
   }
 
   #call(row: Row, item: Record<string, unknown>): void {

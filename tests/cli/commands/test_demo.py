@@ -71,7 +71,9 @@ def test_the_demo_goes_on_where_nothing_hears(parrot, home):
 
 
 def test_the_demo_fails_with_the_model(antiphon, home):
-    (home / "antiphon.toml").write_text("[[models]]\nname = 'parrot'\nengine = 'scripted'\n[[models.answers]]\nlines = [{ broke = {} }]\n")
+    (home / "antiphon.toml").write_text(
+        "[[models]]\nname = 'parrot'\nengine = 'scripted'\n[[models.answers]]\nlines = [{ failure = {} }]\n"
+    )
     result = antiphon("demo")
     assert result.code == 1
     assert "The script says so." in result.err

@@ -32,7 +32,7 @@ MODELS = [
         "answers": [{"say": "You said: {input}"}],
     },
     {"name": "slow", "engine": "scripted", "answers": [{"lines": [{"wait_ms": 1000 * SLOW_S}, {"text": "At last."}]}]},
-    {"name": "broken", "engine": "scripted", "answers": [{"lines": [{"broke": {"message": "It broke."}}]}]},
+    {"name": "broken", "engine": "scripted", "answers": [{"lines": [{"failure": {"message": "It broke."}}]}]},
     {"name": "other", "engine": "scripted", "hears": [{"says": "What is a fugue?"}], "answers": [{"say": "A flight."}]},
 ]
 

@@ -44,7 +44,7 @@ duplex = { lost = { at = 2, message = "Its power went out." } }
 [[models]]
 name = "broken"
 engine = "scripted"
-answers = [{ lines = [{ broke = { message = "It broke." } }] }]
+answers = [{ lines = [{ failure = { message = "It broke." } }] }]
 """
 
 

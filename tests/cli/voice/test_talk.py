@@ -18,11 +18,11 @@ hears = [
 
 [[models.answers]]
 when = "canon"
-lines = [{ text = "Ask Bach. " }, { ended = "length" }]
+lines = [{ text = "Ask Bach. " }, { finish_reason = "length" }]
 
 [[models.answers]]
 when = "Thank"
-lines = [{ broke = { message = "It broke." } }]
+lines = [{ failure = { message = "It broke." } }]
 
 [[models.answers]]
 say = "You said: {input}"

@@ -30,7 +30,7 @@ def test_it_says_at_a_piece_what_the_script_says():
     async def scenario(duet):
         await duet.pieces(4)
 
-    says = [{"at": 2, "lines": [{"measured": {"n": 1}}, {"text": "Hi"}, {"wait_ms": 1000}, {"text": " there"}]}]
+    says = [{"at": 2, "lines": [{"metrics": {"n": 1}}, {"text": "Hi"}, {"wait_ms": 1000}, {"text": " there"}]}]
     words = performed(engine(duplex={"says": says}), scenario, commands.StartDuplex(voice=None)).words
     assert words[:4] == [READY, LISTENING, events.EngineMetrics("duplex_1", {"n": 1}), events.TextDelta("duplex_1", "Hi")]
     assert words[4] == events.TextDelta("duplex_1", " there")
@@ -108,7 +108,7 @@ def test_an_answer_that_breaks_is_followed_by_listening():
     async def scenario(duet):
         await duet.pieces(2)
 
-    lines = [{"text": "a"}, {"broke": {"message": "no"}}]
+    lines = [{"text": "a"}, {"failure": {"message": "no"}}]
     words = performed(engine(duplex={"says": [{"at": 1, "lines": lines}]}), scenario, commands.StartDuplex(voice=None)).words
     assert words == [READY, events.TextDelta("duplex_1", "a"), events.ResponseFailed(id="duplex_1", message="no"), LISTENING, LISTENING]
 

@@ -84,14 +84,14 @@ def test_every_kind_of_line_is_said():
     lines = [
         {"reasoning": "hm"},
         {"summary": "thought"},
-        {"sealed": "xyz"},
+        {"encrypted_content": "xyz"},
         {"text": "See"},
         {"annotation": {"type": "file_path", "file_id": "f", "index": 0}},
         {"refusal": "no"},
         {"call": "note", "input": "free text"},
         {"wait_ms": 1},
-        {"used": {"input_tokens": 7, "reasoning_tokens": 3}},
-        {"ended": "length"},
+        {"usage": {"input_tokens": 7, "reasoning_tokens": 3}},
+        {"finish_reason": "length"},
         {"text": "never said"},
     ]
     said = answers(engine(answers=[{"lines": lines}]), ask("go"))
@@ -120,7 +120,7 @@ def limited(tokens, *lines, **more):
 
 
 def test_the_token_limit_cuts_the_answer_before_the_first_word_too_many():
-    said = limited(3, {"reasoning": "hm"}, {"text": "one two three four"}, {"used": {"output_tokens": 99}})
+    said = limited(3, {"reasoning": "hm"}, {"text": "one two three four"}, {"usage": {"output_tokens": 99}})
     assert [word.text for word in said[:-2]] == ["hm", "one", " two"]
     assert said[-2:] == [events.Usage(id="resp_1", input_tokens=1, output_tokens=3), events.ResponseEnded("resp_1", "length")]
 
@@ -149,7 +149,7 @@ def test_the_token_limit_counts_what_sounds(tokens):
 
 
 def test_a_failure_ends_the_answer():
-    said = answers(engine(answers=[{"lines": [{"text": "a"}, {"broke": {"status": 429, "code": "slow_down"}}]}]), ask("go"))
+    said = answers(engine(answers=[{"lines": [{"text": "a"}, {"failure": {"status": 429, "code": "slow_down"}}]}]), ask("go"))
     assert isinstance(said[-1], events.ResponseFailed)
     assert (said[-1].status, said[-1].code) == (429, "slow_down")
 

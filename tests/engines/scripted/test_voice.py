@@ -122,7 +122,12 @@ def test_a_recording_that_cannot_be_played_is_refused_by_name(tmp_path, file, na
 
 def test_what_is_not_said_aloud_is_as_in_writing():
     said = saying(
-        {"reasoning": "hm"}, {"text": "One"}, {"call": "note", "input": "x"}, {"wait_ms": 1}, {"refusal": "No."}, {"ended": "length"}
+        {"reasoning": "hm"},
+        {"text": "One"},
+        {"call": "note", "input": "x"},
+        {"wait_ms": 1},
+        {"refusal": "No."},
+        {"finish_reason": "length"},
     )
     kinds = [type(word).__name__ for word in said if not isinstance(word, events.AudioDelta)]
     assert kinds == [
@@ -139,14 +144,14 @@ def test_what_is_not_said_aloud_is_as_in_writing():
 
 
 def test_a_failure_cuts_the_speech_off():
-    said = saying({"text": "One"}, {"broke": {"message": "Lost my voice."}}, {"text": "two"})
+    said = saying({"text": "One"}, {"failure": {"message": "Lost my voice."}}, {"text": "two"})
     assert words(said) == ["One"]
     assert said[-1].message == "Lost my voice."
 
 
 def test_trouble_is_told_and_the_answer_goes_on():
     async def play():
-        scripted = engine(answers=[{"lines": [{"text": "One"}, {"trouble": {"message": "A crackle."}}, {"text": "two"}]}])
+        scripted = engine(answers=[{"lines": [{"text": "One"}, {"error": {"message": "A crackle."}}, {"text": "two"}]}])
         async with telling(scripted, ask("go", voice=VOICE)) as said:
             await said.ended()
             return said.words
@@ -190,5 +195,5 @@ def test_sound_costs_a_token_for_100_ms_heard_and_50_ms_said():
 
 def test_a_script_claims_tokens_of_sound_too():
     claimed = {"input_tokens": 9, "input_audio_tokens": 5, "cached_audio_tokens": 4, "output_audio_tokens": 3}
-    used = saying({"used": claimed}, {"text": "Hello"})[-2]
-    assert (used.input_audio_tokens, used.cached_audio_tokens, used.output_audio_tokens) == (5, 4, 3)
+    usage = saying({"usage": claimed}, {"text": "Hello"})[-2]
+    assert (usage.input_audio_tokens, usage.cached_audio_tokens, usage.output_audio_tokens) == (5, 4, 3)

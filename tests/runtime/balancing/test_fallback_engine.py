@@ -134,7 +134,7 @@ def test_a_model_that_lacks_what_the_request_needs_is_passed_over():
 
 def test_the_client_hears_what_the_model_it_asked_for_said():
     async def scenario():
-        small = scripted({"broke": {"status": 500, "message": "small broke"}})
+        small = scripted({"failure": {"status": 500, "message": "small broke"}})
         words = await heard_of(refusing(429), None, small)
         assert words[-1].status == 429
         assert [attempt.model for attempt in report_of(words).attempts] == ["m", "m", "small"]

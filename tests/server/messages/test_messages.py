@@ -153,12 +153,12 @@ def test_the_common_layers_speak_the_apis_shape_too(url):
 
 
 def test_an_input_beyond_the_window_is_told_in_the_words_that_clients_look_for(tmp_path):
-    lines = [{"broke": {"status": 400, "code": "context_length_exceeded", "message": ""}}]
+    lines = [{"failure": {"status": 400, "code": "context_length_exceeded", "message": ""}}]
     texts = {
         "figures": "(This model's maximum context length is 200 tokens; your input is 210 tokens.)",
         "words": "The input is too large.",
     }
-    answers = [{"when": name, "lines": [{"broke": lines[0]["broke"] | {"message": text}}]} for name, text in texts.items()]
+    answers = [{"when": name, "lines": [{"failure": lines[0]["failure"] | {"message": text}}]} for name, text in texts.items()]
     with background_server(configured(tmp_path, {"parrot": {"engine": "scripted", "answers": answers}})) as small_url:
         assert refused(small_url, question("figures"))[2] == "prompt is too long: 210 tokens > 200 maximum"
         assert refused(small_url, question("words"))[2] == "prompt is too long: The input is too large."

@@ -217,7 +217,7 @@ def test_one_that_has_ended_is_returned_as_it_is(official):
 
 
 def test_what_breaks_off_ends_as_failed_with_its_events(tmp_path):
-    broken = [{"lines": [{"text": "So far"}, {"wait_ms": 1}, {"broke": {"message": "The model broke."}}]}]
+    broken = [{"lines": [{"text": "So far"}, {"wait_ms": 1}, {"failure": {"message": "The model broke."}}]}]
     with background_server(configured(tmp_path, {"m": {"engine": "scripted", "answers": broken}})) as url, client_of(url) as client:
         queued = client.responses.create(model="m", input="Hi", background=True)
         failed = ended(client, queued.id)

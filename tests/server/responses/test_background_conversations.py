@@ -12,7 +12,7 @@ from support.server.own_process import serving
 PATIENCE_S = 20
 MODELS = [
     *own_process.MODELS,
-    {"name": "broken", "engine": "scripted", "answers": [{"lines": [{"text": "la "}, {"broke": {"message": "The model broke."}}]}]},
+    {"name": "broken", "engine": "scripted", "answers": [{"lines": [{"text": "la "}, {"failure": {"message": "The model broke."}}]}]},
 ]
 
 

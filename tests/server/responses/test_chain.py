@@ -20,17 +20,17 @@ MORE = [
             {"reasoning": "Let me see. "},
             {"summary": "It was seen."},
             {"summary": "And again."},
-            {"sealed": "c2VhbA"},
+            {"encrypted_content": "c2VhbA"},
             {"text": "Hélló — 你好 🙂, all of it. "},
             {"annotation": CITED},
             {"refusal": "But not that."},
             {"call": "find", "namespace": "gh", "arguments": {"query": "é"}, "call_id": "call_1"},
             {"call": "find", "arguments": {}, "call_id": "call_2"},
             {"call": "apply", "input": "*** free text ***", "call_id": "call_3"},
-            {"used": {"input_tokens": 11, "output_tokens": 7, "cached_tokens": 5, "cache_write_tokens": 2, "reasoning_tokens": 3}},
+            {"usage": {"input_tokens": 11, "output_tokens": 7, "cached_tokens": 5, "cache_write_tokens": 2, "reasoning_tokens": 3}},
         ],
     },
-    {"when": "cut off", "lines": [{"text": "Once upon a"}, {"ended": "content_filter"}]},
+    {"when": "cut off", "lines": [{"text": "Once upon a"}, {"finish_reason": "content_filter"}]},
 ]
 PARROT = {"engine": "scripted", "answers": [*MORE, *SCRIPT["answers"]]}
 

@@ -56,7 +56,7 @@ SCRIPT = {
             "when": "everywhere",
             "lines": [
                 {"reasoning": "Look in both."},
-                {"sealed": "c2VhbA"},
+                {"encrypted_content": "c2VhbA"},
                 {"call": "find", "namespace": "mcp__issues", "arguments": {"query": "x"}, "call_id": "call_i"},
                 {"call": "find", "namespace": "mcp__wiki", "arguments": {"query": "x"}, "call_id": "call_w"},
             ],

@@ -20,9 +20,9 @@ SCRIPT = {
     ]
 }
 FAILING = [
-    {"lines": [{"text": "So far"}, {"ended": "length"}]},
+    {"lines": [{"text": "So far"}, {"finish_reason": "length"}]},
     {"lines": [{"reasoning": "Hm."}]},
-    {"lines": [{"text": "So far"}, {"broke": {"status": 503, "message": "It broke."}}]},
+    {"lines": [{"text": "So far"}, {"failure": {"status": 503, "message": "It broke."}}]},
 ]
 
 

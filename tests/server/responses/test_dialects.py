@@ -16,8 +16,8 @@ MODELS = {
     "parrot": {
         "engine": "scripted",
         "answers": [
-            {"when": "break at once", "lines": [{"broke": {"status": 503, "message": "Loading."}}]},
-            {"when": "break midway", "lines": [{"text": "So far"}, {"wait_ms": 1}, {"broke": {"message": "It broke."}}]},
+            {"when": "break at once", "lines": [{"failure": {"status": 503, "message": "Loading."}}]},
+            {"when": "break midway", "lines": [{"text": "So far"}, {"wait_ms": 1}, {"failure": {"message": "It broke."}}]},
             {"when": "call", "lines": [{"call": "now", "arguments": {"zone": "CET"}, "call_id": "call_1"}]},
             {"when": "free", "lines": [{"call": "apply", "input": "*** text ***", "call_id": "call_2"}]},
             {"when": "think", "lines": [{"reasoning": "Hm."}, {"text": "Done."}]},

@@ -65,7 +65,7 @@ def settings():
             "gpt-oss-120b": {"engine": "responses", "base_url": upstream, "tools": ["web_search"], "retries": 0},
             "small": {"engine": "scripted", "answers": SCRIPT},
             "tired": {"engine": "chat", "base_url": "http://127.0.0.1:9/v1", "quirks": "generic", "retries": 0, "fallback": ["small"]},
-            "mute": {"engine": "scripted", "answers": [{"lines": [{"broke": {"message": "No."}}]}]},
+            "mute": {"engine": "scripted", "answers": [{"lines": [{"failure": {"message": "No."}}]}]},
         }
         yield {"models": models, "routing": ROUTING, "rewrites": REWRITES, "logging.level": "error"}
 

@@ -21,7 +21,7 @@ RAW = {
         {"to": "result", "lines": [{"reasoning": "That will do. "}, {"text": "Found {input}."}]},
         {"when": "find", "lines": [{"reasoning": THOUGHT}, {"call": "find", "arguments": {}, "call_id": "call_1"}]},
         {"when": "both", "lines": [{"reasoning": THOUGHT}, {"summary": "It looks."}, {"text": "Done."}]},
-        {"when": "cut", "lines": [{"reasoning": THOUGHT}, {"ended": "length"}]},
+        {"when": "cut", "lines": [{"reasoning": THOUGHT}, {"finish_reason": "length"}]},
         {"when": "", "lines": [{"reasoning": THOUGHT}, {"text": "Done."}]},
     ]
 }

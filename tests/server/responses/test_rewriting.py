@@ -25,17 +25,17 @@ ANSWERS = [
     {"when": "Hauptstadt", "say": "The capital of France is Paris, and it is on the river that they call the Seine."},
     {"when": "refuse", "lines": [{"refusal": "No colour."}]},
     {"when": "json", "lines": [{"text": '{"colour":"the colour"}'}]},
-    {"when": "cut", "lines": [{"text": "A colour and"}, {"ended": "length"}]},
-    {"when": "^break", "lines": [{"text": "A colour and"}, {"wait_ms": 1}, {"broke": {"message": "The model broke."}}]},
+    {"when": "cut", "lines": [{"text": "A colour and"}, {"finish_reason": "length"}]},
+    {"when": "^break", "lines": [{"text": "A colour and"}, {"wait_ms": 1}, {"failure": {"message": "The model broke."}}]},
     {"when": "", "say": "You said colour: {input}"},
 ]
 WRITER = [
-    {"when": "break", "lines": [{"broke": {"message": "No."}}]},
+    {"when": "break", "lines": [{"failure": {"message": "No."}}]},
     {"when": "slowly", "lines": [{"wait_ms": 60000}]},
     {"when": "empty", "lines": [{"text": " "}]},
     {"when": "ramble", "lines": [{"text": "la ", "repeat": 100000}]},
     {"when": "capital of France", "say": "Die Hauptstadt von Frankreich ist Paris, und sie liegt an der Seine."},
-    {"when": "You said", "lines": [{"text": "<text1>\nWritten anew.\n</text1>"}, {"used": {"input_tokens": 7, "output_tokens": 5}}]},
+    {"when": "You said", "lines": [{"text": "<text1>\nWritten anew.\n</text1>"}, {"usage": {"input_tokens": 7, "output_tokens": 5}}]},
 ]
 FORMAT = {"type": "json_object"}
 

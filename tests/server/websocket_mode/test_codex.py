@@ -37,7 +37,11 @@ SCRIPT = {
         {"to": "result", "say": "The tool says {input}"},
         {
             "when": "look",
-            "lines": [{"reasoning": "Let me see."}, {"sealed": "c2VhbA"}, {"call": "exec_command", "arguments": {}, "call_id": "call_e"}],
+            "lines": [
+                {"reasoning": "Let me see."},
+                {"encrypted_content": "c2VhbA"},
+                {"call": "exec_command", "arguments": {}, "call_id": "call_e"},
+            ],
         },
         {"when": "", "say": "You said: {input}"},
     ]

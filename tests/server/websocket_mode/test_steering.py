@@ -14,7 +14,7 @@ MODELS = {
     "parrot": {"engine": "scripted", **SCRIPT},
     "slow": {"engine": "scripted", "pace_ms": 20, **SCRIPT},
     "endless": {"engine": "scripted", "pace_ms": 5, "answers": [{"lines": [{"text": "la ", "repeat": 100000}]}]},
-    "breaking": {"engine": "scripted", "answers": [{"lines": [{"text": "So far"}, {"wait_ms": 300}, {"broke": {"message": "No."}}]}]},
+    "breaking": {"engine": "scripted", "answers": [{"lines": [{"text": "So far"}, {"wait_ms": 300}, {"failure": {"message": "No."}}]}]},
     "calling": {
         "engine": "scripted",
         "answers": [

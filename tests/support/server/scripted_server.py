@@ -24,9 +24,9 @@ SCRIPT = {
         {"when": "think", "lines": [{"reasoning": "Let me see."}, {"summary": "It was seen."}, {"text": "Done."}]},
         {"when": "json", "lines": [{"text": '{"name":"Ada","age":36}'}]},
         {"when": "refuse", "lines": [{"refusal": "I will not."}]},
-        {"when": "too long", "lines": [{"text": "Once upon a"}, {"ended": "length"}]},
-        {"when": "break at once", "lines": [{"broke": {"status": 503, "message": "The model is loading.", "retry_after_s": 3}}]},
-        {"when": "break midway", "lines": [{"text": "So far"}, {"wait_ms": 1}, {"broke": {"message": "The model broke."}}]},
+        {"when": "too long", "lines": [{"text": "Once upon a"}, {"finish_reason": "length"}]},
+        {"when": "break at once", "lines": [{"failure": {"status": 503, "message": "The model is loading.", "retry_after_s": 3}}]},
+        {"when": "break midway", "lines": [{"text": "So far"}, {"wait_ms": 1}, {"failure": {"message": "The model broke."}}]},
         {"when": "sing", "lines": [{"text": "la ", "repeat": 100000}]},
         {"when": "", "say": "You said: {input}"},
     ]

@@ -75,13 +75,13 @@ def response_steps(
     usage: ScriptedUsage | None = None
     reason: events.EndReason = "stop"
     for line in answer.every_line():
-        if line.broke is not None:
-            yield events.ResponseFailed(id=request.id, **structs.asdict(line.broke))
+        if line.failure is not None:
+            yield events.ResponseFailed(id=request.id, **structs.asdict(line.failure))
             return
-        if line.ended is not None:
-            reason = line.ended
+        if line.finish_reason is not None:
+            reason = line.finish_reason
             break
-        usage = line.used or usage
+        usage = line.usage or usage
         if line.wait_ms is not None:
             yield line.wait_ms / 1000
         for event in _line_events(line, response):
@@ -145,16 +145,16 @@ _TEXT_EVENTS: dict[str, Callable[[str, str], events.EngineEvent]] = {
 
 def _line_events(line: ScriptLine, response: _ScriptedResponse) -> Iterator[events.EngineEvent]:
     id, voice = response.request.id, response.request.voice
-    if line.trouble is not None:
-        yield events.EngineError(**structs.asdict(line.trouble))
+    if line.error is not None:
+        yield events.EngineError(**structs.asdict(line.error))
     if line.call is not None:
         yield from _call_events(line, line.call, response)
-    if line.sealed is not None:
-        yield events.EncryptedReasoning(id, line.sealed)
+    if line.encrypted_content is not None:
+        yield events.EncryptedReasoning(id, line.encrypted_content)
     if line.annotation is not None:
         yield events.AnnotationAdded(id, line.annotation)
-    if line.measured is not None:
-        yield events.EngineMetrics(id, line.measured)
+    if line.metrics is not None:
+        yield events.EngineMetrics(id, line.metrics)
     if voice is not None:
         yield from _speech_events(line, response, voice)
     for field, new_event in _TEXT_EVENTS.items():

@@ -92,7 +92,7 @@ class ScriptLine(Struct, frozen=True, forbid_unknown_fields=True):
         text: part of the answer, sent word by word at the script's pace; spoken if the answer has a voice.
         sound: a WAV file to play if the answer has a voice; `text` beside it holds its words.
         aloud_ms: a tone of that length if the answer has a voice.
-        measured: metrics of what comes next.
+        metrics: metrics of what comes next.
         call: name of a tool to call, with `arguments` (a table, or text as it is), or with `input` for a custom tool.
         wait_ms: a pause.
         repeat: how often to play the line.
@@ -103,16 +103,16 @@ class ScriptLine(Struct, frozen=True, forbid_unknown_fields=True):
     aloud_ms: float | None = None
     reasoning: str | None = None
     summary: str | None = None
-    sealed: str | None = None
+    encrypted_content: str | None = None
     refusal: str | None = None
     annotation: dict[str, Any] | None = None
-    measured: dict[str, Any] | None = None
+    metrics: dict[str, Any] | None = None
     call: str | None = None
     wait_ms: float | None = None
-    used: ScriptedUsage | None = None
-    trouble: ScriptedError | None = None
-    broke: ScriptedFailure | None = None
-    ended: events.EndReason | None = None
+    usage: ScriptedUsage | None = None
+    error: ScriptedError | None = None
+    failure: ScriptedFailure | None = None
+    finish_reason: events.EndReason | None = None
 
     arguments: dict[str, Any] | str | None = None
     input: str | None = None
