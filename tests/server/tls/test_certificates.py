@@ -15,9 +15,10 @@ from structlog.testing import capture_logs
 from antiphon.config.load import Config
 from antiphon.config.settings import CallsSettings, ServerSettings
 from antiphon.errors import ServerError
-from antiphon.server.tls.certificates import CHECK_S, ServerTls, ensure_certificates, read_certificates, server_tls
+from antiphon.server.tls.certificates import CHECK_S, ServerTls, ensure_certificates, read_certificates
 from antiphon.server.tls.issue import is_covered, names_of
 from antiphon.server.tls.names import ServerNames, is_dns_name, machine_names, server_names
+from antiphon.server.tls.start import server_tls
 
 NOW = datetime.datetime(2030, 6, 1, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(days=1)

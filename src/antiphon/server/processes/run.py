@@ -24,7 +24,7 @@ from antiphon.runtime.service import Service
 from antiphon.server.app import build
 from antiphon.server.processes.start import Start, StartApp, StartServer, WeightsProgress, early_access
 from antiphon.server.processes.weights import Prepare, fetch_weights
-from antiphon.server.tls.certificates import server_tls
+from antiphon.server.tls.start import server_tls
 from antiphon.server.transport import logs
 from antiphon.server.transport.connection import uvicorn_config
 from antiphon.server.transport.listener import base_url, open_listener

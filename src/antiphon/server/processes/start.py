@@ -33,7 +33,7 @@ from antiphon.server.console.state import starting_state
 from antiphon.server.http.auth import verify_origin
 from antiphon.server.http.errors import REQUEST_ID_SCOPE_KEY, error_response, json_response
 from antiphon.server.http.headers import request_headers
-from antiphon.server.tls.certificates import server_tls
+from antiphon.server.tls.start import server_tls
 from antiphon.server.transport.connection import uvicorn_config
 from antiphon.weights.watch import WeightsView
 from antiphon.wire.http.start import StartStatus, WeightsStatus

@@ -186,13 +186,3 @@ class ServerTls:
         context.set_alpn_protocols(["http/1.1"])
         context.load_cert_chain(self._config.tls_folder / _SERVER_FILE)
         return certificates.server.certificate, context
-
-
-def server_tls(config: Config) -> ServerTls | None:
-    """
-    The TLS of a server with this configuration; None where it has none.
-
-    Raises:
-        ServerError: the certificates can't be read or made.
-    """
-    return None if config.server.tls == "off" else ServerTls(config)

@@ -7,6 +7,7 @@ chunks straight to the transport, so that an event costs no `await`. Routes find
 
 import asyncio
 import functools
+import ssl
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -22,7 +23,6 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from antiphon.config.settings import ServerSettings
 from antiphon.errors import ClientError
 from antiphon.runtime.core.metrics import Metrics
-from antiphon.server.tls.certificates import ServerTls
 from antiphon.server.tls.gate import TlsGate
 from antiphon.server.transport import websocket
 from antiphon.server.transport.limits import BACKLOG_LIMIT_BYTES, ConnectionLimiter, TokenBucket, raise_file_limit
@@ -230,7 +230,7 @@ def from_scope(scope: Scope) -> ServerConnection:
 
 
 def uvicorn_config(
-    app: ASGIApp, settings: ServerSettings, metrics: Metrics, graceful_shutdown_s: int, tls: ServerTls | None = None
+    app: ASGIApp, settings: ServerSettings, metrics: Metrics, graceful_shutdown_s: int, tls: Callable[[], ssl.SSLContext] | None = None
 ) -> uvicorn.Config:
     """How uvicorn serves an application over our connections, within their limits; with `tls` by HTTPS alone."""
     limiter = ConnectionLimiter(settings, metrics, raise_file_limit(settings.connections))
@@ -258,7 +258,7 @@ def uvicorn_config(
 
     def open_gate(**parts: Any) -> TlsGate:
         secure, plain = functools.partial(connect, **parts), functools.partial(connect, **parts | {"config": plain_config})
-        return TlsGate(tls.context, secure, plain, limiter, parts["server_state"].connections, settings.head_timeout_s)
+        return TlsGate(tls, secure, plain, limiter, parts["server_state"].connections, settings.head_timeout_s)
 
     return config(app, open_gate)
 
