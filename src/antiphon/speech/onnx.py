@@ -28,6 +28,8 @@ def load(model: Path | bytes, threads: int = 1) -> onnxruntime.InferenceSession:
     options.log_severity_level = 3
     # Threads that spin while they wait take the core away from every other model.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Without VNNI instructions, sums of 8-bit products saturate: Smart-Turn was wrong by up to 0.4 there.
+    options.add_session_config_entry("session.x64quantprecision", "1")
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
