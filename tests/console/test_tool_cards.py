@@ -12,7 +12,7 @@ from aiohttp import web
 
 from antiphon.config.routing import EMBEDDING_MODEL
 from antiphon.server.processes.run import background_server
-from support.console.browser import Visit, axe_findings
+from support.console.browser import Visit, axe_findings, expect, until
 from support.console.node import packages
 from support.embeddings.tiny_model import write_tiny_model
 from support.server.scripted_server import configured
@@ -165,7 +165,15 @@ def test_a_file_search_shows_what_it_found_and_how_well_it_fits(page, url):
         store = client.vector_stores.create(name="Bird notes")
         file = client.files.create(file=("owls.md", b"Owls hunt at night. Their feathers make no sound."), purpose="assistants")
         client.vector_stores.files.create_and_poll(file.id, vector_store_id=store.id)
-    turn_on(page, "File search")
+    asked = []
+    page.route("**/v1/vector_stores?*", lambda route: asked.append(route))  # file search is switched on before the page knows of any store
+    page.get_by_role("button", name="Tools").click()
+    page.get_by_label("File search", exact=True).check()
+    page.get_by_text("There are no vector stores yet.").wait_for()
+    until(page, lambda: asked)
+    asked[0].continue_()
+    expect(page.get_by_label("Bird notes")).to_be_checked()
+    page.keyboard.press("Escape")
     ask(page, "search my files")
     for article in shown_twice(page, "Owls hunt at night"):
         search = card(article, "File search")
