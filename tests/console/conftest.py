@@ -21,6 +21,13 @@ def browser():
     return _browsers[0]
 
 
+@pytest.fixture
+def no_browser():
+    """For a test that starts a browser with flags of its own: Playwright runs once in a thread."""
+    _browsers.clear()
+    _open.close()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None, object, object]:
     try:

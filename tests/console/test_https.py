@@ -12,6 +12,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from support.console.browser import Visit, chromium
 from support.server.tls_server import OTHER_NAME, serving_https
 
+pytestmark = pytest.mark.usefixtures("no_browser")
+
 MODELS = {"host": {"engine": "scripted", "hears": [{"says": "Hello."}], "answers": [{"when": "", "say": "Good day."}]}}
 
 
