@@ -311,6 +311,7 @@ def test_settings_that_name_the_recorded_model_hold_for_the_other_too(url, sessi
 
 def test_at_the_pace_of_then_it_takes_as_long_and_is_recorded_too(talked, sessions):
     result = sessions("replay", talked, "--record", "--json")
+    assert result.code == 0, result.err
     assert result.json["turns"][0]["same"] and "takes as long as the session did" in result.err
     again = newest(sessions, [talked])
     then, now = (sessions("show", one, "--json").json for one in (talked, again))
