@@ -281,9 +281,8 @@ class ResponsesSession:
         yield events.ResponseInProgress(sequence_number=self._next_sequence_number(), response=response)
 
     def _route_events(self) -> list[StreamEvent]:
-        if (route := self.route) is None:
-            return []
-        return [events.RoutingCompleted(model_id=route.model, category=route.category, source=route.source, reasoning=route.reasoning)]
+        routes = () if self.route is None else (self.route,)
+        return [events.RoutingCompleted(model_id=it.model, category=it.category, source=it.source, reasoning=it.reasoning) for it in routes]
 
     def _on_output_finished(self, step: steps.OutputFinished, at: float, effects: list[Effect[StreamEvent]]) -> None:
         if step.outcome == "cancelled" and not self._has_client_left:
