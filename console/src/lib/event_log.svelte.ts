@@ -1,3 +1,4 @@
+import { oncePerFrame } from './frames';
 /**
  * Every message both ways, under all tabs. It holds the last 20,000 in plain arrays, as a proxy for each would cost more than the list;
  * what shows them reads `eventLog.version`, which rises at most once a frame.
@@ -48,7 +49,6 @@ class EventLog {
   #began = performance.now();
   #rows: Row[] = [];
   #runs: Run[] = [];
-  #due = false;
   /** Rises when there is something new. */
   version = $state(0);
   /** How many old rows were dropped. */
@@ -103,15 +103,7 @@ class EventLog {
     this.#rows.forEach((row) => this.#fold(row));
   }
 
-  #tell(): void {
-    if (this.#due) return;
-    this.#due = true;
-    // A hidden tab gets no frames; then the next one that is shown counts for all.
-    requestAnimationFrame(() => {
-      this.#due = false;
-      this.version += 1;
-    });
-  }
+  readonly #tell = oncePerFrame(() => (this.version += 1));
 }
 
 export const eventLog = new EventLog();

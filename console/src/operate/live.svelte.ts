@@ -1,5 +1,6 @@
 import { untrack } from 'svelte';
 import { serverSentEvents } from '../lib/api';
+import { oncePerFrame } from '../lib/frames';
 import type { AnswerRow, LogLine, ModelRow, ServerRow, SessionRow, TicketRow, WorkerRow } from './rows';
 
 interface Topics {
@@ -21,7 +22,6 @@ class Live {
   #lines: LogLine[] = [];
   #lastId = '';
   #stop: AbortController | null = null;
-  #due = false;
   /** Rises when rows have changed, once a frame. */
   version = $state(0);
   state = $state<'off' | 'connecting' | 'live' | 'lost'>('off');
@@ -110,14 +110,7 @@ class Live {
     this.#lines = [...(before ?? []), ...added].slice(-MAX_LINES);
   }
 
-  #tell(): void {
-    if (this.#due) return;
-    this.#due = true;
-    requestAnimationFrame(() => {
-      this.#due = false;
-      this.version += 1;
-    });
-  }
+  readonly #tell = oncePerFrame(() => (this.version += 1));
 }
 
 export const live = new Live();
