@@ -248,6 +248,9 @@ class KeyStore(Protocol):
     async def all(self) -> Sequence[KeyRecord]:
         """Every key, revoked ones too, oldest first."""
 
+    def is_empty_now(self) -> bool:
+        """Whether it has no key at this moment; false as well where telling would take a wait, or fails."""
+
     async def revoke(self, key_id: str, at: int) -> bool:
         """Revoke a key; returns whether there was one that had not been revoked."""
 

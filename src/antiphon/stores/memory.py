@@ -317,6 +317,9 @@ class MemoryKeyStore:
     async def all(self) -> Sequence[KeyRecord]:
         return sorted(self._keys.values(), key=lambda key: (key.created_at, key.id))
 
+    def is_empty_now(self) -> bool:
+        return not self._keys
+
     async def revoke(self, key_id: str, at: int) -> bool:
         key = self._keys.get(key_id)
         if key is None or key.revoked_at is not None:

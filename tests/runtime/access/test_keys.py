@@ -23,22 +23,26 @@ def anyio_backend() -> str:
 class Counted(MemoryKeyStore):
     """
     Keys in memory that count how often they are read and written. They can't be written while they are full, or read
-    while they are away, and reading waits for the gate.
+    while they are away, and what was read waits for the gate. Unless they are `near`, telling anything takes a wait.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.reads = self.writes = 0
-        self.is_full = self.is_away = False
+        self.is_full = self.is_away = self.is_near = False
         self.gate: asyncio.Event | None = None
 
     async def all(self) -> list[KeyRecord]:
         self.reads += 1
+        keys = list(await super().all())
         if self.gate is not None:
             await self.gate.wait()
         if self.is_away:
             raise StoreError("The disk is gone.", is_temporary=True)
-        return list(await super().all())
+        return keys
+
+    def is_empty_now(self) -> bool:
+        return self.is_near and not self.is_away and super().is_empty_now()
 
     async def mark_used(self, last_used_at: Mapping[str, int]) -> None:
         if self.is_full:
@@ -158,6 +162,55 @@ async def test_neither_right_nor_wrong_keys_read_the_store_each_time():
     house.now += REFRESH_S
     _, secret = await house.key()
     assert (await house.ring.authenticate(secret)).key
+
+
+@pytest.mark.parametrize("required", [None, True])
+async def test_a_store_that_tells_at_once_that_it_has_no_key_is_not_read_until_it_has_one(required):
+    house = House(required)
+    house.keys.is_near = True
+    await house.ring.open()
+    for _ in range(2 * EARLY_REFRESHES_PER_MINUTE):
+        if required:
+            await house.refused(None)
+        else:
+            await house.ring.authenticate("none")
+        house.now += 0.01
+    assert house.keys.reads == 1
+    _, secret = await house.key()
+    await house.refused(None)
+    assert (await house.ring.authenticate(secret)).key
+    assert house.keys.reads == 2
+
+
+async def test_a_store_that_tells_at_once_is_read_as_any_other_while_it_can_not():
+    house = House()
+    house.keys.is_near = True
+    await house.ring.open()
+    house.keys.is_away = True
+    house.now += REFRESH_S
+    assert (await house.ring.authenticate(None)).tenant == ""
+    house.now += MAX_OUTAGE_S
+    await refused_for_now(house, None)
+    house.keys.is_away = False
+    assert (await house.ring.authenticate(None)).tenant == ""
+
+
+async def test_requests_that_come_together_share_a_read_and_later_ones_have_another():
+    house = House()
+    await house.ring.open()
+    house.keys.gate = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        early = [tasks.create_task(house.ring.authenticate(None)) for _ in range(2 * EARLY_REFRESHES_PER_MINUTE)]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert house.keys.reads == 2
+        await house.key()
+        late = [tasks.create_task(house.refused(None)) for _ in range(20)]
+        await asyncio.sleep(0)
+        house.keys.gate.set()
+    assert {(await caller).tenant for caller in early} == {""}
+    assert len([await refusal for refusal in late]) == 20
+    assert house.keys.reads == 3
 
 
 async def test_uses_are_written_when_it_is_time_and_at_the_end():

@@ -1,6 +1,7 @@
 """What a store in a SQL database does beyond the contract: its data lasts, and its errors name the cause."""
 
 import asyncio
+import os
 import resource
 import signal
 import sqlite3
@@ -18,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from antiphon.errors import ServerError, StoreError
 from antiphon.records import ItemRecord, ResponseRecord
+from antiphon.runtime.access.keys import make_key
 from antiphon.stores.base import MissingAncestor, Store, UnknownCursor
 from antiphon.stores.memory import MemoryStore
 from antiphon.stores.sql.store import SqlStore
@@ -50,6 +52,33 @@ async def fault_of_opening(file: Path, options: str = "") -> str:
 
 
 # It lasts
+
+
+async def test_a_first_key_of_another_program_is_seen_without_a_wait(file: Path) -> None:
+    server, program = await opened(file), await opened(file)
+    for number in range(20):  # whatever else is written meanwhile
+        assert server.keys.is_empty_now()
+        await server.put(response(f"resp_{number}"))
+    await program.keys.add(make_key("laptop", now=1)[0])
+    assert not server.keys.is_empty_now()
+    await program.close()
+    _move_away(file)
+    assert not server.keys.is_empty_now(), "it can't tell"
+    await (await opened(file)).close()
+    assert server.keys.is_empty_now(), "of the file that is there now"
+    await server.close()
+    assert not [name for name in os.listdir("/proc/self/fd") if str(file.parent) in _target(name)]
+
+
+def _move_away(file: Path) -> None:
+    file.rename(file.with_suffix(".away"))
+
+
+def _target(descriptor: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except FileNotFoundError:  # it was that of the list
+        return ""
 
 
 async def test_everything_is_there_when_the_file_is_opened_again(file: Path) -> None:

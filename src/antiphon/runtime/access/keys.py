@@ -48,7 +48,10 @@ READ_WAIT_S = 2.0
 """How long a request waits for the keys to be read, before the cached ones must do."""
 
 EARLY_REFRESHES_PER_MINUTE = 60
-"""How often an unknown key, or the lack of any, makes us read the keys early: one may have just been created."""
+"""
+How often an unknown key, or the lack of any, makes us read the keys early: one may have just been created. A store that
+tells in the same call that it has none is asked by every request instead.
+"""
 
 LAST_USED_INTERVAL_S = 60.0
 """Seconds between two writes of the times of last use."""
@@ -166,6 +169,7 @@ class Keyring:
         self._read_at = self._tried_at = -float("inf")
         self._is_store_away = False
         self._reading: asyncio.Task[None] | None = None
+        self._has_read_begun = False
         self._refresh_bucket = Bucket(EARLY_REFRESHES_PER_MINUTE, monotonic)
 
     async def open(self) -> None:
@@ -234,9 +238,10 @@ class Keyring:
         """
         if self._is_required is False:
             return Caller(ANONYMOUS_TENANT)
-        await self._refresh(REFRESH_S)
-        if not self._keys_by_hash or (secret is not None and self._find(secret) is None):
-            await self._refresh_early()
+        if not self._sees_no_key():
+            await self._refresh(REFRESH_S)
+            if not self._keys_by_hash or (secret is not None and self._find(secret) is None):
+                await self._refresh_early()
         if secret is None and (self._is_required or self._keys_by_hash):
             raise _no_key_error(has_live_key=self.has_live_key)
         self._check_age()
@@ -298,12 +303,22 @@ class Keyring:
             self._allowances[key.id] = self._new_allowance(key)
         return self._allowances[key.id]
 
+    def _sees_no_key(self) -> bool:
+        """Whether the store tells in this call that there is no key: then they are read."""
+        if self._keys_by_hash or not self._keys.is_empty_now():
+            return False
+        self._read_at, self._is_store_away = self._monotonic(), False
+        return True
+
     async def _refresh_early(self) -> None:
-        if self._is_store_away or self._refresh_bucket.wait_s(1):
+        if self._is_store_away:
             return
-        self._refresh_bucket.take(1)
-        if self._reading is not None:  # it began before the key was presented
-            await asyncio.wait([self._reading], timeout=READ_WAIT_S)
+        if self._reading is None or self._has_read_begun:  # else it is for all who come before it begins
+            if self._refresh_bucket.wait_s(1):
+                return
+            self._refresh_bucket.take(1)
+            if self._reading is not None:  # it began before the key was presented
+                await asyncio.wait([self._reading], timeout=READ_WAIT_S)
         await self._refresh(0)
 
     async def _refresh(self, max_age_s: float) -> None:
@@ -312,7 +327,7 @@ class Keyring:
         if now - self._read_at < max_age_s:
             return
         if self._reading is None and not (self._is_store_away and now - self._tried_at < REFRESH_S):
-            self._tried_at = now
+            self._tried_at, self._has_read_begun = now, False
             # It outlives the request that begins it, which waits for `READ_WAIT_S` at most; `close` cancels it.
             self._reading = asyncio.create_task(self._read(), name="read keys")  # noqa: TID251
         if self._reading is not None and not self._is_store_away:
@@ -323,6 +338,7 @@ class Keyring:
                 self._is_store_away = True
 
     async def _read(self) -> None:
+        self._has_read_begun = True
         try:
             keys = await self._keys.all()
         except ApiError:

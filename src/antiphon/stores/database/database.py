@@ -89,6 +89,12 @@ class DatabaseBackend(Protocol):
             OSError: it is gone.
         """
 
+    def peek(self, statement: str) -> object:
+        """
+        The first value that a statement finds of what is committed, read in this call, within microseconds. None where
+        that takes a wait, or fails.
+        """
+
     def cut(self, driver_connection: Any) -> None:
         """End the statement under way on a connection of the driver, without asking the database."""
 
@@ -99,7 +105,7 @@ class DatabaseBackend(Protocol):
         """
 
     async def unregister(self) -> None:
-        """Show other servers that this one has stopped; idempotent."""
+        """Show other servers that this one has stopped, and close what `peek` has opened; idempotent."""
 
     def explain_error(self, error: BaseException) -> str | None:
         """What is wrong and what to do, as the end of a sentence about the database; None for an unknown error."""

@@ -65,6 +65,7 @@ class SqliteBackend:
 
     def __init__(self, server_numbers: Sequence[int] = ()) -> None:
         self._path = Path()
+        self._peek_connection: tuple[tuple[int, int], sqlite3.Connection] | None = None  # with the file's identity
         self.live_servers: Sequence[int] = server_numbers or (secrets.randbits(62),)  # differs from that of any earlier opening
 
     def display_name(self, url: URL) -> str:
@@ -98,6 +99,27 @@ class SqliteBackend:
     def identify(self) -> object:
         return _identity(self._path)
 
+    def peek(self, statement: str) -> object:
+        # Readers of a file in WAL mode wait for nobody, and what they look at often is in memory. Where one would have to
+        # wait all the same, `timeout` makes it fail. Source: https://www.sqlite.org/wal.html#concurrency
+        try:
+            identity = _identity(self._path)
+            if self._peek_connection is None or self._peek_connection[0] != identity:
+                self._close_peek()
+                uri = f"{self._path.absolute().as_uri()}?mode=ro"
+                connection = sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
+                self._peek_connection = identity, connection
+            row = self._peek_connection[1].execute(statement).fetchone()
+        except (OSError, sqlite3.Error):
+            self._close_peek()
+            return None
+        return row[0]
+
+    def _close_peek(self) -> None:
+        if self._peek_connection is not None:
+            self._peek_connection[1].close()
+            self._peek_connection = None
+
     def cut(self, driver_connection: Any) -> None:
         with contextlib.suppress(ValueError):  # it is closed
             driver_connection._conn.interrupt()  # the public method is a coroutine for no reason
@@ -106,7 +128,7 @@ class SqliteBackend:
         return self.live_servers[0]
 
     async def unregister(self) -> None:
-        """Do nothing: no other server uses the file."""
+        self._close_peek()  # otherwise nothing is to be done: no other server uses the file
 
     def explain_error(self, error: BaseException) -> str | None:
         if isinstance(error, FileNotFoundError):

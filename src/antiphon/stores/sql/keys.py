@@ -9,6 +9,7 @@ from antiphon.records import KeyRecord
 from antiphon.stores.database.database import Database
 from antiphon.stores.database.schema import keys
 
+_HAS_ANY = str(select(select(keys.c.id).exists()))
 _ALL = select(keys).order_by(keys.c.created_at, keys.c.id)
 _ADD = insert(keys)
 _REVOKE = update(keys).where(keys.c.id == bindparam("key_id"), keys.c.revoked_at.is_(None)).values(revoked_at=bindparam("at"))
@@ -34,6 +35,9 @@ class SqlKeyStore:
     async def all(self) -> Sequence[KeyRecord]:
         async with self._database.read_connection() as connection:
             return [_key(row) for row in (await connection.execute(_ALL)).mappings()]
+
+    def is_empty_now(self) -> bool:
+        return self._database.backend.peek(_HAS_ANY) == 0
 
     async def revoke(self, key_id: str, at: int) -> bool:
         return await self._write(_REVOKE, {"key_id": key_id, "at": at}) > 0
