@@ -12,16 +12,19 @@ class Deadline:
     Moving it later is one assignment to `due_at`; the timer stays where it is, and sets itself again when it fires. A
     timer for each read would cost more than the read. `set` takes any time, also an earlier one, or the first.
 
+    Args:
+        loop: the running one, where the caller knows it: finding it is a system call in Python 3.11.
+
     Attributes:
         due_at: by the loop's clock; infinite when nothing is due, as after `on_due` was called.
     """
 
-    __slots__ = ("_fires_at", "_loop", "_on_due", "_timer", "due_at")
+    __slots__ = ("_fires_at", "_on_due", "_timer", "due_at", "loop")
 
-    def __init__(self, on_due: Callable[[], object]) -> None:
+    def __init__(self, on_due: Callable[[], object], loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.due_at = inf
+        self.loop = loop or asyncio.get_running_loop()
         self._on_due = on_due
-        self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._fires_at = inf
 
@@ -31,7 +34,7 @@ class Deadline:
         if due_at < self._fires_at:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer, self._fires_at = self._loop.call_at(due_at, self._on_timer), due_at
+            self._timer, self._fires_at = self.loop.call_at(due_at, self._on_timer), due_at
 
     def cancel(self) -> None:
         """Let nothing be due, and leave no timer behind."""
@@ -47,7 +50,7 @@ class Deadline:
 
     def _on_timer(self) -> None:
         self._timer, self._fires_at = None, inf
-        if self.due_at > self._loop.time() + 0.001:  # uvloop counts whole milliseconds, so a timer may fire so much too early
+        if self.due_at > self.loop.time() + 0.001:  # uvloop counts whole milliseconds, so a timer may fire so much too early
             self.set(self.due_at)
         else:
             self.due_at = inf

@@ -86,7 +86,7 @@ def sent_at(*, begun_at=0, held_at=(), over_at=None):
                 sent.append(loop.time())
 
         flow = SimpleNamespace(write_paused=False)
-        connection = SimpleNamespace(transport=SimpleNamespace(is_closing=lambda: True), flow=flow)
+        connection = SimpleNamespace(transport=SimpleNamespace(is_closing=lambda: True), flow=flow, loop=loop)
         scope = {"extensions": {SCOPE_KEY: connection}}
         encoder = SimpleNamespace(encode_sse_into=lambda _events, _out: None, stream_end=b"")
         stream = EventStream(encoder, scope, send, 15.0)

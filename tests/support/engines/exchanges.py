@@ -147,7 +147,7 @@ async def _heard(ask, pieces, is_reset):
     connection = HttpConnection(lambda _connection: None, lambda _connection: None)
     wire = Wire(connection)
     connection.connection_made(wire)
-    exchange = HttpExchange(listener, 60, 60, ResponseLimits(), lambda: None)
+    exchange = HttpExchange(connection.loop, listener, 60, 60, ResponseLimits(), lambda: None)
     exchange.start(connection, b"")
     for piece in pieces:
         if not wire.is_closing():

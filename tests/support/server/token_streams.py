@@ -89,7 +89,8 @@ class Upstream(asyncio.Transport):
 class Downstream:
     """The client's connection, as a stream's client sees it; it may read slowly, and go away."""
 
-    def __init__(self):
+    def __init__(self, loop):
+        self.loop = loop
         self.writes = []
         self.listener = None
         self.is_slow = self.is_gone = False
@@ -256,13 +257,15 @@ def play(steps, protocol="openai", *, fast, options=None, is_balanced=False, is_
         is_balanced: whether the engine is in front of several upstreams.
     """
     with asyncio.Runner(loop_factory=Loop) as runner:
-        return runner.run(Stage(protocol, options or {}, is_balanced, fast, is_padded=is_padded, is_stored=is_stored).play(steps))
+        stage = Stage(runner.get_loop(), protocol, options or {}, is_balanced, fast, is_padded=is_padded, is_stored=is_stored)
+        return runner.run(stage.play(steps))
 
 
 class Stage:
     """One stream and all that is around it."""
 
-    def __init__(self, protocol, options, is_balanced, is_fast, **fields):
+    def __init__(self, loop, protocol, options, is_balanced, is_fast, **fields):
+        self.loop = loop
         base = {"base_url": "http://127.0.0.1:9/v1", "quirks": "generic", **options}
         if is_balanced:
             base["upstreams"] = [{"name": "a", "base_url": base.pop("base_url")}]
@@ -270,7 +273,7 @@ class Stage:
         self.engine = Watched(build_engine(ModelEntry(name="m", engine="chat", options=base), context, lambda name: None), fast=is_fast)
         self.session, self.opening, encoder, client = PROTOCOLS[protocol](**fields)
         self.store, self.metrics = SlowStore(), Metrics()
-        self.downstream = Downstream()
+        self.downstream = Downstream(loop)
         self.asgi = []
         scope = {"extensions": {SCOPE_KEY: self.downstream}}
         self.client = EventStream(encoder, scope, self._send, 15.0, **client)
@@ -281,7 +284,6 @@ class Stage:
         self.asgi.append((len(self.downstream.writes), message))
 
     async def play(self, steps):
-        self.loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(run_stream(self.client, self._run))
             for _ in range(30):

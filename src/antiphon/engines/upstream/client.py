@@ -430,7 +430,8 @@ class UpstreamClient:
         first_byte_s: float,
         limits: ResponseLimits,
     ) -> HttpExchange:
-        exchange = HttpExchange(listener, first_byte_s, self._options.timeout_idle_s, limits, self._breaker.record_success)
+        idle_s = self._options.timeout_idle_s
+        exchange = HttpExchange(connection.loop, listener, first_byte_s, idle_s, limits, self._breaker.record_success)
         on_exchange(exchange)
         exchange.start(connection, request)
         return exchange

@@ -84,7 +84,7 @@ class HttpConnectionPool:
         if len(self._idle) >= MAX_IDLE_CONNECTIONS:
             connection.abort()
             return
-        self._idle[connection] = asyncio.get_running_loop().call_later(IDLE_TIMEOUT_S, connection.abort)
+        self._idle[connection] = connection.loop.call_later(IDLE_TIMEOUT_S, connection.abort)
 
     def _remove(self, connection: HttpConnection) -> None:
         self._all.discard(connection)

@@ -7,7 +7,6 @@ after which the bytes are learnt anew. So does what is taken leave everything as
 both are held equal by a random test (docs/decisions/0042-fast-path.md).
 """
 
-import asyncio
 import re
 from collections.abc import Iterator, Sequence
 
@@ -97,7 +96,7 @@ class FastPath:
         self._is_relay = template.series.around is not None
         self._sink: TextSink | None = sink
         self._account = account
-        self._loop = asyncio.get_running_loop()
+        self._loop = account.deadline.loop
 
     def close(self) -> None:
         """Take no more."""

@@ -66,10 +66,12 @@ class HttpConnection(asyncio.Protocol):
 
     Attributes:
         has_served: whether it has carried a response before.
+        loop: the event loop, so that nobody has to ask for it: that is a system call in Python 3.11.
     """
 
     def __init__(self, on_idle: Callable[["HttpConnection"], None], on_close: Callable[["HttpConnection"], None]) -> None:
         self.has_served = False
+        self.loop = asyncio.get_running_loop()
         self._on_idle = on_idle
         self._on_close = on_close
         self._transport: asyncio.Transport | None = None
@@ -126,7 +128,7 @@ class HttpConnection(asyncio.Protocol):
         if self._is_lost:
             self._drop_unread()
         elif self._parser is not None and self.is_open and self._linger_timer is None:
-            self._linger_timer = asyncio.get_running_loop().call_later(LINGER_S, self.abort)
+            self._linger_timer = self.loop.call_later(LINGER_S, self.abort)
 
     def abort(self) -> None:
         """Close at once: that is what makes an upstream stop generating."""
@@ -195,7 +197,7 @@ class HttpConnection(asyncio.Protocol):
     def _schedule_slice(self) -> None:
         if self._unread and not self._is_slice_scheduled:
             self._is_slice_scheduled = True
-            asyncio.get_running_loop().call_soon(self._parse_slice, context=self._context)
+            self.loop.call_soon(self._parse_slice, context=self._context)
 
     def _drop_unread(self) -> None:
         self._unread.clear()

@@ -116,6 +116,7 @@ class HttpExchange:
     The receiver of one response.
 
     Args:
+        loop: the running one.
         first_byte_s: the longest wait from the request to the first byte of the body.
         idle_s: the longest wait between two reads after that.
         limits: on the response.
@@ -126,9 +127,15 @@ class HttpExchange:
     """
 
     def __init__(
-        self, listener: ExchangeListener, first_byte_s: float, idle_s: float, limits: ResponseLimits, on_response: Callable[[], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        listener: ExchangeListener,
+        first_byte_s: float,
+        idle_s: float,
+        limits: ResponseLimits,
+        on_response: Callable[[], None],
     ) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self.outcome: asyncio.Future[UpstreamFailure | None] = self._loop.create_future()
         self._listener = listener
         self._on_response = on_response
@@ -147,7 +154,7 @@ class HttpExchange:
         self._has_begun = False
         self._is_paused = False
         self._was_idle = False
-        self._deadline = Deadline(self._on_timeout)
+        self._deadline = Deadline(self._on_timeout, loop)
         self._account = ReadAccount(limits.max_bytes, limits.max_events, self._deadline, idle_s)
 
     def start(self, connection: HttpConnection, request: bytes) -> None:

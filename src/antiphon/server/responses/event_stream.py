@@ -91,7 +91,8 @@ class EventStream(Generic[EventT]):
         self._pending_events: list[EventT] = []
         # A plain list append, so that an event costs no call of ours; `flush` encodes them in one batch.
         self.send: Callable[[EventT], None] = self._pending_events.append
-        self._ready_to_open = asyncio.Event()
+        self._loop = self._connection.loop  # to find the running loop is a system call in Python 3.11
+        self._ready_to_open: asyncio.Future[None] = self._loop.create_future()
         self._head_delay_s = MAX_HEAD_DELAY_S
         self._head_timer: asyncio.TimerHandle | None = None
         self._is_head_due = False
@@ -111,9 +112,9 @@ class EventStream(Generic[EventT]):
             self.last_event = batch[-1]
             if self.first_token_at is None and not all(isinstance(event, self._opening_events) for event in batch):
                 self.first_token_at = time.perf_counter()
-                self._ready_to_open.set()
+                self._let_open()
             elif self._is_head_due:
-                self._ready_to_open.set()
+                self._let_open()
             batch.clear()
         if not out or not self.is_open or self._is_over:
             return
@@ -145,7 +146,11 @@ class EventStream(Generic[EventT]):
     def close(self, error: ApiError | None) -> None:
         self.error = error
         self._is_over = True
-        self._ready_to_open.set()
+        self._let_open()
+
+    def _let_open(self) -> None:
+        if not self._ready_to_open.done():
+            self._ready_to_open.set_result(None)
 
     def hold_head(self) -> None:
         """The engine was refused, and tries again: wait longer for what comes of it before the head is sent."""
@@ -156,12 +161,12 @@ class EventStream(Generic[EventT]):
 
     def _set_head_timer(self) -> None:
         self._cancel_head_timer()
-        self._head_timer = asyncio.get_running_loop().call_later(self._head_delay_s, self._on_head_due)
+        self._head_timer = self._loop.call_later(self._head_delay_s, self._on_head_due)
 
     def _on_head_due(self) -> None:
         self._is_head_due = True
         if self.last_event is not None:
-            self._ready_to_open.set()
+            self._let_open()
 
     def _cancel_head_timer(self) -> None:
         if self._head_timer is not None:
@@ -171,7 +176,7 @@ class EventStream(Generic[EventT]):
     async def open(self) -> None:
         """Send the head when the first output is there; send nothing if the session failed before."""
         self._set_head_timer()
-        await self._ready_to_open.wait()
+        await self._ready_to_open
         self._cancel_head_timer()
         if self._is_over and self.error is not None:
             return
@@ -190,7 +195,7 @@ class EventStream(Generic[EventT]):
             self._out += self._heartbeat
             self.flush()
         self.is_quiet = True
-        self._heartbeat_timer = asyncio.get_running_loop().call_later(self._heartbeat_s, self._send_heartbeat)
+        self._heartbeat_timer = self._loop.call_later(self._heartbeat_s, self._send_heartbeat)
 
     def stop_heartbeat(self) -> None:
         if self._heartbeat_timer is not None:
