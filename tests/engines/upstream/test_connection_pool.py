@@ -82,6 +82,25 @@ def test_no_more_connections_are_kept_than_are_likely_to_be_needed():
     run(scenario())
 
 
+def test_each_connection_is_closed_once_it_was_not_used_for_long():
+    async def scenario():
+        async with asyncio.timeout(20), Server(REPLY).open() as server:
+            pool = HttpConnectionPool(UpstreamAddress("127.0.0.1", server.port), 5, idle_timeout_s=0.1)
+            used, first, second = [await pool.lease() for _ in range(3)]
+            for connection in (first, used):
+                await exchanged(connection)
+            assert await pool.lease() is used
+            await server.until(lambda: server.left == 1)
+            assert used.is_open and second.is_open and not first.is_open
+            for connection in (used, second):
+                await exchanged(connection)
+            await server.until(lambda: server.left == 3)
+            assert await exchanged(await pool.lease()) is None
+            pool.close()
+
+    run(scenario())
+
+
 def test_a_connection_that_was_closed_while_idle_is_not_given_out():
     async def scenario():
         async def play(writer):

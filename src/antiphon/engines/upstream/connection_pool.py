@@ -9,7 +9,6 @@ from antiphon.engines.upstream.http_connection import HttpConnection
 from antiphon.errors import UpstreamError
 
 IDLE_TIMEOUT_S = 30.0
-"""How long an unused connection stays open."""
 
 MAX_IDLE_CONNECTIONS = 64
 
@@ -28,12 +27,15 @@ class HttpConnectionPool:
 
     Args:
         connect_timeout_s: for TCP and TLS together.
+        idle_timeout_s: how long an unused connection stays open.
     """
 
-    def __init__(self, address: UpstreamAddress, connect_timeout_s: float) -> None:
+    def __init__(self, address: UpstreamAddress, connect_timeout_s: float, idle_timeout_s: float = IDLE_TIMEOUT_S) -> None:
         self._address = address
         self._connect_timeout_s = connect_timeout_s
-        self._idle: dict[HttpConnection, asyncio.TimerHandle] = {}
+        self._idle_timeout_s = idle_timeout_s
+        self._idle: dict[HttpConnection, float] = {}  # since when, by the loop's clock; the first has been for longest
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._all: set[HttpConnection] = set()
 
     async def lease(self, *, is_new: bool = False) -> HttpConnection:
@@ -48,8 +50,7 @@ class HttpConnectionPool:
     def lease_idle(self) -> HttpConnection | None:
         """An idle connection; None if there is none."""
         while self._idle:
-            connection, idle_timer = self._idle.popitem()
-            idle_timer.cancel()
+            connection, _ = self._idle.popitem()
             if connection.is_open:
                 return connection
         return None
@@ -58,6 +59,9 @@ class HttpConnectionPool:
         """Close every connection; idempotent."""
         for connection in tuple(self._all):
             connection.abort()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
 
     async def _connect(self) -> HttpConnection:
         address = self._address
@@ -84,9 +88,20 @@ class HttpConnectionPool:
         if len(self._idle) >= MAX_IDLE_CONNECTIONS:
             connection.abort()
             return
-        self._idle[connection] = connection.loop.call_later(IDLE_TIMEOUT_S, connection.abort)
+        self._idle[connection] = connection.loop.time()
+        if self._idle_timer is None:  # one for all: it is set once in a while, instead of for each request
+            self._idle_timer = connection.loop.call_later(self._idle_timeout_s, self._close_idle, connection.loop)
+
+    def _close_idle(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Close the connections that have been idle for too long, and look again when the next one has."""
+        self._idle_timer = None
+        for connection, idle_since in tuple(self._idle.items()):
+            rest_s = idle_since + self._idle_timeout_s - loop.time()
+            if rest_s > 0.001:  # uvloop counts whole milliseconds, so a timer may fire so much too early
+                self._idle_timer = loop.call_later(rest_s, self._close_idle, loop)
+                return
+            connection.abort()
 
     def _remove(self, connection: HttpConnection) -> None:
         self._all.discard(connection)
-        if (idle_timer := self._idle.pop(connection, None)) is not None:
-            idle_timer.cancel()
+        self._idle.pop(connection, None)

@@ -127,7 +127,7 @@ class HttpConnection(asyncio.Protocol):
         self.resume()
         if self._is_lost:
             self._drop_unread()
-        elif self._parser is not None and self.is_open and self._linger_timer is None:
+        elif self._parser is not None and not self._is_complete and self.is_open and self._linger_timer is None:
             self._linger_timer = self.loop.call_later(LINGER_S, self.abort)
 
     def abort(self) -> None:

@@ -161,7 +161,9 @@ class HttpExchange:
         """Send the request."""
         self._connection = connection
         self._was_idle = connection.has_served
-        self._deadline.set(self._loop.time() + self._first_byte_s)
+        now = self._loop.time()
+        self._deadline.set(now + min(self._first_byte_s, self._idle_s))  # one timer, which does for the reads too
+        self._deadline.due_at = now + self._first_byte_s
         connection.send(request, self)
         if self._is_paused and self._connection is not None:
             connection.pause()
