@@ -6,15 +6,29 @@ import time
 
 from antiphon.wire.codec.response_ids import response_id
 
+_ID_BYTES, _IDS_AT_ONCE = 24, 64
+_random_ids: list[bytes] = []
+os.register_at_fork(after_in_child=_random_ids.clear)  # else both processes would make the same ids
+
+
+def _random_bytes() -> bytes:
+    """Random bytes for one id. They are fetched for many at once, as that is a system call; each is given to one caller."""
+    while True:
+        try:
+            return _random_ids.pop()
+        except IndexError:
+            supply = os.urandom(_ID_BYTES * _IDS_AT_ONCE)
+            _random_ids.extend([supply[start : start + _ID_BYTES] for start in range(0, len(supply), _ID_BYTES)])
+
 
 def new_id(prefix: str) -> str:
     """A new id in OpenAI's form: the prefix, an underscore, 48 hexadecimal digits."""
-    return f"{prefix}_{os.urandom(24).hex()}"
+    return f"{prefix}_{_random_bytes().hex()}"
 
 
 def new_response_id() -> str:
     """A new id of a response, in the same form; it has a UUID."""
-    return response_id(time.time_ns() // 1_000_000, int.from_bytes(os.urandom(10)) >> 6)  # 74 bits
+    return response_id(time.time_ns() // 1_000_000, int.from_bytes(_random_bytes()[:10]) >> 6)  # 74 bits
 
 
 def new_file_id() -> str:
@@ -42,4 +56,4 @@ def padding() -> tuple[str, ...]:
     Only their length must be unpredictable in relation to the text, so each stream gets one of a few sets, and a token
     no new random text.
     """
-    return _PADDINGS[os.urandom(1)[0] % _PADDING_SETS]
+    return _PADDINGS[_random_bytes()[0] % _PADDING_SETS]
