@@ -1,6 +1,6 @@
 """How many bytes of clients' JSON the server keeps at once: in all, and for each key."""
 
-from collections import Counter
+from collections import defaultdict
 
 from antiphon.config.settings import ServerSettings
 from antiphon.errors import ClientError, overloaded_error
@@ -17,7 +17,7 @@ class BodyBudget:
         self._limit_bytes = settings.bodies_mib << 20
         self._limit_per_key_bytes = settings.bodies_per_key_mib << 20
         self._bytes = 0
-        self._bytes_by_holder: Counter[str] = Counter()
+        self._bytes_by_holder: defaultdict[str, int] = defaultdict(int)
 
     def lease(self, holder: str, *, is_admitted: bool = False) -> "BodyLease":
         """

@@ -98,7 +98,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self._after_handshake is not None:
             self._buffer_after_handshake(data)
             return
-        self._unset_keepalive_if_required()
+        self._idle_since = None
         if self._phase is _NOTHING:
             self._enter_phase(_HEAD)
         self._unparsed_bytes += len(data)
