@@ -32,6 +32,10 @@ def read_of(*strings):
     return b"".join(b"%x\r\n%b\r\n" % (len(event(string)), event(string)) for string in strings)
 
 
+def chunk_of(body):
+    return b"%x\r\n%b\r\n" % (len(body), body)
+
+
 class Sink:
     """Keeps what is written, unless it is closed."""
 
@@ -85,6 +89,29 @@ def test_a_string_is_written_as_our_encoder_writes_it_and_relayed_as_it_came(str
 
 
 @pytest.mark.parametrize(
+    ("read", "texts"),
+    [
+        (read_of(b"a"), ["a"]),
+        (read_of(b"a" * 1500), ["a" * 1500]),
+        (read_of("\N{SNOWMAN}".encode()), ["\N{SNOWMAN}"]),
+        (b"%X\r\n%b\r\n" % (len(event(b"fine")), event(b"fine")), ["fine"]),
+        (read_of(b"a", b"b"), ["a", "b"]),
+        (chunk_of(event(b"a") + event(b"b")), ["a", "b"]),
+        (read_of(b"a", rb"\n"), ["a", "\n"]),
+    ],
+)
+def test_all_the_text_of_a_read_is_taken(read, texts):
+    def play():
+        taking = Taking()
+        assert taking.path.take(read)
+        assert (taking.sink.texts, taking.path.event_count) == (texts, len(texts))
+        assert taking.account.remaining_events == 10**6 - len(texts)
+        assert taking.account.remaining_bytes == 10**9 - sum(len(event(text.replace("\n", "\\n").encode())) for text in texts)
+
+    in_loop(play)
+
+
+@pytest.mark.parametrize(
     "read",
     [
         read_of(b""),
@@ -97,9 +124,13 @@ def test_a_string_is_written_as_our_encoder_writes_it_and_relayed_as_it_came(str
         read_of(b"fine")[1:],
         read_of(b"fine").replace(b"\r\n", b"\n"),
         b"0" + read_of(b"fine"),
+        b"ff" + read_of(b"fine")[2:],
         b"5\r",
         b"\r\n",
         read_of(*[b"x"] * (MAX_READ_EVENTS + 1)),
+        chunk_of(event(b"").replace(b'""', b'"')),  # what stands before the text ends in what stands behind it
+        chunk_of(event(b"a") + event(b"")),
+        chunk_of(event(b"a") + b": comment\n\n" + event(b"b")),
     ],
 )
 def test_what_is_not_text_in_whole_chunks_is_left_as_it_is(read):
@@ -123,6 +154,7 @@ def test_the_limits_and_the_deadline_of_a_response_hold():
         assert not taking.path.take(read_of(b"a", b"b"))
         assert taking.path.take(read_of(b"c"))
         assert taking.account.remaining_events == 0
+        assert not taking.path.take(read_of(b"d"))
 
     in_loop(play)
 
