@@ -37,6 +37,7 @@ SMALL_MODELS = ("smollm2-135m-instruct", "silero-vad", "smart-turn-v3.2", "moons
 os.environ.setdefault("ANTIPHON_TOOLS__CODE_INTERPRETER__SANDBOX", "off")
 
 BROWSER_TESTS, BUILD_TESTS = "tests/console/", "tests/console/test_build.py"
+GATES = ("tests/test_gates.py", "tests/test_names.py")
 
 UNPRIVILEGED_ID = 65534
 
@@ -58,10 +59,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class _ByFile(LoadFileScheduling):
-    """As `--dist loadfile`, and the files that open a browser are one: two at once leave a small machine nothing for their servers."""
+    """
+    As `--dist loadfile`, but the files that open a browser are one, as two at once leave a small machine nothing for their servers, and so
+    are the gates that parse all modules.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
+        if file in GATES:
+            return GATES[0]
         return BROWSER_TESTS if file.startswith(BROWSER_TESTS) and file != BUILD_TESTS else file
 
 

@@ -1,13 +1,11 @@
 """The gates of size and shape that no tool checks for us. An exception needs its name here, and a reason."""
 
-import ast
-import functools
-import gc
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+
+from support.modules import modules
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "antiphon"
@@ -32,42 +30,8 @@ def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-class Shape(NamedTuple):
-    """
-    What the gates look at in a module.
-
-    Attributes:
-        functions: their names, each with the number of its lines.
-        is_silent: whether it has no docstring.
-    """
-
-    functions: list[tuple[str, int]]
-    is_silent: bool
-
-
-@functools.cache
-def shapes() -> dict[Path, Shape]:
-    """Of all Python files. Their trees have no cycles: collecting garbage meanwhile took four times as long as parsing."""
-    gc.disable()
-    try:
-        return {path: shape(ast.parse(path.read_text())) for path in python_files(*CHECKED)}
-    finally:
-        gc.enable()
-
-
-def shape(tree: ast.Module) -> Shape:
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    return Shape([(function.name, body_lines(function)) for function in functions], not ast.get_docstring(tree))
-
-
-def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines from the first statement to the last; the docstring is not code."""
-    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
-    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
-
-
 def long_functions() -> dict[str, int]:
-    lengths = {f"{named(path)}:{name}": lines for path, each in shapes().items() for name, lines in each.functions}
+    lengths = {f"{named(path)}:{name}": lines for path, each in modules(*CHECKED).items() for name, lines in each.functions}
     return {name: lines for name, lines in lengths.items() if lines > MAX_BODY_LINES}
 
 
@@ -81,18 +45,18 @@ def test_no_function_is_longer_than_a_screen():
 
 
 def test_functions_are_short_as_a_rule():
-    lengths = [lines for path in python_files("src") for _, lines in shapes()[path].functions]
+    lengths = [lines for each in modules("src").values() for _, lines in each.functions]
     assert statistics.median(lengths) <= 8
     assert statistics.quantiles(lengths, n=10)[-1] <= 25
 
 
 def test_every_exception_is_still_needed():
     long_files = {named(path) for path in python_files(*CHECKED) if len(path.read_text().splitlines()) > MAX_FILE_LINES}
-    full = {named(folder) for folder in FOLDERS if len(modules(folder)) > MAX_MODULES}
+    full = {named(folder) for folder in FOLDERS if len(modules_in(folder)) > MAX_MODULES}
     assert not EXCEPTIONS.keys() - long_files - long_functions().keys() - full
 
 
-def modules(folder: Path) -> list[Path]:
+def modules_in(folder: Path) -> list[Path]:
     return [path for path in folder.glob("*.py") if path.name != "__init__.py"]
 
 
@@ -104,17 +68,17 @@ def test_folders_are_two_levels_deep():
 
 
 def test_a_folder_has_no_more_modules_than_can_be_seen_at_a_glance():
-    counts = {named(folder): len(modules(folder)) for folder in FOLDERS}
+    counts = {named(folder): len(modules_in(folder)) for folder in FOLDERS}
     assert not {name: count for name, count in counts.items() if count > MAX_MODULES and name not in EXCEPTIONS}
 
 
 def test_a_prefix_that_three_modules_share_is_a_folder():
-    prefixes = Counter((named(folder), path.stem.split("_")[0]) for folder in FOLDERS for path in modules(folder))
+    prefixes = Counter((named(folder), path.stem.split("_")[0]) for folder in FOLDERS for path in modules_in(folder))
     assert not [(name, prefix) for (name, prefix), count in prefixes.items() if count > 2 and name not in EXCEPTIONS]
 
 
 def test_every_module_says_what_it_is():
-    assert not [named(path) for path in python_files("src") if shapes()[path].is_silent]
+    assert not [named(path) for path, each in modules("src").items() if each.is_silent]
 
 
 def test_every_test_folder_mirrors_a_source_folder():

@@ -9,6 +9,7 @@ import functools
 import graphlib
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -28,13 +29,21 @@ def imports() -> tuple[tuple[str, str], ...]:
     found = set()
     for path in names.values():
         importer = module_name(path)
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in statements(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "antiphon":
                 parent = node.module.replace(".", "/").removeprefix("antiphon").removeprefix("/")
                 for alias in node.names:
                     child = f"{parent}/{alias.name}".removeprefix("/")
                     found.add((importer, child if child in names else parent))
     return tuple(sorted((importer, imported) for importer, imported in found if importer != imported))
+
+
+def statements(block: ast.AST) -> Iterator[ast.AST]:
+    """Those in a module, function or class, on all levels; what they compute is not looked at."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for each in getattr(block, name, ()):
+            yield each
+            yield from statements(each)
 
 
 def module_name(path: Path) -> str:
