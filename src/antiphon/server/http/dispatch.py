@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.routing import Match, Route
+from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from antiphon.server.http.errors import on_client_disconnect, on_unexpected_error
@@ -22,12 +22,15 @@ class Dispatcher:
     def __init__(self, app: Starlette, routes: Sequence[Route]) -> None:
         self._app = app
         self._routes: dict[tuple[str, str], Route] = {}
+        patterns: list[Route] = []
         for route in routes:
-            for method in route.methods or () if "{" not in route.path else ():
-                scope = {"type": "http", "method": method, "path": route.path, "root_path": ""}
-                first = next(each for each in routes if each.matches(scope)[0] is Match.FULL)
-                if "{" not in first.path:
-                    self._routes[method, route.path] = first
+            if "{" in route.path:
+                patterns.append(route)
+                continue
+            earlier = [each for each in patterns if each.path_regex.match(route.path)]
+            for method in route.methods or ():
+                if not any(each.methods is None or method in each.methods for each in earlier):
+                    self._routes.setdefault((method, route.path), route)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         route = None if scope["type"] != "http" or scope.get("root_path") else self._routes.get((scope["method"], scope["path"]))
