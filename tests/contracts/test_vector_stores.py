@@ -18,6 +18,7 @@ from antiphon.records import (
 from antiphon.stores.base import Store, UnknownCursor
 from antiphon.stores.sql.store import SqlStore
 from antiphon.stores.vector_stores import ERASE_FILES, PageCursor
+from support.stores.tables import sqlite_store
 
 pytestmark = pytest.mark.anyio
 
@@ -414,7 +415,7 @@ async def test_files_of_another_models_vectors_are_indexed_again(store: Store) -
 @pytest.fixture(params=["sqlite", "postgresql"])
 def lasting_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/store.sqlite3"
+        return sqlite_store(tmp_path / "store.sqlite3")
     url: str = request.getfixturevalue("postgres").new_store()
     return url
 

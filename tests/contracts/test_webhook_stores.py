@@ -13,6 +13,7 @@ from antiphon.stores.memory import MemoryStore
 from antiphon.stores.sql.store import SqlStore
 from antiphon.stores.webhooks import MAX_HISTORY
 from contracts.test_stores import anyio_backend as anyio_backend, response
+from support.stores.tables import sqlite_store
 
 pytestmark = pytest.mark.anyio
 
@@ -239,7 +240,7 @@ async def test_a_store_in_memory_forgets_the_oldest_that_have_ended() -> None:
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 async def test_servers_that_claim_at_the_same_time_get_different_ones(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    url = request.getfixturevalue("postgres").new_store() if kind == "postgresql" else f"sqlite:///{tmp_path}/store.sqlite3"
+    url = request.getfixturevalue("postgres").new_store() if kind == "postgresql" else sqlite_store(tmp_path / "store.sqlite3")
     stores = (SqlStore(url, (1, 2)), SqlStore(url, (2, 1)))
     for store in stores:
         await store.open()
@@ -255,7 +256,7 @@ async def test_servers_that_claim_at_the_same_time_get_different_ones(kind: str,
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 async def test_another_server_takes_over_from_a_dead_one(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    url = request.getfixturevalue("postgres").new_store() if kind == "postgresql" else f"sqlite:///{tmp_path}/store.sqlite3"
+    url = request.getfixturevalue("postgres").new_store() if kind == "postgresql" else sqlite_store(tmp_path / "store.sqlite3")
     first, second = SqlStore(url), SqlStore(url)
     await first.open()
     await end(first, "resp_1", "resp_2")

@@ -21,6 +21,7 @@ from antiphon.runtime.replay.steps import DownloadedRecording
 from antiphon.server.processes.run import background_server
 from antiphon.wire.http.recordings import RecordedSession
 from support.cli.tones import question
+from support.stores.tables import sqlite_store
 
 SLOW_S = 0.6
 
@@ -41,7 +42,9 @@ def served(home, when):
     """A server with a rule for recordings."""
     home.mkdir()
     flags = {"models": MODELS, "recording.when": when, "logging.level": "error"}
-    return background_server(load(flags, None, {"HOME": str(home)}, home, system_file=home / "none.toml").config, is_persistent=True)
+    config = load(flags, None, {"HOME": str(home)}, home, system_file=home / "none.toml").config
+    sqlite_store(config.home / "antiphon.sqlite3")
+    return background_server(config, is_persistent=True)
 
 
 @pytest.fixture

@@ -37,6 +37,11 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.fixture
+def url(empty_url: str) -> str:
+    return empty_url
+
+
 def make_0001(connection: Connection) -> None:
     """The tables as the first version made them, with two responses of which one was being worked on."""
     with Operations.context(MigrationContext.configure(connection)):

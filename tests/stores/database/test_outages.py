@@ -22,6 +22,7 @@ from antiphon.stores.availability import Availability
 from antiphon.stores.database.schema import responses
 from antiphon.stores.sql.store import SqlStore
 from support.stores.responses import response
+from support.stores.tables import sqlite_store
 
 pytestmark = pytest.mark.anyio
 
@@ -126,7 +127,7 @@ def hanging(postgres: Any) -> Iterator[None]:
 
 
 async def test_a_database_that_is_away_is_reported_once_and_once_when_it_is_back(postgres: Any) -> None:
-    async with watched(postgres.new_database()) as one:
+    async with watched(postgres.new_store()) as one:
         with stopped(postgres):
             for use in USES.values():
                 await refuse(use(one.store))
@@ -139,7 +140,7 @@ async def test_a_database_that_is_away_is_reported_once_and_once_when_it_is_back
 
 
 async def test_a_database_that_hangs_fails_every_use_and_works_again_when_it_goes_on(postgres: Any) -> None:
-    async with watched(postgres.new_database(), 0.3) as one:
+    async with watched(postgres.new_store(), 0.3) as one:
         with hanging(postgres):
             for _ in range(3):
                 async with asyncio.TaskGroup() as group:
@@ -162,7 +163,7 @@ class Proxy:
 
     def __init__(self, postgres: Any, folder: Path) -> None:
         self.replies_left = sys.maxsize
-        self.url = postgres.new_database().replace(str(postgres.folder), str(folder))
+        self.url = postgres.new_store().replace(str(postgres.folder), str(folder))
         self._server_path, self._path = postgres.folder / ".s.PGSQL.5432", folder / ".s.PGSQL.5432"
 
     @contextlib.asynccontextmanager
@@ -211,7 +212,7 @@ async def test_a_database_that_hangs_after_some_replies_fails_every_use_in_time(
 
 
 async def test_a_store_whose_database_hangs_can_be_closed(postgres: Any) -> None:
-    one = await opened(postgres.new_database(), 0.3)
+    one = await opened(postgres.new_store(), 0.3)
     async with asyncio.TaskGroup() as group:
         for _ in range(4):
             group.create_task(until_done(USES["get"], one.store))
@@ -221,7 +222,7 @@ async def test_a_store_whose_database_hangs_can_be_closed(postgres: Any) -> None
 
 
 async def test_a_statement_that_takes_too_long_costs_one_connection_and_no_other(postgres: Any) -> None:
-    url = postgres.new_database()
+    url = postgres.new_store()
     async with watched(url, 3) as one:
         other = SqlStore(url)
         await other.open()
@@ -240,14 +241,14 @@ def _lock_all() -> Any:
 
 
 async def test_more_uses_than_connections_wait_for_a_bounded_time(postgres: Any) -> None:
-    async with watched(postgres.new_database(), 2.0) as one, contextlib.AsyncExitStack() as stack:
+    async with watched(postgres.new_store(), 2.0) as one, contextlib.AsyncExitStack() as stack:
         for _ in range(8):
             await stack.enter_async_context(one.store._database.read_connection())
         await refuse(one.store.get("ada", "resp_1"))
 
 
 async def test_a_server_that_lost_its_connection_keeps_its_number_and_its_responses(postgres: Any) -> None:
-    url = postgres.new_database()
+    url = postgres.new_store()
     async with watched(url, 2) as one:
         number = one.store._database.server_number
         with hanging(postgres):
@@ -260,7 +261,7 @@ async def test_a_server_that_lost_its_connection_keeps_its_number_and_its_respon
 
 
 async def test_a_response_whose_end_could_not_be_stored_is_an_orphan_of_its_own_server(postgres: Any) -> None:
-    async with watched(postgres.new_database()) as one:
+    async with watched(postgres.new_store()) as one:
         with stopped(postgres):
             await refuse(one.store.finish(response("resp_1")))
         assert [record.id for record in await one.store.orphans()] == ["resp_1"]
@@ -271,7 +272,7 @@ async def test_a_response_whose_end_could_not_be_stored_is_an_orphan_of_its_own_
 
 async def test_one_that_its_own_server_begins_again_is_no_orphan_any_more(postgres: Any) -> None:
     record = response("resp_2", "queued")
-    async with watched(postgres.new_database()) as one:
+    async with watched(postgres.new_store()) as one:
         await one.store.background.add(record, BackgroundRecord(key_id=None, request=b"{}", is_streamed=False), None)
         with stopped(postgres):
             await refuse(one.store.background.finish(response("resp_2", "in_progress"), None))
@@ -287,7 +288,9 @@ async def test_one_that_its_own_server_begins_again_is_no_orphan_any_more(postgr
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    return tmp_path / "home" / "store.sqlite3"
+    file = tmp_path / "home" / "store.sqlite3"
+    sqlite_store(file)
+    return file
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from antiphon.records import ItemRecord, ResponseRecord
 from antiphon.stores.sql.store import SqlStore
 from antiphon.stores.sql.writes import MAX_ROWS
 from support.stores.responses import response
+from support.stores.tables import sqlite_store
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +32,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SqlStore]:
-    url = f"sqlite:///{tmp_path}/store.sqlite3" if request.param == "sqlite" else request.getfixturevalue("postgres").new_store()
+    url = sqlite_store(tmp_path / "store.sqlite3") if request.param == "sqlite" else request.getfixturevalue("postgres").new_store()
     store = SqlStore(url)
     await store.open()
     yield store

@@ -25,6 +25,7 @@ from antiphon.stores.memory import MemoryStore
 from antiphon.stores.sql.store import SqlStore
 from support.programs import forks
 from support.stores.responses import response
+from support.stores.tables import sqlite_store
 
 pytestmark = pytest.mark.anyio
 
@@ -339,6 +340,7 @@ class SameAsMemory(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.folder = tempfile.TemporaryDirectory()
         self.memory = MemoryStore()
+        sqlite_store(Path(self.folder.name, "store.sqlite3"))
         self.sql = self.runner.run(opened(Path(self.folder.name, "store.sqlite3")))
 
     def teardown(self) -> None:

@@ -8,6 +8,7 @@ import pytest
 from antiphon.stores.base import Store
 from antiphon.stores.memory import MemoryStore
 from antiphon.stores.sql.store import SqlStore
+from support.stores.tables import sqlite_store
 
 PATIENCE_S = 120
 """The default was seen to pass while other programs kept both cores busy."""
@@ -16,7 +17,7 @@ PATIENCE_S = 120
 def made(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     match kind:
         case "sqlite":
-            return SqlStore(f"sqlite:///{tmp_path}/store.sqlite3", timeout_s=PATIENCE_S)
+            return SqlStore(sqlite_store(tmp_path / "store.sqlite3"), timeout_s=PATIENCE_S)
         case "postgresql":
             return SqlStore(request.getfixturevalue("postgres").new_store(), timeout_s=PATIENCE_S)
         case _:

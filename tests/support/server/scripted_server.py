@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from antiphon.config.load import load
+from support.stores.tables import sqlite_store
 
 SCRIPT = {
     "answers": [
@@ -35,15 +36,18 @@ SCRIPT = {
 
 def configured(tmp_path: Path, models, **settings):
     """
-    A configuration of these models, writing only below `tmp_path`; all else at its default, but for a database's patience: a first read
-    was seen to take longer than by default, while other programs kept both cores busy.
+    A configuration of these models, writing only below `tmp_path`, where the store has its tables already; all else at its default, but for
+    a database's patience: a first read was seen to take longer than by default, while other programs kept both cores busy.
     """
     environ = {"HOME": str(tmp_path)}
     entries = [{"name": name, **options} for name, options in models.items()]
-    return load(
+    config = load(
         {"models": entries, "store.timeout_s": 120, "tools.code_interpreter.sandbox": "off", **settings},
         None,
         environ,
         tmp_path,
         system_file=tmp_path / "none.toml",
     ).config
+    if config.store.url == "sqlite" and tmp_path.exists():
+        sqlite_store(config.home / "antiphon.sqlite3")
+    return config
