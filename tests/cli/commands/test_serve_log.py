@@ -83,7 +83,7 @@ def log_of(process):
     return events
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_every_line_is_a_json_object(tmp_path, processes):
     with serving(tmp_path, "--processes", str(processes)) as (process, base_url):
         urllib.request.urlopen(f"{base_url}/v1/models", timeout=30).close()
