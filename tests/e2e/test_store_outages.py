@@ -89,14 +89,14 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def serving(home: Path, store_url: str) -> AsyncIterator[Server]:
-    """A server that needs keys."""
+async def serving(home: Path, store_url: str, timeout_s: float = 1) -> AsyncIterator[Server]:
+    """A server that needs keys. With `timeout_s` of many seconds, a use fails for its cause alone, however slow the machine is."""
     record, secret = make_key("laptop", now=1)
     store = SqlStore(store_url)
     await store.open()
     await store.keys.add(record)
     await store.close()
-    flags = {"server.port": 0, "server.require_keys": True, "models": MODELS, "store.url": store_url, "store.timeout_s": 1}
+    flags = {"server.port": 0, "server.require_keys": True, "models": MODELS, "store.url": store_url, "store.timeout_s": timeout_s}
     log = home / "log"
     with log.open("w") as output:
         command = [sys.executable, "-c", PROGRAM, str(home), json.dumps(flags)]
@@ -142,8 +142,10 @@ async def test_a_database_that_is_away_or_hangs_costs_only_what_needs_it(tmp_pat
             async with asyncio.timeout(PATIENCE_S):  # the keys are read again every few seconds
                 while await server.status_of(stored, key="ak-of-somebody-else") != 401:  # noqa: ASYNC110 - no event says so
                     await asyncio.sleep(0.2)
-        away, back = await server.until_reports(2)
-        assert (away["event"], away["level"], back["event"]) == ("store_unavailable", "error", "store_available")
+        reports = await server.until_reports(2)  # more where a busy machine let a use wait for longer than it may
+        assert [report["event"] for report in reports] == ["store_unavailable", "store_available"] * (len(reports) // 2)
+        away = reports[0]
+        assert away["level"] == "error"
         assert away["message"].startswith("The store at postgresql://antiphon@/store_")
 
 
@@ -195,7 +197,7 @@ async def _data(stream: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 
 async def test_a_locked_file_refuses_what_writes_and_a_removed_one_everything(tmp_path: Path) -> None:
     file = tmp_path / "home" / "store.sqlite3"
-    async with serving(tmp_path, f"sqlite:///{file}?timeout=0.1") as server:
+    async with serving(tmp_path, f"sqlite:///{file}?timeout=1", PATIENCE_S) as server:
         stored = (await server.ask()).body["id"]
         other = sqlite3.connect(file, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")

@@ -268,6 +268,15 @@ except ServerError as error:
 """
 
 
+def first_progress(url):
+    """What `/readyz` says once some bytes have come, as far as the process knows that answers."""
+    while True:
+        told = ask(url, "GET", "/readyz")[2]
+        if any(each["bytes"] for each in told["weights"]):
+            return told
+        time.sleep(POLL_S)
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("outcome", ["serve", "fail"])
 def test_all_processes_say_how_far_the_weights_are(tmp_path, processes, outcome):
@@ -277,8 +286,7 @@ def test_all_processes_say_how_far_the_weights_are(tmp_path, processes, outcome)
         try:
             url = process.stdout.readline().strip()
             for _ in range(8):  # some come to each process
-                while (told := ask(url, "GET", "/readyz")[2])["weights"] == []:
-                    time.sleep(POLL_S)
+                told = first_progress(url)
                 assert (told["status"], told["weights"][0]["bytes"], told["weights"][0]["bytes_total"]) == ("starting", 300, 1000)
             with ThreadPoolExecutor() as pool:
                 early = [pool.submit(ask, url, "POST", "/v1/responses", ASK) for _ in range(8)]
