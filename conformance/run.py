@@ -1,12 +1,12 @@
 """
 Run the suite of every client, each in an environment of its own, against one server.
 
-    python conformance/run.py PROGRAM MODEL [--short] [CLIENT ...]
+    python conformance/run.py PROGRAM MODEL [--short | --long] [CLIENT ...]
 
 PROGRAM is the `antiphon` to start. It serves `parrot`, whose answers are in `parrot.toml`, and MODEL, a model of the catalogue, for suites
-that need real answers. Its tools ask the programs in `servers`. `--short` skips the suites in LARGE, and asks the others, by the variable
-`ANTIPHON_SHORT`, to leave out what repeats. Environments are cached for all checkouts in the user's cache folder, under the hash of what
-they contain.
+that need real answers. Its tools ask the programs in `servers`. `--short` skips the suites in LONG, and asks the others, by the variable
+`ANTIPHON_SHORT`, to leave out what repeats; `--long` runs those in LONG alone. Environments are cached for all checkouts in the user's
+cache folder, under the hash of what they contain.
 """
 
 import array
@@ -43,8 +43,11 @@ CONCURRENCY = 3
 SLOWEST = ("openbmb_realtime", "openai_python", "livekit")
 """These suites take longest, so they start first."""
 
-LARGE = ("aider", "chat_programs", "llm", "opencode")
-"""Environments of hundreds of megabytes, for clients of protocols that other suites cover too."""
+LONG = (
+    *("agents_realtime", "aider", "browser", "browser_webrtc", "chat_programs", "langchain", "livekit", "llm", "opencode", "pipecat"),
+    *("pydantic_ai", "vercel_ai"),
+)
+"""Browsers, and programs and frameworks on top of protocols that the other suites cover: `make test-long` runs them."""
 
 MODELS = """
 [queue]
@@ -333,8 +336,8 @@ def passes(client: Path, environ: dict[str, str]) -> bool:
 def main(program: Path, model: str, only: list[str]) -> int:
     """Run the suites; 0 if all pass."""
     is_short = "--short" in only
-    skipped = {"__pycache__", "servers", *(LARGE if is_short else ())}
-    only = [name for name in only if name != "--short"]
+    skipped = {"__pycache__", "servers", *(LONG if is_short else ())}
+    only = [*(LONG if "--long" in only else ()), *(name for name in only if not name.startswith("--"))]
     clients = sorted(path for path in HERE.iterdir() if path.is_dir() and (not only or path.name in only) and path.name not in skipped)
     clients.sort(key=lambda client: client.name not in SLOWEST)
     with ThreadPoolExecutor(CONCURRENCY) as runners, serving(program, model) as found, tempfile.TemporaryDirectory() as folder:

@@ -28,6 +28,7 @@ def test_the_page_in_the_package_is_what_a_fresh_build_makes(source):
     assert [name for name in ours if fresh[name] != ours[name]] == []
 
 
+@pytest.mark.long
 def test_the_source_is_well_typed_and_accessible_as_far_as_the_compiler_sees(source):
     run([*packages().program("svelte-check", "bin/svelte-check"), "--tsconfig", "./tsconfig.json", "--fail-on-warnings"], source)
 

@@ -133,6 +133,7 @@ def test_a_chat_is_found_again_after_a_reload_and_by_search(page):
     page.get_by_text("No chat has these words.").wait_for()
 
 
+@pytest.mark.long
 def test_edits_and_repeats_are_branches_that_stay(page):
     ask(page, "first question")
     answered(page, "You said: first question")
@@ -282,6 +283,7 @@ def test_pictures_and_long_texts_are_attached_by_paste_and_drop(page):
     page.get_by_text("pasted.txt", exact=True).wait_for()
 
 
+@pytest.mark.long
 def test_a_refusal_says_what_happened_and_what_to_do(visit, page):
     visit.expect("503")
     ask(page, "break")
@@ -356,6 +358,7 @@ def test_the_whole_chat_works_by_keyboard_alone(visit):
     page.get_by_role("button", name="Model: plain").wait_for()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("colour_scheme", ["light", "dark"])
 def test_axe_finds_nothing_in_a_chat(visit, page, colour_scheme):
     page.emulate_media(color_scheme=colour_scheme)

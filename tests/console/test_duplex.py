@@ -89,6 +89,7 @@ def state(page, word):
     return page.locator(".state").get_by_text(word, exact=True)
 
 
+@pytest.mark.long
 def test_who_waits_sees_the_place_and_gets_the_turn(browser, url):
     with contextlib.ExitStack() as stack:
         first, second, third = (stack.enter_context(contextlib.closing(Visit(browser, url))) for _ in range(3))
@@ -146,6 +147,7 @@ def test_it_speaks_until_it_is_made_to_listen(visit):
     assert "force_listen" not in appended[0]
 
 
+@pytest.mark.long
 def test_a_person_who_speaks_silences_it_at_once(visit):
     frames = Frames(visit.page)
     page = begin(visit, "yielding")
@@ -331,6 +333,7 @@ def test_a_chat_keeps_what_was_said_and_any_model_does(visit):
     page.get_by_role("heading", name="The session is over").wait_for()
 
 
+@pytest.mark.long
 def test_a_model_without_full_duplex_says_how_to_get_one(visit):
     page = at(visit, "flat")
     page.get_by_role("heading", name="flat cannot listen and speak at once").wait_for()

@@ -107,6 +107,7 @@ def test_the_keyboard_alone_reaches_the_next_error(page, visit):
     picked.wait_for(state="detached")
 
 
+@pytest.mark.long
 def test_lines_are_those_of_recordings(page):
     ask(page, "When is the ferry?", "Be early.")
     shown(page)

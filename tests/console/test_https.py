@@ -36,7 +36,7 @@ def visiting(tmp_path, tls):
             visit.close()
 
 
-@pytest.mark.parametrize("tls", ["auto", "off"])
+@pytest.mark.parametrize("tls", ["auto", pytest.param("off", marks=pytest.mark.long)])
 def test_a_page_elsewhere_has_a_microphone_where_the_server_speaks_https(tmp_path, tls):
     with visiting(tmp_path, tls) as visit:
         page = visit.go("talk").page
@@ -51,6 +51,7 @@ def test_a_page_elsewhere_has_a_microphone_where_the_server_speaks_https(tmp_pat
             visit.expect("Cross-Origin-Opener-Policy header has been ignored")  # as it is on every page without HTTPS
 
 
+@pytest.mark.long
 def test_who_types_the_address_without_https_gets_there_all_the_same(tmp_path):
     with visiting(tmp_path, "auto") as visit:
         visit.page.goto(visit.url.replace("https", "http"))

@@ -103,6 +103,7 @@ def test_a_chat_of_five_hundred_messages_takes_a_request_for_each_twenty(visit, 
     open_and_read(visit, asked, url, 250)
 
 
+@pytest.mark.long
 def test_a_short_chat_takes_one_request(visit, asked, url):
     ids = chain(url, 3, "few")
     page = visit.go(f"chat/{ids[0]}").page
@@ -111,6 +112,7 @@ def test_a_short_chat_takes_one_request(visit, asked, url):
     assert len(asked) == 1 and page.get_by_role("button", name="Earlier in this chat").count() == 0
 
 
+@pytest.mark.long
 def test_what_is_above_does_not_push_away_what_is_read(visit, url):
     ids = chain(url, 30, "steady")
     page = visit.go(f"chat/{ids[0]}").page
@@ -121,6 +123,7 @@ def test_what_is_above_does_not_push_away_what_is_read(visit, url):
     assert log.evaluate("log => log.scrollTop") > 0
 
 
+@pytest.mark.long
 def test_an_earlier_branch_is_read_when_it_is_shown(visit, asked, url):
     ids = chain(url, 25, "old branch")
     other = ask_server(url, "new branch", ids[0])
@@ -135,6 +138,7 @@ def test_an_earlier_branch_is_read_when_it_is_shown(visit, asked, url):
     assert question(page, "new branch").count() == 0
 
 
+@pytest.mark.long
 def test_an_edited_first_question_is_a_branch_of_the_same_chat(visit, url):
     page = visit.go("chat").page
     page.get_by_role("button", name="Model: parrot").wait_for()
@@ -156,6 +160,7 @@ def test_an_edited_first_question_is_a_branch_of_the_same_chat(visit, url):
     assert question(page, "and then").count() == 0
 
 
+@pytest.mark.long
 def test_a_deleted_answer_is_told_in_its_place(visit, url):
     ids = chain(url, 30, "gap")
     page = visit.page

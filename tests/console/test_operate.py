@@ -69,6 +69,7 @@ def ask(url, text, key=None):
         return json.load(reply)["id"]
 
 
+@pytest.mark.long
 def test_figures_and_responses_come_without_a_reload(visit, url):
     page = section(visit, "responses")
     id = ask(url, "Tell me of the harbour")
@@ -94,6 +95,7 @@ def test_a_worker_is_drained_and_resumed_after_asking(visit):
     worker.get_by_text("idle").wait_for()
 
 
+@pytest.mark.long
 def test_a_live_session_is_closed_and_its_recording_deleted(visit):
     page = section(visit, "sessions")
     id = page.evaluate(TALK, 0)

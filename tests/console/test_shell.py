@@ -48,6 +48,7 @@ def test_the_first_visit_shows_a_call_of_a_tool(visit):
     page.get_by_text("waits for a result").wait_for()
 
 
+@pytest.mark.long
 def test_a_question_mark_lists_the_keys_and_digits_go_to_the_tabs(visit):
     page = visit.go("welcome").page
     page.get_by_role("heading", name="antiphon is ready").wait_for()
@@ -117,6 +118,7 @@ def state_of(start, *, is_ready=False):
     )
 
 
+@pytest.mark.long
 def test_while_weights_are_fetched_the_page_says_how_far_they_are_and_goes_on_by_itself(visit):
     ears = weights("moonshine", "hearing", "fetching", is_fetched=False)
     start = StartStatus(reason="fetching", weights=[weights("parrot", "answers", "fetching", is_fetched=True), ears])

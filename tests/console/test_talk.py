@@ -137,6 +137,7 @@ def test_speaking_over_an_answer_silences_it_and_strikes_out_what_was_not_heard(
     assert loud_ms < cut["audio_end_ms"] + fine_ms + 100
 
 
+@pytest.mark.long
 def test_push_to_talk_commits_when_space_is_let_go(visit):
     page = opened(visit, turns="hold")
     sent = sent_events(page)
@@ -165,6 +166,7 @@ def test_push_to_talk_commits_when_space_is_let_go(visit):
     captions(page).get_by_text("It is Madrid.").wait_for()
 
 
+@pytest.mark.long
 def test_a_call_waits_for_the_result_that_a_person_types(visit):
     page = opened(visit, dialect="beta")
     sent = sent_events(page)
@@ -201,6 +203,7 @@ NO_MICROPHONE = """navigator.mediaDevices.getUserMedia = async () => {
 };"""
 
 
+@pytest.mark.long
 def test_each_failure_of_the_microphone_is_explained(visit):
     page = opened(visit, microphone=NO_MICROPHONE)
     told = {

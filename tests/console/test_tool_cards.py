@@ -160,6 +160,7 @@ def test_a_web_search_shows_its_question_and_its_sources(page):
         assert article.get_by_role("link", name="birds.example", exact=True).count() == 0, "the number says it"
 
 
+@pytest.mark.long
 def test_a_file_search_shows_what_it_found_and_how_well_it_fits(page, url):
     with openai.OpenAI(base_url=f"{url}/v1", api_key="none") as client:
         store = client.vector_stores.create(name="Bird notes")
@@ -184,6 +185,7 @@ def test_a_file_search_shows_what_it_found_and_how_well_it_fits(page, url):
         assert article.get_by_role("list", name="Sources").inner_text().strip() == "owls.md"
 
 
+@pytest.mark.long
 def test_code_shows_what_it_printed_and_drew(page):
     turn_on(page, "Code interpreter")
     ask(page, "a wave please")
@@ -195,12 +197,14 @@ def test_code_shows_what_it_printed_and_drew(page):
         code.get_by_text("class Wave:").wait_for()
 
 
+@pytest.mark.long
 def test_code_that_fails_shows_its_error(page):
     turn_on(page, "Code interpreter")
     ask(page, "make a mistake")
     assert "ZeroDivisionError" in card(answered(page, "Done."), "Code interpreter").locator("pre.logs").inner_text()
 
 
+@pytest.mark.long
 def test_a_picture_that_was_made_is_shown(page):
     turn_on(page, "Image generation")
     ask(page, "draw a lighthouse")
@@ -208,6 +212,7 @@ def test_a_picture_that_was_made_is_shown(page):
         assert width_of(card(article, "Image generation").get_by_alt_text("The picture that was made")) == 240
 
 
+@pytest.mark.long
 def test_the_tools_of_a_server_are_listed_with_what_they_do_and_calls_with_their_results(page):
     turn_on(page, "sums")
     ask(page, "add them")
@@ -222,6 +227,7 @@ def test_the_tools_of_a_server_are_listed_with_what_they_do_and_calls_with_their
         assert call.locator("pre.result").inner_text().strip() == "3"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("colour_scheme", ["light", "dark"])
 def test_axe_finds_nothing_in_the_cards(visit, page, colour_scheme):
     page.emulate_media(color_scheme=colour_scheme)

@@ -35,6 +35,7 @@ def test_programs_are_pointed_at_this_address_by_one_paste(visit, url):
     assert f'base_url="{url.replace("http", "ws", 1)}/v1/realtime"' in pipecat and 'model="parrot"' in pipecat
 
 
+@pytest.mark.long
 def test_the_models_are_asked_for_once(visit):
     asked = []
     visit.page.on("request", lambda request: request.url.endswith("/v1/models") and asked.append(request.url))

@@ -11,7 +11,7 @@ PROGRAM = Path(__file__).parents[2] / "bench" / "background_crashes.py"
 LONG = [pytest.param(processes, store, 100, 1000, marks=pytest.mark.long) for processes in (1, 2) for store in ("sqlite", "postgres")]
 
 
-@pytest.mark.parametrize(("processes", "store", "kills", "responses"), [(2, "postgres", 2, 12), *LONG])
+@pytest.mark.parametrize(("processes", "store", "kills", "responses"), [(2, "postgres", 1, 6), *LONG])
 def test_kills_lose_no_event_and_change_no_end(processes, store, kills, responses):
     options = {"--kills": kills, "--responses": responses, "--processes": processes, "--store": store}
     command = [sys.executable, str(PROGRAM), *(str(part) for pair in options.items() for part in pair)]

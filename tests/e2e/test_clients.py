@@ -13,14 +13,14 @@ PROGRAM = Path(sys.executable).with_name("antiphon")
 
 @pytest.mark.first
 @pytest.mark.weights
-def test_every_official_client_agrees(record_property):
+def test_the_clients_of_each_protocol_agree(record_property):
     _run(record_property, "--short")
 
 
 @pytest.mark.long
 @pytest.mark.weights
-def test_programs_with_large_environments_agree(record_property):
-    _run(record_property, "aider", "chat_programs", "llm", "opencode")
+def test_frameworks_programs_and_browsers_agree(record_property):
+    _run(record_property, "--long")
 
 
 @pytest.mark.long

@@ -47,7 +47,7 @@ def run_program(program: str, address: str, home: Path) -> str:
     ("page", "answer"),
     [
         ("guide/openai-sdk.md", "name='Rome' country='Italy'"),
-        ("guide/background.md", "You said: Write a long story."),
+        pytest.param("guide/background.md", "You said: Write a long story.", marks=pytest.mark.long),
     ],
 )
 def test_the_programs_of_a_guide_run(page, answer, tmp_path):
@@ -56,6 +56,7 @@ def test_the_programs_of_a_guide_run(page, answer, tmp_path):
         assert answer in run_program(program_of(page), address, tmp_path)
 
 
+@pytest.mark.long
 def test_the_first_programs_of_the_guide_to_prompts_run_with_its_prompt(tmp_path):
     (tmp_path / "guide.toml").write_text(PROMPT[1])
     command = [sys.executable, "-m", "antiphon", "prompts", "add", "guide.toml", "--id", "pmpt_guide"]

@@ -113,6 +113,7 @@ def readiness(url):
             return json.loads(refusal.read())
 
 
+@pytest.mark.long
 def test_ready_is_told_once_models_are_there(tmp_path):
     with serving(tmp_path, SLOW, warms_up=True) as (_, client):
         url, until_s = str(client.base_url).replace("/v1/", "/readyz?wait_for=speech"), time.monotonic() + 120

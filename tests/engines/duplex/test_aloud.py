@@ -89,7 +89,7 @@ async def heard_in(pcm):
         await ear.stop()
 
 
-@pytest.mark.parametrize("ms", [100, 1000])
+@pytest.mark.parametrize("ms", [100, pytest.param(1000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", WORDS)
 def test_what_a_person_says_is_answered_in_words_and_in_sound(talked, name, ms):
     async def scenario(duet):

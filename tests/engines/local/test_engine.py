@@ -219,6 +219,7 @@ def test_the_token_limit_cuts_the_answer(talker):
     assert used_of(said).output_tokens == 4
 
 
+@pytest.mark.long
 @weights
 def test_without_a_limit_a_full_window_cuts_the_answer(talker):
     endless = JsonSchema("endless", {"type": "array", "items": {"const": 1}, "minItems": 500})
@@ -270,6 +271,7 @@ def test_a_schema_is_kept_to(talker):
     assert answer.keys() == {"name", "age"} and 0 <= answer["age"] <= 120
 
 
+@pytest.mark.long
 @weights
 def test_a_short_question_is_answered_while_long_prompts_are_processed(talker):
     long = [ask(f"{word} " * 350, id=word) for word in ("bird", "tree")]

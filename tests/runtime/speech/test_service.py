@@ -118,6 +118,7 @@ def test_weights_that_went_away_are_named_when_a_conversation_begins(copied):
     assert "antiphon models pull silero-vad" in refusal(speech).message
 
 
+@pytest.mark.long
 @pytest.mark.weights
 def test_weights_that_are_not_remembered_as_good_are_read_and_taken(copied):
     for mark in copied.rglob("*.verified"):

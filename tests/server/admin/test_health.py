@@ -32,6 +32,7 @@ def test_a_server_without_speech_models_is_ready_at_once(tmp_path):
         assert (status, body["error"]["param"]) == (400, "wait_for")
 
 
+@pytest.mark.long
 @pytest.mark.weights
 def test_a_server_is_ready_at_once_and_tells_who_waits_for_it_when_its_speech_models_have_run(tmp_path):
     config = configured(tmp_path, MODELS, **{"logging.level": "error", "models_dir": str(WEIGHTS)})

@@ -54,6 +54,7 @@ def test_what_is_read_aloud_can_be_understood(client):
         assert len(set(words(text)) - set(words(said))) <= 2, said  # a word may be misheard: no two readings are the same
 
 
+@pytest.mark.long
 def test_a_long_recording_is_written_down_from_its_beginning_to_its_end(client):
     once, rate_hz = soundfile.read(RECORDINGS / "lv_0890.wav")
     file = io.BytesIO()

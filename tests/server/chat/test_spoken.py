@@ -103,6 +103,7 @@ def test_a_whole_answer_has_a_file_of_any_format(client, kind, magic):
     assert completion.usage.completion_tokens_details.audio_tokens > 0
 
 
+@pytest.mark.long
 @pytest.mark.weights
 def test_a_model_that_neither_hears_nor_speaks_is_asked_aloud_and_answers_aloud(tmp_path):
     weights = Path(os.environ.get("ANTIPHON_MODELS") or CACHE)

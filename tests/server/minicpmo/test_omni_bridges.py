@@ -103,6 +103,7 @@ async def test_a_client_of_realtime_talks_to_the_model_itself(tmp_path):
             assert max(map(abs, floats_of(heard[-1]["content"][0]["data"]))) > 0.01
 
 
+@pytest.mark.long
 @pytest.mark.weights
 async def test_what_was_said_to_the_model_is_written_down_for_who_wants_to_read_it(tmp_path):
     with serving(tmp_path) as (worker, url):

@@ -80,6 +80,7 @@ MANY_FIELDS = [
 ]
 
 
+@pytest.mark.long
 def test_every_field_is_taken_and_refused_as_described(quiet_url, tmp_path):
     check_with_schemathesis(quiet_url, tmp_path, "--phases", "coverage", *each("--exclude-operation-id", MANY_FIELDS))
 
@@ -95,6 +96,7 @@ def test_random_requests_and_what_follows_from_them_are_answered_as_described(qu
     check_with_schemathesis(quiet_url, tmp_path, "--phases", "examples,fuzzing,stateful", examples=examples)
 
 
+@pytest.mark.long
 def test_where_keys_are_needed_every_route_that_says_so_needs_one(tmp_path):
     config = configured(tmp_path, MODELS, **{"logging.level": "error"})
     key = key_of(str(config.database_url))

@@ -198,6 +198,7 @@ def voice_processes():
     return found
 
 
+@pytest.mark.long
 async def test_a_voice_that_is_killed_in_the_middle_of_a_word_fails_that_answer_and_says_the_next(url):
     async with Talking(url, "teller") as peer:
         await append(peer, recording("cards_001") + silence(1))

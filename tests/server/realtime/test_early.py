@@ -38,7 +38,7 @@ async def opened(url, model="parrot"):
         return (await peer.hear())["session"]
 
 
-@pytest.mark.parametrize("warm_up", [True, False])
+@pytest.mark.parametrize("warm_up", [True, pytest.param(False, marks=pytest.mark.long)])
 async def test_the_first_sentence_is_heard_though_it_comes_before_the_models(tmp_path, warm_up):
     name = next(iter(WORDS))
     with serving(tmp_path, **{"speech.warm_up": warm_up}) as url:

@@ -76,6 +76,7 @@ def test_who_reads_a_byte_at_a_time_gets_what_everybody_gets(url):
     assert all(line in got for line in whole.splitlines())
 
 
+@pytest.mark.long
 def test_two_hundred_read_a_response_while_it_is_made(url):
     first = connect(url)
     body = json.dumps({"model": "short", "input": "Sing.", "background": True, "stream": True}).encode()
