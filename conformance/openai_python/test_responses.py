@@ -15,6 +15,7 @@ from pydantic import BaseModel
 PROGRAM = os.environ["ANTIPHON"]
 MODEL = os.environ["ANTIPHON_MODEL"]
 FEW = 48
+LONG = pytest.mark.skipif(bool(os.environ.get("ANTIPHON_SHORT")), reason="a server of its own takes long")
 WEATHER = {
     "type": "function",
     "name": "get_weather",
@@ -55,7 +56,13 @@ def server(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def client(server):
+def client():
+    with openai.OpenAI(base_url=os.environ["ANTIPHON_URL"], api_key="none", max_retries=0) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def own_client(server):
     with openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=0) as made:
         yield made
 
@@ -112,15 +119,15 @@ def test_named_tool(client):
     assert [item.name for item in response.output if item.type == "function_call"] == ["get_weather"]
 
 
-@pytest.mark.skipif(bool(os.environ.get("ANTIPHON_SHORT")), reason="the long run kills the server")
-def test_conversation_survives_the_death_of_the_server(client, server):
-    first = ask(client, "My name is Ada.")
+@LONG
+def test_conversation_survives_the_death_of_the_server(own_client, server):
+    first = ask(own_client, "My name is Ada.")
     server.kill()
     server.start()
-    assert client.responses.retrieve(first.id).output_text == first.output_text
-    second = ask(client, "What is my name?", previous_response_id=first.id)
+    assert own_client.responses.retrieve(first.id).output_text == first.output_text
+    second = ask(own_client, "What is my name?", previous_response_id=first.id)
     assert second.usage.input_tokens > first.usage.input_tokens
-    listed = client.responses.input_items.list(second.id)
+    listed = own_client.responses.input_items.list(second.id)
     assert [item.content[0].text for item in listed] == ["What is my name?"]
 
 
@@ -169,9 +176,10 @@ def test_errors(client, fields, error, code, param):
     assert (refusal.value.code, refusal.value.param) == (code, param)
 
 
-def test_a_tool_that_the_model_can_not_have_is_named(client):
+@LONG
+def test_a_tool_that_the_server_does_not_have_is_named(own_client):
     fields = {"input": "Hi", "tools": [{"type": "web_search"}], "max_output_tokens": 16}
-    answer = client.responses.with_raw_response.create(model=MODEL, **fields)
+    answer = own_client.responses.with_raw_response.create(model=MODEL, **fields)
     assert answer.headers["antiphon-tools-not-offered"] == "web_search"
     assert [tool.type for tool in answer.parse().tools] == ["web_search"]
 
