@@ -52,7 +52,7 @@ SCRIPT = {
             ],
         },
         {"when": "endless", "lines": [{"text": "la "}, {"wait_ms": 20}, {"text": "la ", "repeat": 100}, {"wait_ms": 600_000}]},
-        {"when": "later", "lines": [{"text": "It is "}, {"wait_ms": 1500}, {"text": "done."}]},
+        {"when": "later", "lines": [{"text": "It is "}, {"wait_ms": 5000}, {"text": "done."}]},
         {"when": "break", "lines": [{"failure": {"status": 503, "message": "The model is loading.", "retry_after_s": 2}}]},
         {"when": "midway", "lines": [{"text": "So far"}, {"wait_ms": 1500}, {"failure": {"message": "The model broke."}}]},
         {"when": "", "say": "You said: {input}"},
@@ -125,7 +125,7 @@ def test_a_chat_is_found_again_after_a_reload_and_by_search(page):
     field = page.get_by_role("searchbox", name="Search chats")
     expect(field).to_be_focused()
     with page.expect_response("**/v1/responses/roots?*q=eierl*"):
-        page.keyboard.type("eierl")
+        field.press_sequentially("eierl")
     page.get_by_role("link", name=re.compile("Remember the lighthouse")).click()
     answered(page, "You said: And its keeper")
     expect(page).to_have_url(address)
@@ -147,6 +147,7 @@ def test_edits_and_repeats_are_branches_that_stay(page):
     article.get_by_text("2 of 2").wait_for()
     article.get_by_role("button", name="Answer again").click()
     page.get_by_text("3 of 3").wait_for()
+    answered(page, "You said: another question")  # a reload would break it off
     page.get_by_role("button", name="Branch before").click()
     page.get_by_text("2 of 3").wait_for()
     page.get_by_role("button", name="Branch before").click()

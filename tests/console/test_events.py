@@ -8,7 +8,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from antiphon.server.processes.run import background_server
-from support.console.browser import axe_findings, expect
+from support.console.browser import axe_findings, expect, until
 from support.console.node import packages
 from support.server.scripted_server import configured
 
@@ -27,6 +27,8 @@ WATCH_TASKS = """() => {
     window.longTasks = [];
     new PerformanceObserver(list => window.longTasks.push(...list.getEntries().map(task => task.duration))).observe({type: 'longtask'});
 }"""
+
+SCROLL_TO = "(grid, place) => { grid.scrollTop = place * grid.scrollHeight; }"
 
 
 @pytest.fixture(scope="module")
@@ -163,8 +165,8 @@ def test_ten_thousand_messages_stay_smooth(page, record_property):
     rows = [tab.locator(".line").count()]
     messages = tab.get_by_role("region", name="Messages")
     for place in (0, 0.3, 0.6, 0.9, 0.1):
-        messages.evaluate("(grid, place) => { grid.scrollTop = place * grid.scrollHeight; }", place)
-        tab.locator(".line > :first-child").get_by_text(str(int(place * MANY) + 3), exact=True).wait_for()
+        line = tab.locator(".line > :first-child").get_by_text(str(int(place * MANY) + 3), exact=True)
+        until(page, lambda place=place, line=line: messages.evaluate(SCROLL_TO, place) or line.count())
         rows.append(tab.locator(".line").count())
     tab.get_by_label("Filter").press_sequentially("completed")
     tab.get_by_text(re.compile(r"^\d lines? shown$")).wait_for()

@@ -271,6 +271,7 @@ def test_a_line_that_was_lost_is_taken_up_again_with_what_was_said(visit):
     lines[0].close(code=1012)
     until(page, lambda: len(lines) == 2)
     big(page, "Listening").wait_for()
+    until(page, lambda: len(of_type(sent, "conversation.item.create")) >= 2)
     again = [event["item"]["content"][0]["text"] for event in of_type(sent, "conversation.item.create")]
     assert again == ["I live in France", "It is Paris."]
 
@@ -428,6 +429,5 @@ def test_who_waits_in_a_real_queue_sees_its_place_and_then_talks(browser, tmp_pa
         big(third.page, "1st").wait_for()
         card.get_by_role("button", name="Leave").click()
         big(third.page, "Talk").wait_for()
-        second.page.get_by_label("Say it by typing").fill("Hi")
-        second.page.keyboard.press("Enter")
+        type_in(second.page, "Hi")
         captions(second.page).get_by_text("You said: Hi").wait_for()

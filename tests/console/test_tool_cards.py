@@ -114,8 +114,9 @@ def turn_on(page, *names):
 
 
 def ask(page, text):
-    page.get_by_label("Message", exact=True).fill(text)
-    page.keyboard.press("Enter")
+    field = page.get_by_label("Message", exact=True)
+    field.fill(text)
+    field.press("Enter")
 
 
 def answered(page, text):
@@ -154,10 +155,10 @@ def test_a_web_search_shows_its_question_and_its_sources(page):
         search.get_by_text("barn owl snow").wait_for()
         search.get_by_text("More").click()
         source = search.get_by_role("link", name="https://birds.example/owls.html")
-        assert source.get_attribute("href") == "https://birds.example/owls.html"
-        assert article.get_by_role("link", name="1", exact=True).get_attribute("href") == "https://birds.example/owls.html"
-        assert article.get_by_role("list", name="Sources").inner_text().strip() == "Owls of Texel"
-        assert article.get_by_role("link", name="birds.example", exact=True).count() == 0, "the number says it"
+        expect(source).to_have_attribute("href", "https://birds.example/owls.html")
+        expect(article.get_by_role("link", name="1", exact=True)).to_have_attribute("href", "https://birds.example/owls.html")
+        expect(article.get_by_role("list", name="Sources")).to_have_text("Owls of Texel")
+        expect(article.get_by_role("link", name="birds.example", exact=True)).to_have_count(0)  # the number says it
 
 
 @pytest.mark.long
@@ -180,9 +181,8 @@ def test_a_file_search_shows_what_it_found_and_how_well_it_fits(page, url):
         search = card(article, "File search")
         search.get_by_text("when do owls hunt").wait_for()
         search.get_by_text("More").click()
-        found = search.locator("details")
-        assert re.search(r"owls\.md \d\.\d\d\s+Owls hunt at night\. Their feathers", found.inner_text())
-        assert article.get_by_role("list", name="Sources").inner_text().strip() == "owls.md"
+        expect(search.locator("details")).to_contain_text(re.compile(r"owls\.md \d\.\d\d\s*Owls hunt at night\. Their feathers"))
+        expect(article.get_by_role("list", name="Sources")).to_have_text("owls.md")
 
 
 @pytest.mark.long
@@ -191,7 +191,7 @@ def test_code_shows_what_it_printed_and_drew(page):
     ask(page, "a wave please")
     for article in shown_twice(page, "Done."):
         code = card(article, "Code interpreter")
-        assert code.locator("pre.logs").inner_text().strip() == "the sum is 45"
+        expect(code.locator("pre.logs")).to_have_text("the sum is 45")
         assert width_of(code.get_by_alt_text("Made by the code")) == 320
         code.get_by_text("Code", exact=True).click()
         code.get_by_text("class Wave:").wait_for()
@@ -201,7 +201,7 @@ def test_code_shows_what_it_printed_and_drew(page):
 def test_code_that_fails_shows_its_error(page):
     turn_on(page, "Code interpreter")
     ask(page, "make a mistake")
-    assert "ZeroDivisionError" in card(answered(page, "Done."), "Code interpreter").locator("pre.logs").inner_text()
+    expect(card(answered(page, "Done."), "Code interpreter").locator("pre.logs")).to_contain_text("ZeroDivisionError")
 
 
 @pytest.mark.long
@@ -224,7 +224,7 @@ def test_the_tools_of_a_server_are_listed_with_what_they_do_and_calls_with_their
         listing.locator("details b", has_text=re.compile("^add$")).wait_for()
         call = page.locator(".tool").filter(has=page.locator("b", has_text=re.compile("^add$"))).last
         call.get_by_text("Arguments and result").click()
-        assert call.locator("pre.result").inner_text().strip() == "3"
+        expect(call.locator("pre.result")).to_have_text("3")
 
 
 @pytest.mark.long
@@ -233,8 +233,10 @@ def test_axe_finds_nothing_in_the_cards(visit, page, colour_scheme):
     page.emulate_media(color_scheme=colour_scheme)
     turn_on(page, "Code interpreter", "Image generation", "Web search")
     ask_all(page, "a wave please", "draw a lighthouse", "look up the owl")
-    for summary in page.locator(".tool details:not([open]) > summary").all()[::-1]:
-        summary.click()
+    folded = page.locator(".tool details:not([open]) > summary")
+    for left in reversed(range(folded.count())):
+        folded.last.click()
+        expect(folded).to_have_count(left)
     assert axe_findings(page, packages().folder) == []
 
 

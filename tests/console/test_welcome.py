@@ -6,6 +6,7 @@ import tomllib
 import pytest
 
 from antiphon.server.processes.run import background_server
+from support.console.browser import expect
 from support.server.scripted_server import configured
 
 
@@ -18,6 +19,7 @@ def url(tmp_path_factory):
 
 def sample(page, name):
     page.get_by_role("button", name=name, exact=True).click()
+    expect(page.locator(".code [aria-pressed=true]")).to_have_text(name)
     return page.locator(".code code").inner_text()
 
 
