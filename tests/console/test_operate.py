@@ -14,6 +14,7 @@ from antiphon.server.processes.run import background_server
 from support.console.browser import Visit, axe_findings, expect, until
 from support.console.node import packages
 from support.server.key_server import KeyServer
+from support.server.one_place import serving_one_place
 from support.server.scripted_server import SCRIPT, configured
 
 MODELS = {"parrot": {"engine": "scripted", **SCRIPT}, "single": {"engine": "scripted", "sessions": 1}}
@@ -306,3 +307,85 @@ def test_axe_finds_nothing_in_any_part(visit, url, colour_scheme, parts):
         page.get_by_role("heading", name=HEADINGS.get(name, name)).first.wait_for()
         found += [(name, *finding) for finding in axe_findings(page, packages().folder)]
     assert found == []
+
+
+WAIT = """() => {
+    const socket = new WebSocket(location.origin.replace('http', 'ws') + '/v1/realtime?model=far&queue=1', ['realtime']);
+    const told = new Promise(done => { socket.onmessage = ({data}) => done(JSON.parse(data)); });
+    socket.ended = new Promise(done => { socket.onclose = ({code}) => done(code); });
+    window.sockets = [...(window.sockets ?? []), socket];
+    return told;
+}"""
+"""A client of the only place, or in the queue for it; the first event that it gets."""
+
+
+@pytest.mark.long
+def test_who_waits_is_sent_off_and_the_worker_is_drained_and_removed(browser, tmp_path):
+    with serving_one_place(tmp_path) as place, contextlib.closing(Visit(browser, place.url)) as visit:
+        page = section(visit, "workers")
+        worker = row(page, "Workers", "far")
+        worker.get_by_text("idle").wait_for()
+        assert page.evaluate(WAIT)["type"] == "session.created"
+        row(page, "Being served", "far").wait_for()
+        ticket = page.evaluate(WAIT)["ticket_id"]
+        waiting = row(page, "In the queue", ticket)
+        waiting.get_by_role("button", name="Send off").click()
+        waiting.get_by_role("group", name="Send it off?").get_by_role("button", name="Send off").click()
+        waiting.wait_for(state="detached")
+        assert page.evaluate("window.sockets[1].ended") == 1013
+        worker.get_by_role("button", name="Drain").click()
+        worker.get_by_role("group").get_by_role("button", name="Drain").click()
+        worker.get_by_text("draining, 1 left").wait_for()
+        worker.get_by_role("button", name="Resume").click()
+        worker.get_by_text("busy").wait_for()
+        worker.get_by_role("button", name="Remove").click()
+        worker.get_by_role("group", name="Until it joins again?").get_by_role("button", name="Remove").click()
+        page.get_by_text("It is removed.").wait_for()
+        expect(row(page, "Being served", "far")).to_have_count(1)  # what is under way goes on
+        page.evaluate("window.sockets[0].close()")
+        page.get_by_text("No worker yet").wait_for()
+
+
+@pytest.mark.long
+def test_upstreams_are_shown_with_their_health(browser, url, tmp_path):
+    upstreams = [{"name": "near", "base_url": f"{url}/v1"}, {"name": "gone", "base_url": "http://127.0.0.1:9/v1"}]
+    models = {"many": {"engine": "chat", "quirks": "generic", "model": "parrot", "upstreams": upstreams}}
+    with background_server(configured(tmp_path, models)) as many, contextlib.closing(Visit(browser, many)) as visit:
+        page = section(visit, "models")
+        for number in range(20):
+            body = json.dumps({"model": "many", "input": f"Number {number}"}).encode()
+            urlopen(Request(f"{many}/v1/responses", body, {"content-type": "application/json"})).read()
+        row(page, "Upstreams", "near").get_by_text("ready").wait_for()
+        row(page, "Upstreams", "gone").get_by_text("open").wait_for()
+
+
+@pytest.mark.long
+def test_the_first_key_of_an_open_server_is_made_and_the_page_goes_on_with_it(browser, tmp_path):
+    with background_server(configured(tmp_path, MODELS), is_persistent=True) as url, contextlib.ExitStack() as stack:
+        visit, other = (stack.enter_context(contextlib.closing(Visit(browser, url))) for _ in range(2))
+        visit.expect("40[019]")
+        page = section(visit, "keys")
+        page.get_by_text("The first key changes that.").wait_for()
+        page.get_by_role("button", name="New key").click()
+        form = page.get_by_role("dialog", name="New key")
+        form.get_by_label("Name").fill("operator")
+        form.get_by_role("button", name="Make the key").click()
+        form.get_by_role("button", name="Make it all the same").wait_for()
+        form.get_by_role("checkbox", name=re.compile("^admin")).check()
+        form.get_by_role("button", name="Make the key").click()
+        shown = page.get_by_role("dialog", name="The new key")
+        expect(shown.get_by_label("Key")).to_have_value(re.compile("^ak-"))
+        page.keyboard.press("Escape")
+        shown.wait_for(state="detached")
+        row(page, "Keys", "operator").wait_for()
+        with pytest.raises(OSError, match="401"):
+            ask(url, "Who asks?")
+        page.get_by_role("link", name="Workers and queue").click()
+        worker = row(page, "Workers", "single-1")
+        worker.get_by_role("button", name="Drain").click()
+        worker.get_by_role("group").get_by_role("button", name="Drain").click()
+        worker.get_by_text("draining").wait_for()
+        page.reload()
+        page.get_by_text("Updates live").wait_for()
+        other.expect("401")
+        other.go("operate/keys").page.get_by_role("dialog", name="Sign in").wait_for()

@@ -137,6 +137,42 @@ def test_speaking_over_an_answer_silences_it_and_strikes_out_what_was_not_heard(
     assert loud_ms < cut["audio_end_ms"] + fine_ms + 100
 
 
+MARK = """() => {
+    const played = () => __heard.parts.reduce((sum, part) => sum + part.length, 0);
+    const speak = window.__say;
+    window.__say = async (wav) => { await speak(wav); window.__marks = {spoke: played()}; };
+    const read = Object.getOwnPropertyDescriptor(MessageEvent.prototype, 'data').get;
+    Object.defineProperty(MessageEvent.prototype, 'data', {get() {
+        const data = read.call(this);
+        if (window.__marks && typeof data === 'string' && data.includes('input_audio_buffer.speech_started')) window.__marks.told ??= played();
+        return data;
+    }});
+}"""
+"""Notes how much was played when the person began to speak, and when the page was told so."""
+
+
+@pytest.mark.long
+def test_how_long_an_answer_sounds_on_when_one_speaks_over_it(visit, record_property):
+    page = opened(visit, "tower")
+    begin(page)
+    page.evaluate(MARK)
+    say(page, tone(0.5))
+    captions(page).locator("mark").wait_for()
+    until(page, lambda: loud_s(page) > 1)
+    say(page, tone(0.5))
+    captions(page).get_by_text("cut off by you, silent after").wait_for()
+    captions(page).get_by_text("Fine.").wait_for()
+    samples, rate = heard(page)
+    marks = page.evaluate("window.__marks")
+    # a pause of 100 ms parts it from the next answer
+    quiet = next(at for at in range(marks["told"], len(samples)) if not any(abs(each) > 600 for each in samples[at : at + rate // 10]))
+    after_voice_ms, after_event_ms = ((quiet - marks[name]) * 1000 / rate for name in ("spoke", "told"))
+    assert quiet > marks["told"] >= marks["spoke"] > 0
+    record_property(
+        "report", f"barge-in: silent {after_event_ms:.0f} ms after speech_started, {after_voice_ms:.0f} ms after the first sound"
+    )
+
+
 @pytest.mark.long
 def test_push_to_talk_commits_when_space_is_let_go(visit):
     page = opened(visit, turns="hold")
