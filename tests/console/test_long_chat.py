@@ -68,7 +68,10 @@ def ask(page, text):
 
 SCROLL_UP = """(log, text) => {
   const isThere = [...log.querySelectorAll('.bubble')].some(bubble => bubble.innerText.trim() === text);
-  if (!isThere) log.scrollTop = 0;
+  if (!isThere) {
+    log.scrollTop = 0;
+    log.dispatchEvent(new Event('scroll')); // at once, as where a person scrolls: more may come before the browser's own
+  }
   return isThere;
 }"""
 

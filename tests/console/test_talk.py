@@ -144,7 +144,8 @@ MARK = """() => {
     const read = Object.getOwnPropertyDescriptor(MessageEvent.prototype, 'data').get;
     Object.defineProperty(MessageEvent.prototype, 'data', {get() {
         const data = read.call(this);
-        if (window.__marks && typeof data === 'string' && data.includes('input_audio_buffer.speech_started')) window.__marks.told ??= played();
+        const isStart = typeof data === 'string' && data.includes('input_audio_buffer.speech_started');
+        if (window.__marks && isStart) window.__marks.told ??= played();
         return data;
     }});
 }"""

@@ -82,7 +82,9 @@ class Session {
   async signIn(key: string): Promise<void> {
     const change = ++this.#changes;
     const taken = await json<PageKey>('/console/keys', { method: 'POST', headers: { authorization: `Bearer ${key}` } });
-    if (change === this.#changes) this.#take(taken);
+    if (change !== this.#changes) return;
+    this.needsKey = true; // since the first key, if it was made just now
+    this.#take(taken);
   }
 
   async signOut(): Promise<void> {
