@@ -68,10 +68,7 @@ def ask(page, text):
 
 SCROLL_UP = """(log, text) => {
   const isThere = [...log.querySelectorAll('.bubble')].some(bubble => bubble.innerText.trim() === text);
-  if (!isThere) {
-    log.scrollTop = 0;
-    log.dispatchEvent(new Event('scroll')); // at once, as where a person scrolls: more may come before the browser's own
-  }
+  if (!isThere) log.scrollTop = 0;
   return isThere;
 }"""
 
