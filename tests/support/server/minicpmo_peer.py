@@ -1,13 +1,12 @@
 """A MiniCPM-o client that sends only what the test says."""
 
-import asyncio
 import base64
 from contextlib import asynccontextmanager
 
 import aiohttp
 import numpy as np
 
-from support.server.realtime_peer import Peer
+from support.server.realtime_peer import Peer, turns
 
 RATE_HZ = 16_000
 
@@ -60,5 +59,4 @@ async def opened(url, key=None, protocols=(), headers=None, **query):
         async with aiohttp.ClientSession() as http, http.ws_connect(url + "/v1/realtime", params=query, **options) as socket:
             yield Duplex(socket)
     finally:
-        for _ in range(5):
-            await asyncio.sleep(0)  # a transport that is closed ends in one of the next turns of the loop
+        await turns()

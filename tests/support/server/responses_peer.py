@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
-from support.server.realtime_peer import Peer
+from support.server.realtime_peer import Peer, turns
 
 LAST = ("response.completed", "response.incomplete", "response.failed")
 
@@ -41,6 +41,9 @@ def said(response):
 async def connected(url, key=None, headers=None, **options):
     """An open WebSocket."""
     named = {**(headers or {}), **({"authorization": f"Bearer {key}"} if key else {})}
-    async with aiohttp.ClientSession() as http:
-        async with http.ws_connect(f"{url}/v1/responses", headers=named, autoclose=False, **options) as socket:
-            yield ResponsesPeer(socket)
+    try:
+        async with aiohttp.ClientSession() as http:
+            async with http.ws_connect(f"{url}/v1/responses", headers=named, autoclose=False, **options) as socket:
+                yield ResponsesPeer(socket)
+    finally:
+        await turns()
