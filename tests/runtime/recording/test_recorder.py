@@ -63,6 +63,29 @@ async def test_a_session_is_listed_while_it_is_recorded(tmp_path):
         await desk.settled("sess_1")
 
 
+async def test_a_session_that_ends_while_its_beginning_is_stored_has_ended(tmp_path):
+    desk = Desk(tmp_path)
+    put, may_begin = desk.store.sessions.put, asyncio.Event()
+
+    async def put_late(record):
+        if record.state == "live":
+            await may_begin.wait()
+        await put(record)
+
+    desk.store.sessions.put = put_late
+    async with desk.open():
+        tap = desk.tap()
+        tap.on_server_event(created("sess_1"))
+        tap.end("left")
+        async with asyncio.timeout(60):
+            while not desk.recorder.pending.bytes:  # noqa: ASYNC110 - a thread sets no event
+                await asyncio.sleep(0.01)
+        await desk.recorder.retry_pending()
+        may_begin.set()
+        await desk.settled("sess_1")
+    assert (await desk.store.sessions.get(None, "sess_1")).state == "kept"
+
+
 async def test_a_session_that_never_began_leaves_nothing(tmp_path):
     async with Desk(tmp_path).open() as desk:
         tap = desk.tap()

@@ -46,7 +46,7 @@ class Away(Desk):
 
     async def spooled(self, session_id):
         """Wait until its end is written."""
-        await self.until(lambda: any(filed.record.id == session_id for filed in self.recorder.pending.recordings))
+        await self.until(lambda: any(filed.record.id == session_id for filed in self.recorder.pending.due))
 
     @staticmethod
     async def until(is_so):

@@ -254,6 +254,7 @@ class Recorder:
         while (recording := await self._to_store.get()) is not None:
             if recording.folder is not None:
                 self._notice_truncation(recording.record)
+                self.pending.mark_due(recording.folder)
                 self._to_persist.put_nowait(recording)
                 continue
             # A failure does little harm: a live session is stored again at its end, and a deleted one expires as lost.
@@ -296,10 +297,13 @@ class Recorder:
             await self._expire()
 
     async def retry_pending(self) -> None:
-        """Try to store pending recordings, one after another, up to the first failure."""
+        """
+        Try to store pending recordings, one after another, up to the first failure; but none before its turn, as the
+        record of its live session would then be stored after it.
+        """
         async with self._persist_lock:
             self._is_storage_down = False
-            for recording in self.pending.recordings:
+            for recording in self.pending.due:
                 await self._persist(recording)
                 if self._is_storage_down:
                     return

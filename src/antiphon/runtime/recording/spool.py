@@ -59,6 +59,7 @@ class PendingRecordings:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._recordings: dict[Path, SpooledRecording] = {}
+        self._due: set[Path] = set()
         self._claimed_folder: Path | None = None
 
     @property
@@ -68,10 +69,16 @@ class PendingRecordings:
             return sum(recording.record.bytes for recording in self._recordings.values())
 
     @property
-    def recordings(self) -> Sequence[SpooledRecording]:
-        """The recordings in the order in which to try them."""
+    def due(self) -> Sequence[SpooledRecording]:
+        """Those that may be stored at any time, in the order in which to try them."""
         with self._lock:
-            return tuple(self._recordings.values())
+            return tuple(recording for folder, recording in self._recordings.items() if folder in self._due)
+
+    def mark_due(self, folder: Path) -> None:
+        """All that was told of the session before its end is stored: its recording may follow."""
+        with self._lock:
+            if folder in self._recordings:
+                self._due.add(folder)
 
     def add(self, recording: SpooledRecording) -> None:
         """Add a recording that has ended."""
@@ -92,7 +99,9 @@ class PendingRecordings:
         with self._lock:
             self._claimed_folder = None
             recording = self._recordings.pop(folder)
-            if not is_persisted:
+            if is_persisted:
+                self._due.discard(folder)
+            else:
                 self._recordings[folder] = recording
 
     def drop_oldest(self, reason: str, before: float = math.inf) -> SessionRecord | None:
@@ -112,6 +121,7 @@ class PendingRecordings:
             if oldest is None or oldest.folder is None or (oldest.record.ended_at or 0) >= before:
                 return None
             del self._recordings[oldest.folder]
+            self._due.discard(oldest.folder)
         shutil.rmtree(oldest.folder, ignore_errors=True)
         return structs.replace(oldest.record, state="interrupted", bytes=0, truncated=reason)
 
