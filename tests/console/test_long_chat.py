@@ -67,7 +67,7 @@ def ask(page, text):
 
 
 SCROLL_UP = """(log, text) => {
-  const isThere = [...log.querySelectorAll('.bubble')].some(bubble => bubble.innerText.trim() === text);
+  const isThere = [...log.querySelectorAll('.bubble')].some(bubble => bubble.textContent.trim() === text);
   if (!isThere) log.scrollTop = 0;
   return isThere;
 }"""
