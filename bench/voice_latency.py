@@ -94,7 +94,7 @@ class Timing(NamedTuple):
 
 
 async def answered(talker, server, said, modality):
-    """Say it, and hear the answer out; None if there was nothing to answer."""
+    """Say it, and hear the answer out; None if there was nothing to answer. Without a server, its stages stay untold."""
     begun = time.perf_counter()
     talker.say(said)
     await asyncio.sleep(len(said) / 2 / RATE_HZ)
@@ -115,7 +115,7 @@ async def answered(talker, server, said, modality):
     if first is None:
         return None
     word_at = talker.sent_ms(stopped["audio_end_ms"] - SILENCE_MS)
-    stages = [at - stopped_at for at in stages_of(server, response["id"])] if modality == "audio" else []
+    stages = [at - stopped_at for at in stages_of(server, response["id"])] if server and modality == "audio" else []
     gaps = gaps_of(talker, response["id"], stopped_at) if modality == "audio" else []
     return Timing(transcript[0] - stopped_at, first[0] - stopped_at, first[0] - word_at, stages, gaps)
 

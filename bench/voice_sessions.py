@@ -280,7 +280,7 @@ async def converse(port, model, number, seconds):
         await asyncio.sleep(0.7 * number)
         until, timings = time.perf_counter() + seconds, []
         for turn in itertools.islice(itertools.cycle(TURNS), number, None):
-            timings.append(await answered(talker, sound(turn), "audio"))
+            timings.append(await answered(talker, None, sound(turn), "audio"))
             if time.perf_counter() > until:
                 return [timing.first_s for timing in timings if timing is not None]
             await asyncio.sleep(0.5)
