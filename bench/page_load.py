@@ -29,17 +29,10 @@ from playwright.sync_api import sync_playwright
 
 from measuring import free_port, print_head, print_row
 
-PROGRAM = """
-import json, pathlib, sys
-from antiphon.config.load import load
-from antiphon.server.processes.run import serve
-home = pathlib.Path(sys.argv[1])
-answer = "A **fugue** takes up one theme in turn.\\n\\n```python\\nprint(1)\\n```\\n\\nIts length is $t = 1$.\\n"
-models = [{"name": "parrot", "engine": "scripted", "answers": [{"say": answer}]}]
-flags = {"server.port": 0, "logging.level": "error", "models": models}
-config = load(flags, None, {"HOME": str(home)}, home, system_file=home / "none.toml").config
-serve(config, on_ready=lambda url, _access: print(url, flush=True))
-"""
+SERVER = Path(__file__).parent / "common" / "serve.py"
+
+ANSWER = "A **fugue** takes up one theme in turn.\n\n```python\nprint(1)\n```\n\nIts length is $t = 1$.\n"
+FLAGS = {"server.port": 0, "logging.level": "error", "models": [{"name": "parrot", "engine": "scripted", "answers": [{"say": ANSWER}]}]}
 
 WATCH = """
 window.tasks = [];
@@ -60,7 +53,7 @@ SETTLE_MS = 1000
 @contextlib.contextmanager
 def serving(home):
     """A server with a scripted model; yields its address."""
-    with subprocess.Popen([sys.executable, "-c", PROGRAM, home], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([sys.executable, SERVER, home, json.dumps(FLAGS)], stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process.stdout.readline().strip()
         finally:
@@ -108,7 +101,7 @@ def loaded(browser, url, then=lambda page: None):
 
 def scroll_to_the_first(page):
     """Until the first question is there."""
-    page.get_by_role("button", name="Earlier in this chat").wait_for()
+    page.locator(".bubble").first.wait_for()
     log = page.get_by_role("log")
     first = page.locator(".bubble").get_by_text("Question 0", exact=True)
     while not first.count():

@@ -24,14 +24,12 @@ from antiphon.server.http.auth import GuardedRoute
 from antiphon.server.http.operation import Operation
 from antiphon.server.processes.run import background_server
 from antiphon.stores.sql.store import SqlStore
+from support.server.raw_http import POLL_S
 from support.server.scripted_server import SCRIPT, configured
 from support.server.threaded_server import serving
 
 MODELS = {"parrot": {"engine": "scripted", **SCRIPT}, "slow": {"engine": "scripted", "pace_ms": 5, **SCRIPT}}
 ASK = {"model": "parrot", "input": "Hi"}
-
-POLL_S = 0.02
-"""Between two looks at a server that shares this process: without it, each look is work that the server waits for."""
 
 
 def with_keys(url: str, work: Callable[[Any], Any]) -> Any:
