@@ -72,6 +72,13 @@ def grow() -> int:
     """Take memory."""
     return len(bytearray(2 << 30))
 
+KEPT = []
+
+def keep() -> int:
+    """Take memory in small pieces, and let none go."""
+    while True:
+        KEPT.append([len(KEPT)])
+
 def long(size: int) -> str:
     """Much text."""
     print("printed" * 10)
@@ -183,9 +190,11 @@ def test_a_call_ends_at_its_limits_and_harms_no_other(file):
                 hang = group.create_task(server.call_tool("hang", {}))
                 crash = group.create_task(server.call_tool("crash", {}))
                 grow = group.create_task(server.call_tool("grow", {}))
+                keep = group.create_task(server.call_tool("keep", {}))
             assert text_of(hang.result()) == "The function took longer than 3 seconds (tools.functions.call_s), and was stopped."
             assert text_of(crash.result()) == "The function crashed."
-            assert text_of(grow.result()) == "The function needed more memory than 256 MiB (tools.functions.memory_mib)."
+            for result in (grow.result(), keep.result()):
+                assert text_of(result) == "The function needed more memory than 256 MiB (tools.functions.memory_mib)."
             assert await server.call_tool("long", {"size": 105}) == (
                 "x" * 100 + "\n[5 more characters were left out (tools.functions.output_chars).]"
             )

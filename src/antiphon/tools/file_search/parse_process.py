@@ -11,6 +11,7 @@ Standard input is a socket. The request is a line of JSON (`ParseTask`) and the 
 
 import contextlib
 import importlib
+import mmap
 import resource
 import sys
 from collections.abc import Callable
@@ -28,6 +29,9 @@ _MODULES: dict[Format, tuple[str, str]] = {
     "html": ("antiphon.tools.file_search.web_page", "read_html"),
 }
 """What reads a format; a module is loaded only where it is used, as each has a library of its own."""
+
+_RESERVE_BYTES = 8 << 20
+"""What is free again once the memory is used up, so that there is some to say so."""
 
 
 class ParseTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +73,7 @@ def main() -> None:
     with take_parent_socket() as link, link.makefile("rwb") as stream:
         task = msgspec.json.decode(stream.readline(), type=ParseTask)
         _reader(task.format)  # while files can be opened
+        reserve = mmap.mmap(-1, _RESERVE_BYTES)
         limit_process(task)
         text = b""
         try:
@@ -77,6 +82,7 @@ def main() -> None:
         except UnreadableFileError as error:
             answer = ParseAnswer(code=error.code, message=error.message)
         except MemoryError:
+            reserve.close()
             answer = ParseAnswer(code="invalid_file", message="The file takes too much memory to be read.")
         except RecursionError:
             answer = ParseAnswer(code="invalid_file", message="The file is nested too deeply.")

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import mmap
 import re
 import resource
 import traceback
@@ -18,6 +19,9 @@ MAX_DETAIL_CHARS = 4000
 
 MAX_ERROR_CHARS = 1000
 """Of an error's own text, for the model."""
+
+_RESERVE_BYTES = 8 << 20
+"""What is free again once a function has used up the memory, so that there is some to say so."""
 
 _PATH = re.compile(r"file:\S+|(?<![\w/:.~])~?(?:/[^\s/'\"(){}\[\]<>:,;]+)+/?")
 _FIELD = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
@@ -37,10 +41,12 @@ def answer_call(call: CallFunction, function: ToolFunction, output_chars: int, m
         return CallAnswered(call.id, f"The arguments are wrong: {_describe_mistake(error)}.", is_error=True)
     except Exception as error:
         return _failure(call, function, error)
+    reserve = mmap.mmap(-1, _RESERVE_BYTES)
     try:
         value = function.call(arguments)
         text = to_text(asyncio.run(_finish(value)) if inspect.isawaitable(value) else value)
     except MemoryError:
+        reserve.close()
         limit = f"{memory_bytes >> 20} MiB (tools.functions.memory_mib)"
         return CallAnswered(call.id, f"The function needed more memory than {limit}.", is_error=True)
     except BaseException as error:  # `sys.exit` too: it ends this call's process, and no other
@@ -56,7 +62,7 @@ def limit_memory(extra_bytes: int) -> None:
         pages = int(Path("/proc/self/statm").read_bytes().split()[0])
     except OSError:
         return
-    limit = pages * resource.getpagesize() + extra_bytes
+    limit = pages * resource.getpagesize() + extra_bytes + _RESERVE_BYTES
     hard_limit = resource.getrlimit(resource.RLIMIT_AS)[1]
     if hard_limit == resource.RLIM_INFINITY or limit <= hard_limit:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
