@@ -190,15 +190,22 @@ def test_a_call_ends_at_its_limits_and_harms_no_other(file):
                 hang = group.create_task(server.call_tool("hang", {}))
                 crash = group.create_task(server.call_tool("crash", {}))
                 grow = group.create_task(server.call_tool("grow", {}))
-                keep = group.create_task(server.call_tool("keep", {}))
             assert text_of(hang.result()) == "The function took longer than 3 seconds (tools.functions.call_s), and was stopped."
             assert text_of(crash.result()) == "The function crashed."
-            for result in (grow.result(), keep.result()):
-                assert text_of(result) == "The function needed more memory than 256 MiB (tools.functions.memory_mib)."
+            assert text_of(grow.result()) == "The function needed more memory than 256 MiB (tools.functions.memory_mib)."
             assert await server.call_tool("long", {"size": 105}) == (
                 "x" * 100 + "\n[5 more characters were left out (tools.functions.output_chars).]"
             )
             assert await server.call_tool("where", {}) == process
+
+    run(scenario())
+
+
+def test_a_call_with_no_memory_left_can_say_so(file):
+    async def scenario():
+        async with serving(file, memory_mib=64) as server:
+            text = text_of(await server.call_tool("keep", {}))
+            assert text == "The function needed more memory than 64 MiB (tools.functions.memory_mib)."
 
     run(scenario())
 
