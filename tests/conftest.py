@@ -19,6 +19,7 @@ from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -217,6 +218,17 @@ class Postgres:
         self._lent.append(f"store_{self._made}")
         self.execute(f"CREATE DATABASE {self._lent[-1]} TEMPLATE tables STRATEGY FILE_COPY", "postgres")
         return self.url(self._lent[-1])
+
+    @contextlib.contextmanager
+    def plans(self, url: str, **settings: str) -> Iterator[None]:
+        """Settings of the planner for the database's connections, as `enable_hashjoin="off"`."""
+        database = urlsplit(url).path.removeprefix("/")
+        for name, value in settings.items():
+            self.execute(f"ALTER DATABASE {database} SET {name} = {value}", "postgres")
+        try:
+            yield
+        finally:
+            self.execute(f"ALTER DATABASE {database} RESET ALL", "postgres")  # another test may get it
 
     def take_back(self) -> None:
         """The stores of a test that has ended may be those of the next."""

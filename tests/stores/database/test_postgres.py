@@ -12,6 +12,7 @@ import pytest
 from antiphon.errors import ServerError, StoreError
 from antiphon.stores.database.connection import TimedConnection
 from antiphon.stores.sql.store import SqlStore
+from contracts import test_vector_stores as index_stores, test_webhook_stores as webhook_stores
 from support.stores.responses import response
 
 pytestmark = pytest.mark.anyio
@@ -176,6 +177,19 @@ async def test_a_reader_never_sees_half_of_a_replacement(postgres: Any) -> None:
             seen = await store.get("ada", "resp_1")
             assert seen and {item.body for item in seen.items} == {seen.body}
     await store.close()
+
+
+async def test_a_claim_takes_no_more_than_its_limit_whatever_the_plan(postgres: Any) -> None:
+    """That of a table which the planner thinks small: it compares row by row, and may run the query in an `IN` for each."""
+    url = postgres.new_store()
+    slow_joins = {f"enable_{way}": "off" for way in ("hashjoin", "mergejoin", "hashagg", "material", "sort")}
+    with postgres.plans(url, **slow_joins):
+        store = await opened(url)
+        await index_stores.create(store, "file-1", "file-2", "file-3")
+        assert [(await index_stores.claim(store)).file.file_id for _ in range(3)] == ["file-1", "file-2", "file-3"]
+        await webhook_stores.end(store, "resp_1", "resp_2", "resp_3", "resp_4", "resp_5")
+        assert [len(await webhook_stores.claim(store, limit=2)) for _ in range(3)] == [2, 2, 1]
+        await store.close()
 
 
 # Trouble

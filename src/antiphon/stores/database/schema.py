@@ -16,6 +16,7 @@ from sqlalchemy import (
     LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
+    Select,
     String,
     Table,
     Text,
@@ -396,6 +397,20 @@ def is_impossible_id(id: str) -> bool:
     Source: https://www.postgresql.org/docs/current/datatype-character.html
     """
     return "\0" in id
+
+
+def lock_rows(query: Select[tuple[int]]) -> Select[tuple[int]]:
+    """
+    Lock the rows that `query` finds, which has a limit, but for those that another transaction has locked; for an `IN`.
+
+    PostgreSQL may run a query in an `IN` once for each row that it compares. Here each run would skip the rows that the
+    run before has locked and changed, and find others, so the limit would not hold. A materialized CTE is run once.
+    Source: https://www.postgresql.org/docs/current/queries-with.html#QUERIES-WITH-CTE-MATERIALIZATION
+
+    SQLite has one writer, and nothing to lock.
+    """
+    rows = query.with_for_update(skip_locked=True).cte("rows_to_change").prefix_with("MATERIALIZED", dialect="postgresql")
+    return select(rows.c[0])
 
 
 class NewerSchema(RuntimeError):

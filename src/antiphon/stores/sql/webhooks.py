@@ -7,7 +7,7 @@ from sqlalchemy import Executable, RowMapping, bindparam, delete, insert, null, 
 
 from antiphon.records import DeliveryStatus, DisabledEndpoint, WebhookDelivery
 from antiphon.stores.database.database import Database
-from antiphon.stores.database.schema import disabled_webhooks, is_impossible_id, is_pending, webhook_deliveries
+from antiphon.stores.database.schema import disabled_webhooks, is_impossible_id, is_pending, lock_rows, webhook_deliveries
 from antiphon.stores.sql.webhook_outbox import COUNT_PENDING, WebhookOutbox
 from antiphon.stores.webhooks import MAX_EXPIRED, WebhookSubscriber
 
@@ -16,17 +16,15 @@ _FIELDS = [column for column in _columns if column.name not in ("number", "owner
 
 _is_due = _columns.due_at_ms <= bindparam("now_ms")
 _DUE = select(_columns.endpoint).where(is_pending, _is_due).distinct()
+_LONGEST_DUE = (
+    select(_columns.number)
+    .where(is_pending, _columns.endpoint == bindparam("of_endpoint"), _is_due)
+    .order_by(_columns.due_at_ms)
+    .limit(bindparam("limit"))
+)
 _CLAIM = (
     update(webhook_deliveries)
-    .where(
-        _columns.number.in_(
-            select(_columns.number)
-            .where(is_pending, _columns.endpoint == bindparam("of_endpoint"), _is_due)
-            .order_by(_columns.due_at_ms)
-            .limit(bindparam("limit"))
-            .with_for_update(skip_locked=True)  # PostgreSQL's way for several to take from one queue; SQLite has one writer
-        )
-    )
+    .where(_columns.number.in_(lock_rows(_LONGEST_DUE)))
     .values(due_at_ms=bindparam("lease_until_ms"), owner=bindparam("new_owner"))
     .returning(*_FIELDS)
 )

@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, and_, bindparam, delete, func, insert, nul
 
 from antiphon.records import IndexedFileRecord, IndexingError, IndexingJob, IndexingStatus, IndexPart
 from antiphon.stores.database.database import Database
-from antiphon.stores.database.schema import vector_store_files, vector_store_parts, vector_stores
+from antiphon.stores.database.schema import lock_rows, vector_store_files, vector_store_parts, vector_stores
 from antiphon.stores.vector_stores import VectorStoreContents
 from antiphon.stores.vectors.rows import SELECT_FILES, to_file
 from antiphon.stores.vectors.stores import bump_version
@@ -28,16 +28,9 @@ class SqlIndexRecords:
         is_meant = _files.tenant.not_in(bindparam("other_than", expanding=True))
         self._first_tenant = select(func.min(_files.tenant)).where(is_waiting, is_meant)
         self._next_tenant = self._first_tenant.where(_files.tenant > bindparam("after_tenant"))
-        oldest = (
-            select(_files.number)
-            .where(is_waiting, _files.tenant == bindparam("of_tenant"))
-            .order_by(_files.number)
-            .limit(1)
-            .with_for_update(skip_locked=True)  # PostgreSQL's way for several to take from one queue; SQLite has one writer
-        )
-        self._claim = (
-            update(vector_store_files).where(_files.number.in_(oldest)).values(owner=bindparam("new_owner")).returning(_files.number)
-        )
+        oldest = select(_files.number).where(is_waiting, _files.tenant == bindparam("of_tenant")).order_by(_files.number).limit(1)
+        claim = update(vector_store_files).where(_files.number.in_(lock_rows(oldest)))
+        self._claim = claim.values(owner=bindparam("new_owner")).returning(_files.number)
 
     def _is_ours(self, number: int) -> ColumnElement[bool]:
         return and_(_files.number == number, _files.status == "in_progress", _files.owner == self._database.server_number)
