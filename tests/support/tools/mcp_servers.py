@@ -280,6 +280,7 @@ def running_servers() -> Iterator[Servers]:
         # Accepted sockets have the listener's protocol, and asyncio sets TCP_NODELAY for those of TCP alone.
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.bind(("127.0.0.1", 0))
+        listener.listen()  # who comes before its server accepts waits, and is not refused
         port = listener.getsockname()[1]
         path = {"sse": "/sse", "broken": ""}.get(kind, "/mcp")
         servers.url_by_kind[kind] = f"http://127.0.0.1:{port}{path}"
