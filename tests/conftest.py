@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import functools
 import gc
+import importlib
 import importlib.util
 import os
 import shutil
@@ -30,6 +31,7 @@ from xdist.scheduler import LoadFileScheduling
 from antiphon.stores.database.schema import migrate
 from support.bytecode import compile_share
 from support.programs import forks
+from support.server import authorities
 
 SMALL_MODELS = ("smollm2-135m-instruct", "silero-vad", "smart-turn-v3.2", "moonshine-tiny-en", "piper-en-us-joe-medium", "all-minilm-l6-v2")
 """The models behind the marker `weights`."""
@@ -96,6 +98,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         deselected = [item for item in items if item.get_closest_marker("long")]
         items[:] = [item for item in items if not item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=deselected)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def made_once() -> Iterator[None]:
+    """What each server of a test, or each client, would else make again, for much of the time of its test."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(authorities.left_out())
+        if "antiphon.speech.onnx" in sys.modules:  # else the tests that were chosen load no models, or the extra is missing
+            stack.enter_context(importlib.import_module("support.speech.shared_models").shared())
+        yield
 
 
 @functools.cache
