@@ -1,6 +1,7 @@
 """What breaks real clients, each once measured with one, and never done: all of a rich session is looked through, in both dialects."""
 
 import base64
+import functools
 import json
 
 import pytest
@@ -43,6 +44,7 @@ def session_settings(dialect):
     return {"type": "realtime", "audio": {"input": heard, "output": {"voice": "alloy", "format": None}}, "tools": [TOOL], "unheard_of": 1}
 
 
+@functools.cache
 def a_rich_session(dialect):
     """A text turn, a call, a turn by voice and an interruption, with transcripts; the client says all that clients say."""
     session = Dialogue(OMNI, dialect, is_new=True)
@@ -94,9 +96,6 @@ def a_rich_session(dialect):
     return session.skip()
 
 
-SESSIONS = {dialect: a_rich_session(dialect) for dialect in ("ga", "beta")}
-
-
 @pytest.fixture(params=["ga", "beta"])
 def dialect(request):
     return request.param
@@ -104,7 +103,7 @@ def dialect(request):
 
 @pytest.fixture
 def log(dialect):
-    return SESSIONS[dialect].log
+    return a_rich_session(dialect).log
 
 
 def of(log, *types):
@@ -227,7 +226,7 @@ def test_an_error_is_an_object(dialect):
 
 
 def test_no_frame_is_too_large(dialect):
-    session = SESSIONS[dialect]
+    session = a_rich_session(dialect)
     assert max(map(len, session.frames)) < FRAME_LIMIT_BYTES // 16
     deltas = of(session.log, "response.audio.delta", "response.output_audio.delta")
     assert max(len(base64.b64decode(each["delta"])) for each in deltas) == len(silence(200))
@@ -273,5 +272,5 @@ def test_a_response_says_all_of_itself_at_its_beginning_and_its_end(dialect, log
 
 
 def test_nothing_that_is_told_breaks_a_line():
-    for session in SESSIONS.values():
+    for session in map(a_rich_session, ("ga", "beta")):
         assert all(json.loads(frame) and b"\n" not in frame for frame in session.frames)

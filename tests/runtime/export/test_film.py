@@ -1,5 +1,6 @@
 """A film, decoded again: its pictures, sound and subtitles, with their times."""
 
+import functools
 import math
 import shutil
 from array import array
@@ -86,11 +87,13 @@ def read(path):
         ]
 
 
-FILM = Film(
-    shots=[Shot(None, 12), Shot(jpeg(200), 20), Shot(b"\xff\xd8 no picture", 5), Shot(jpeg(120, 101, 333), 18)],
-    sound=stereo((1.0, 2.0), (3.0, 4.5), 5),
-    captions=[Caption(1.0, 2.0, "Person: What is a fugue?"), Caption(3.0, 4.5, "Model: A flight\nof voices.")],
-)
+@functools.cache
+def a_film():
+    return Film(
+        shots=[Shot(None, 12), Shot(jpeg(200), 20), Shot(b"\xff\xd8 no picture", 5), Shot(jpeg(120, 101, 333), 18)],
+        sound=stereo((1.0, 2.0), (3.0, 4.5), 5),
+        captions=[Caption(1.0, 2.0, "Person: What is a fugue?"), Caption(3.0, 4.5, "Model: A flight\nof voices.")],
+    )
 
 
 @writers
@@ -106,10 +109,10 @@ FILM = Film(
 def test_pictures_sound_and_words_come_at_their_times(tmp_path, writer, without, suffix, codecs):
     has_encoder, write = WRITERS[writer]
     file_format = choose_format(lambda name: name not in without and has_encoder(name))
-    write(FILM, file_format, tmp_path / "film")
+    write(a_film(), file_format, tmp_path / "film")
     with av.open(str(tmp_path / "film")) as file:
         assert [stream.codec_context.name for stream in file.streams] == codecs and file_format.suffix == suffix
-        assert file.duration / 1e6 == pytest.approx(FILM.duration_s, abs=FRAME_S)
+        assert file.duration / 1e6 == pytest.approx(a_film().duration_s, abs=FRAME_S)
     changes = seen(tmp_path / "film")
     assert [at_s for at_s, _ in changes] == pytest.approx([0.0, 1.2, 3.2, 3.7], abs=FRAME_S / 2)
     assert [level for _, level in changes] == pytest.approx([32, 200, 32, 120], abs=20)
@@ -133,7 +136,7 @@ def test_a_film_without_words_or_sound_is_one_too(tmp_path, writer):
 def test_one_that_can_not_be_written_says_so(tmp_path, writer):
     has_encoder, write = WRITERS[writer]
     with pytest.raises(FilmError):
-        write(FILM, choose_format(has_encoder), tmp_path / "missing" / "film")
+        write(a_film(), choose_format(has_encoder), tmp_path / "missing" / "film")
 
 
 def test_markup_in_what_was_said_is_shown_as_it_was(tmp_path):

@@ -14,7 +14,9 @@ from support.stores.responses import response
 
 pytestmark = pytest.mark.anyio
 
-LARGE = json.dumps({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x" * (8 << 20)}] * 3}).encode()
+
+def large_item():
+    return json.dumps({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x" * (8 << 20)}] * 3}).encode()
 
 
 @pytest.fixture
@@ -28,8 +30,9 @@ async def url(tmp_path):
     config = configured(tmp_path, {"parrot": {"engine": "scripted", **SCRIPT}}, **{"logging.level": "error"})
     store = SqlStore(config.database_url)
     await store.open()
+    body = large_item()
     for number in range(3):
-        items = (ItemRecord(id=f"msg_{number}", direction="input", body=LARGE),)
+        items = (ItemRecord(id=f"msg_{number}", direction="input", body=body),)
         previous = f"resp_{number - 1}" if number else None
         await store.put(replace(response(f"resp_{number}"), tenant="", items=items, previous_response_id=previous))
     await store.close()
