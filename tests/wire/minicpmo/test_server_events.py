@@ -2,7 +2,9 @@
 
 import json
 
-from antiphon.wire.codec.types import Unknown
+from hypothesis import given, strategies as st
+
+from antiphon.wire.codec.types import Unknown, encode
 from antiphon.wire.minicpmo import server_events as events
 
 
@@ -30,6 +32,12 @@ def test_sound_is_base64():
         "audio": "AAECAw==",
         "metrics": {},
     }
+
+
+@given(sound=st.binary(min_size=1, max_size=400), text=st.text(), metrics=st.dictionaries(st.text(), st.integers(-9, 9)))
+def test_a_delta_with_sound_is_written_as_any_event_is(sound, text, metrics):
+    delta = events.OutputDelta(kind="audio", session_id="s", response_id=text, audio=sound, metrics=metrics, server_send_ts=1.5)
+    assert events.encode_server(delta) == encode(delta)
 
 
 def test_an_answer_without_sound_says_so():

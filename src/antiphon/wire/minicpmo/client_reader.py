@@ -14,6 +14,7 @@ from collections.abc import Callable
 import msgspec
 
 from antiphon.errors import ClientError
+from antiphon.wire.codec.base64_strings import decode_base64_string
 from antiphon.wire.codec.json_errors import JSON_ERRORS
 from antiphon.wire.minicpmo import media
 from antiphon.wire.minicpmo.client_events import ClientEvent, DuplexAppend, IgnoredEvent, Mode, decode_client
@@ -25,7 +26,6 @@ _MAX_FAILURES = 16
 """How often in a row a template may not fit before no more is learned: a client may number what it sends."""
 
 _LIMIT_BYTES = media.AUDIO_LIMIT_S * media.RATE_IN_HZ * media.FLOAT_BYTES
-_decode_base64: Callable[[bytes | memoryview], bytes] = msgspec.json.Decoder(bytes).decode
 
 
 class _AppendTemplate:
@@ -50,7 +50,7 @@ class _AppendTemplate:
         if len(frame) > self._limit_bytes or not (frame.startswith(self._before) and frame.endswith(self._after)):
             return None
         try:
-            floats = _decode_base64(memoryview(frame)[self._start : self._end])  # which copies nothing
+            floats = decode_base64_string(memoryview(frame)[self._start : self._end])  # which copies nothing
             pcm = media.decode_samples(floats, "")
         except (*JSON_ERRORS, ClientError):
             return None

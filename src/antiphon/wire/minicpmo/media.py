@@ -12,6 +12,7 @@ from types import ModuleType
 
 import msgspec
 
+from antiphon.wire.codec.base64_strings import decode_base64_string
 from antiphon.wire.minicpmo.decode import invalid_field, missing_field, read
 
 RATE_IN_HZ = 16_000
@@ -131,7 +132,6 @@ def _to_floats_plain(pcm: bytes) -> bytes:
 _VALUE_FIELDS = ("data", "base64", "audio_base64", "audio_data")
 _members_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _text_decoder = msgspec.json.Decoder(str)
-_bytes_decoder = msgspec.json.Decoder(bytes)
 _PREFIX_LIMIT = 128
 
 
@@ -163,7 +163,7 @@ def validate_base64(raw: bytes, param: str, max_bytes: int) -> str:
 
 def _decode_json_string(json_string: bytes, param: str) -> bytes:
     try:
-        return _bytes_decoder.decode(json_string)
+        return decode_base64_string(json_string)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise invalid_field(param, "expected base64, with its padding") from None
 

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Literal
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
+from antiphon.wire.codec.base64_strings import encode_base64_string
 from antiphon.wire.codec.types import JsonDict, Maybe, Opt, Tagged, Unknown, Wire, encode
 from antiphon.wire.realtime.decode import EventReader
 
@@ -178,5 +179,9 @@ _reader: EventReader[ServerEvent | Unknown] = EventReader(ServerEvent | Unknown)
 decode_server: Callable[[bytes], ServerEvent | Unknown] = _reader.read
 """Decodes a server's frame; events of unknown types, or that don't fit their type, become `Unknown`."""
 
-encode_server: Callable[[ServerEvent], bytes] = encode
-"""JSON of a server's event."""
+
+def encode_server(event: ServerEvent) -> bytes:
+    """JSON of a server's event."""
+    if type(event) is OutputDelta and event.audio:
+        event = structs.replace(event, audio=encode_base64_string(event.audio))
+    return encode(event)
