@@ -52,7 +52,10 @@ class MinicpmoDuplex:
 
     Attributes:
         failure_message: why the session must be closed; None while it works.
+        is_idle: whether the session waits for the client: here always.
     """
+
+    is_idle = True
 
     def __init__(self, config: MinicpmoSessionConfig, init: SessionInit, outbox: MinicpmoOutbox, new_id: NewId) -> None:
         self.failure_message: str | None = None
@@ -65,11 +68,6 @@ class MinicpmoDuplex:
         self._open_responses: dict[str, str] = {}
         self._has_just_ended = False
         self._failures = 0
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether the session waits for the client: here always."""
-        return True
 
     def append(self, event: DuplexAppend) -> None:
         """Pass the client's audio and frames on to the engine."""

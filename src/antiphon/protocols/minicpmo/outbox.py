@@ -18,18 +18,26 @@ class TokenTotals:
     def __init__(self) -> None:
         self._finished_usage = engine_events.Usage(id="", input_tokens=0, output_tokens=0)
         self._open_usage: dict[str, engine_events.Usage] = {}
+        self._wire_usage: Opt[events.Usage] | None = None  # until another is counted: each piece of audio carries it
 
     def update(self, usage: engine_events.Usage) -> None:
         """Count a response in progress; replaces its previous count."""
         self._open_usage[usage.id] = usage
+        self._wire_usage = None
 
     def finish(self, id: str) -> None:
         """Make a response's count final."""
         if (usage := self._open_usage.pop(id, None)) is not None:
             self._finished_usage = _add_usage(self._finished_usage, usage)
+            self._wire_usage = None
 
     def wire_usage(self) -> Opt[events.Usage]:
-        """The total as the wire has it; `UNSET` if nothing was counted."""
+        """The total as the wire has it, the same object until it grows; `UNSET` if nothing was counted."""
+        if self._wire_usage is None:
+            self._wire_usage = self._sum()
+        return self._wire_usage
+
+    def _sum(self) -> Opt[events.Usage]:
         # MiniCPM-o: `usage` is the sum of the session so far and never shrinks; openbmb-realtime takes it as such.
         total = self._finished_usage
         for usage in self._open_usage.values():

@@ -84,6 +84,10 @@ class MinicpmoState(Enum):
     LIVE = "live"
     CLOSED = "closed"
 
+    __hash__ = object.__hash__  # Enum's own is a call in Python, and each event looks for its handler by the state
+
+
+_LIVE, _CLOSED, _ASSIGNED = MinicpmoState.LIVE, MinicpmoState.CLOSED, MinicpmoState.ASSIGNED  # docs/decisions/0063 says why
 
 _Deferrable: TypeAlias = SessionInit | DuplexAppend | ChatAppend
 MinicpmoMessage: TypeAlias = (
@@ -118,7 +122,7 @@ class MinicpmoSession:
         self._has_warned = False
 
     def handle(self, event: Event[MinicpmoMessage]) -> list[Effect[events.ServerEvent]]:
-        if self.state is MinicpmoState.CLOSED:
+        if self.state is _CLOSED:
             return []
         self._outbox.at = event.at
         if isinstance(event, FromEngine):
@@ -164,7 +168,7 @@ class MinicpmoSession:
         handler = _ENGINE_HANDLERS[self.state].get(type(event))
         if handler is not None:
             handler(self, event)
-        elif self.state is MinicpmoState.LIVE and self._mode_session is not None:
+        elif self.state is _LIVE and self._mode_session is not None:
             if not self._mode_session.is_idle:  # the idle timeout starts when the client's question was answered
                 self._idle_since = self._outbox.at
             self._mode_session.handle_event(event)
@@ -229,7 +233,7 @@ class MinicpmoSession:
     def _on_engine_lost(self, event: engine_events.EngineLost) -> None:
         if event.code == SHUTTING_DOWN_CODE:
             self._close_session("shutdown", ServerError(event.message, code=SHUTTING_DOWN_CODE), event.message)
-        elif self.state is MinicpmoState.LIVE:
+        elif self.state is _LIVE:
             self._close_session("backend_error", UpstreamError(event.message, code="backend_error"), event.message)
         else:
             # MiniCPM-o: before `session.created` a failure is an `error`, after it `session.closed` says so.
@@ -345,7 +349,7 @@ class MinicpmoSession:
         if out.ends_at is None:
             return None
         deadlines = [(out.ends_at, "timeout")]
-        if self.state is MinicpmoState.ASSIGNED:
+        if self.state is _ASSIGNED:
             # The original has neither this limit nor the next: a silent client kept its worker for ever.
             deadlines.append((self._init_due_at, "init_timeout"))
         if self._mode_session is not None and self._mode_session.is_idle:
@@ -357,7 +361,7 @@ class MinicpmoSession:
     def _schedule_wake(self) -> None:
         # Only ever earlier: audio moves the idle deadline with every piece, and a tick that comes too early just looks
         # again.
-        deadline = None if self.state is MinicpmoState.CLOSED else self._next_deadline()
+        deadline = None if self.state is _CLOSED else self._next_deadline()
         if deadline is not None and (self._wakes_at is None or deadline[0] < self._wakes_at):
             self._wakes_at = deadline[0]
             self._outbox.effects.append(WakeAt(deadline[0]))

@@ -9,6 +9,7 @@ from antiphon.protocols.dispatch import on, table
 from antiphon.runtime.core.metrics import Metrics
 from antiphon.runtime.core.sessions import LiveSession
 from antiphon.runtime.statistics.usage import UsageMeter
+from antiphon.wire.codec.types import Opt
 from antiphon.wire.minicpmo import server_events as minicpmo
 from antiphon.wire.minicpmo.client_events import DuplexAppend
 from antiphon.wire.minicpmo.media import FLOAT_BYTES, RATE_IN_HZ, RATE_OUT_HZ
@@ -163,6 +164,7 @@ class MinicpmoSessionMetrics(SessionMetrics):
         super().__init__(metrics, model, "minicpmo", key_id)
         self._count_tokens = count_tokens
         self._input_tokens = self._output_tokens = self._audio_in_tokens = self._audio_out_tokens = 0
+        self._last_usage: Opt[minicpmo.Usage] = UNSET
 
     def on_client_event(self, event: object) -> None:
         self._count_client_event()
@@ -171,25 +173,30 @@ class MinicpmoSessionMetrics(SessionMetrics):
 
     def on_server_event(self, event: object) -> None:
         super().on_server_event(event)
-        if type(event) is minicpmo.OutputDelta:
-            if event.audio:
-                self._add_audio("out", len(event.audio) / MINICPMO_OUT_BYTES_PER_S)
-            if event.end_of_turn:
-                self._count_response()
-        elif type(event) is minicpmo.ResponseDone:
+        if (observe := _MINICPMO_OBSERVERS.get(type(event))) is not None:
+            observe(self, event)
+
+    def _on_delta(self, event: minicpmo.OutputDelta) -> None:
+        if event.audio:
+            self._add_audio("out", len(event.audio) / MINICPMO_OUT_BYTES_PER_S)
+        if event.end_of_turn:
             self._count_response()
-        elif type(event) is minicpmo.SessionCreated:
-            self._begin(event.session_id)
-        if isinstance(event, minicpmo.OutputDelta | minicpmo.ResponseDone | minicpmo.SessionClosed) and event.usage:
-            self._add_usage(event.usage)
+        self._add_usage(event.usage)
+
+    def _on_response_done(self, event: minicpmo.ResponseDone) -> None:
+        self._count_response()
+        self._add_usage(event.usage)
 
     def _count_response(self) -> None:
         self.responses += 1
         self.usage.requests += 1
         self._metrics.recent.observe(self._model, has_failed=False)
 
-    def _add_usage(self, usage: minicpmo.Usage) -> None:
-        """Count what is new: each event carries the totals of the session so far."""
+    def _add_usage(self, usage: Opt[minicpmo.Usage]) -> None:
+        """Count what is new: each event carries the totals of the session so far, as one object until they grow."""
+        if usage is self._last_usage or usage is UNSET:
+            return
+        self._last_usage = usage
         audio_in, audio_out = usage.input_token_details.audio_tokens, usage.output_token_details.audio_tokens
         self._add_tokens("input", usage.input_tokens - self._input_tokens, audio_in - self._audio_in_tokens)
         self._add_tokens("output", usage.output_tokens - self._output_tokens, audio_out - self._audio_out_tokens)
@@ -198,6 +205,14 @@ class MinicpmoSessionMetrics(SessionMetrics):
         new_tokens, self.tokens = usage.total_tokens - self.tokens, usage.total_tokens
         if new_tokens > 0:
             self._count_tokens(new_tokens)
+
+
+_MINICPMO_OBSERVERS = table(
+    on(minicpmo.SessionCreated, lambda metrics, event: metrics._begin(event.session_id)),
+    on(minicpmo.OutputDelta, MinicpmoSessionMetrics._on_delta),
+    on(minicpmo.ResponseDone, MinicpmoSessionMetrics._on_response_done),
+    on(minicpmo.SessionClosed, lambda metrics, event: metrics._add_usage(event.usage)),
+)
 
 
 def _bytes_per_s(format: object) -> int:
