@@ -2,13 +2,15 @@
 
 import itertools
 
+from msgspec import structs
+
 from antiphon.engine_api import events as engine_events
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.errors import ServerError
 from antiphon.protocols.realtime.queued_session import QueuedRealtimeSession
 from antiphon.protocols.realtime.settings import RealtimeSessionConfig
 from antiphon.protocols.session import Close, FromClient, FromEngine, Hangup, Send, Shutdown, WakeAt
-from antiphon.wire.realtime.client_events import InputAudioBufferClear
+from antiphon.wire.realtime.client_events import InputAudioBufferAppend, InputAudioBufferClear
 
 CONFIG = RealtimeSessionConfig(model="m", capabilities=Capabilities(tools=True), max_duration_s=60)
 FIRST, SECOND = (engine_events.QueueUpdate(id="q_1", position=each, queue_length=2, wait_s=each * 20.04) for each in (1, 2))
@@ -55,6 +57,15 @@ def test_what_the_client_sends_meanwhile_is_handled_in_the_session():
     assert session.handle(FromClient(InputAudioBufferClear(event_id="e"), 101.0)) == []
     effects = session.handle(FromEngine((engine_events.WorkerAssigned("q_1"),), 102.0))
     assert types(effects) == ["session.created", "input_audio_buffer.cleared"]
+
+
+def test_the_microphone_of_a_call_is_not_heard_while_it_waits_and_that_is_no_error():
+    for has_output_buffer in (True, False):
+        session = QueuedRealtimeSession(structs.replace(CONFIG, has_output_buffer=has_output_buffer), lambda prefix: prefix)
+        said = session.handle(FromClient(InputAudioBufferAppend(audio=b"sound"), 101.0))
+        assert types(said) == ([] if has_output_buffer else ["error"])
+        begun = session.handle(FromEngine((engine_events.WorkerAssigned("q_1"),), 102.0))
+        assert types(begun) == ["session.created"]
 
 
 def test_without_a_worker_to_come_the_client_is_told_and_closed():

@@ -98,8 +98,10 @@ class QueuedRealtimeSession:
             self._send_error(message.error, message.event_id)
             return
         # What is said before anybody listens would be answered as if it had just been said.
-        size_bytes = len(encode(message))
         is_audio = isinstance(message, InputAudioBufferAppend)
+        if is_audio and self._config.has_output_buffer:  # a call's microphone sends whether it is its turn or not
+            return
+        size_bytes = len(encode(message))
         if is_audio or len(self._early) >= EARLY_EVENTS_LIMIT or self._early_bytes + size_bytes > EARLY_BYTES_LIMIT:
             error = ClientError("The session has not begun: wait for 'session.created'. This event was dropped.", code="not_ready")
             event_id = getattr(message, "event_id", None)

@@ -69,15 +69,15 @@ class Call:
     @contextlib.contextmanager
     def attach(self, client: SessionClient[ServerEvent]) -> Iterator[None]:
         """
-        Add a sideband client; it first gets `session.created` with the present session.
+        Add a sideband client; it first gets `session.created` with the present session, unless that is yet to begin.
 
         Raises:
             ClientError: there are too many.
         """
         if len(self._sideband_clients) >= MAX_SIDEBAND_CLIENTS:
             raise ClientError(f"This call already has {MAX_SIDEBAND_CLIENTS} connections.", status=429, code="too_many_connections")
-        assert self._session is not None
-        client.send(SessionCreated(event_id=new_id("event"), session=self._session))
+        if self._session is not None:
+            client.send(SessionCreated(event_id=new_id("event"), session=self._session))
         self._sideband_clients.append(client)
         try:
             yield

@@ -5,10 +5,14 @@ from collections.abc import Callable, Sequence
 from starlette.datastructures import Headers, QueryParams
 
 from antiphon.errors import ClientError, invalid_value
+from antiphon.protocols.realtime.queued_session import QueuedRealtimeSession
+from antiphon.protocols.realtime.session import RealtimeSession
 from antiphon.protocols.realtime.settings import SPOKEN_INSTRUCTIONS, RealtimeSessionConfig
 from antiphon.runtime.access.keys import Caller
+from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.routing.features import RouteFeatures, estimate_tokens, route_caller
+from antiphon.runtime.scheduling.engine import QueuedEngine
 from antiphon.runtime.server_tools import loop_limits
 from antiphon.runtime.service import Service
 from antiphon.server.http.operation import Parameter
@@ -137,9 +141,11 @@ def transcription_model(service: Service) -> ServedModel:
     )
 
 
-def wants_queue(query: QueryParams) -> bool:
-    """Whether the client wants to be told its place in the queue."""
-    return query.get("queue", "").lower() in ("1", "yes", "true")
+def build_session(query: QueryParams, model: ServedModel, config: RealtimeSessionConfig) -> RealtimeSession | QueuedRealtimeSession:
+    """The machine of a session; one that tells the place in the queue if the client asks for that and there is one."""
+    wants_queue = query.get("queue", "").lower() in ("1", "yes", "true")
+    is_queued = wants_queue and isinstance(model.live_engine, QueuedEngine)
+    return (QueuedRealtimeSession if is_queued else RealtimeSession)(config, new_id)
 
 
 def _check_query(query: QueryParams) -> None:

@@ -13,8 +13,6 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.types import Receive, Scope, Send
 
 from antiphon.errors import ClientError
-from antiphon.protocols.realtime.queued_session import QueuedRealtimeSession
-from antiphon.protocols.realtime.session import RealtimeSession
 from antiphon.protocols.realtime.settings import RealtimeSessionConfig
 from antiphon.runtime.access.keys import CLIENT_SECRET_PREFIX, Caller
 from antiphon.runtime.core.driver import Driver
@@ -22,7 +20,6 @@ from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.core.sessions import LiveSession
 from antiphon.runtime.recording.recorder import RecordingTap
 from antiphon.runtime.registry import ServedModel
-from antiphon.runtime.scheduling.engine import QueuedEngine
 from antiphon.runtime.server_tools import session_tools
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import GuardedRoute, conversation_settings, credential, request_caller, token_counter, track_response
@@ -32,7 +29,7 @@ from antiphon.server.live.handshake import check_handshake, upgrade
 from antiphon.server.live.recording import observe_with, realtime_recording_taps
 from antiphon.server.live.session_log import log_realtime_session, realtime_taps
 from antiphon.server.realtime.client import RealtimeClient
-from antiphon.server.realtime.negotiation import SESSION_PARAMETERS, build_session_config, negotiate_dialect, select_model, wants_queue
+from antiphon.server.realtime.negotiation import SESSION_PARAMETERS, build_session, build_session_config, negotiate_dialect, select_model
 from antiphon.server.realtime.sideband import SidebandListener, sideband_client
 from antiphon.server.transport import connection
 from antiphon.wire.realtime.dialects import DIALECTS, DialectName
@@ -156,8 +153,7 @@ class RealtimeEndpoint:
         live: LiveSession,
     ) -> None:
         service, observe = self._service, observe_with(recordings)
-        is_queued = wants_queue(QueryParams(scope["query_string"])) and isinstance(model.live_engine, QueuedEngine)
-        session = (QueuedRealtimeSession if is_queued else RealtimeSession)(session_config, new_id)
+        session = build_session(QueryParams(scope["query_string"]), model, session_config)
         settings = conversation_settings(scope, model.name, "realtime")
         tools = session_tools(service.toolbox, settings.tenant, model.name)
         driver = Driver(

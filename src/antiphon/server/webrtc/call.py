@@ -4,14 +4,13 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 
+from starlette.datastructures import QueryParams
 from starlette.types import Scope
 
 from antiphon.errors import shutting_down
-from antiphon.protocols.realtime.session import RealtimeSession
 from antiphon.protocols.realtime.settings import has_audio_input
 from antiphon.runtime.core.calls import Call
 from antiphon.runtime.core.driver import Driver
-from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.core.sessions import LiveSession
 from antiphon.runtime.recording.recorder import RecordingTap
 from antiphon.runtime.server_tools import session_tools
@@ -20,6 +19,7 @@ from antiphon.server.http.auth import conversation_settings, request_caller, tok
 from antiphon.server.live.client import session_failed
 from antiphon.server.live.recording import observe_with, realtime_recording_taps
 from antiphon.server.live.session_log import log_realtime_session, realtime_taps
+from antiphon.server.realtime.negotiation import build_session
 from antiphon.server.transport import logs
 from antiphon.server.webrtc.client import CallClient
 from antiphon.server.webrtc.network import build_network
@@ -65,7 +65,7 @@ async def _run(service: Service, scope: Scope, call_id: str, request: CallReques
             try:
                 sdp = await peer.answer(request.offer, tasks)
                 await _drive(service, scope, call, client, request, recordings, live, lambda: answer.set_result(sdp))
-                await peer.drain()
+                await peer.drain(connects=client.owes_error)
             finally:
                 await peer.close()
 
@@ -84,7 +84,7 @@ async def _drive(
     settings = conversation_settings(scope, request.model.name, "realtime")
     tools = session_tools(service.toolbox, settings.tenant, request.model.name)
     driver = Driver(
-        RealtimeSession(request.session_config, new_id),
+        build_session(QueryParams(scope["query_string"]), request.model, request.session_config),
         call,
         service.store,
         metrics=service.metrics,

@@ -64,6 +64,7 @@ class CallPeer:
         self._audio_receiver = InputAudioReceiver(listener.on_audio)
         self._output_track = OutputAudioTrack(playback, self._audio_receiver.tick)
         self._channel: RTCDataChannel | None = None
+        self._has_settled = asyncio.Event()  # the channel is open, or will never be
         self._receive_task: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._connection.on("connectionstatechange", self._on_state)
@@ -90,11 +91,15 @@ class CallPeer:
             raise
         except Exception as error:  # aiortc has no common exception for invalid offers
             raise invalid_offer() from error
-        self._deadline = asyncio.get_running_loop().call_later(CONNECT_S, self._on_deadline)
+        self._deadline = asyncio.get_running_loop().call_later(CONNECT_S, self._on_disconnect)
         return str(connection.localDescription.sdp)
 
-    async def drain(self) -> None:
-        """Wait a moment until the last events are sent."""
+    async def drain(self, *, connects: bool) -> None:
+        """Wait a moment until the last events are sent; before, if it `connects`, until the client has connected."""
+        if connects:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CONNECT_S):
+                    await self._has_settled.wait()
         channel = self._channel
         if channel is None or not channel.bufferedAmount:
             return
@@ -158,6 +163,7 @@ class CallPeer:
         channel.on("message", self._on_message)
         channel.on("close", self._listener.on_disconnect)
         self._listener.on_channel(channel)
+        self._has_settled.set()
 
     def _on_message(self, message: str | bytes) -> None:
         self._listener.on_text(message.encode() if isinstance(message, str) else message)
@@ -167,9 +173,10 @@ class CallPeer:
         if state == "connected" and self._deadline is not None:
             self._deadline.cancel()
         elif state in ("failed", "closed"):
-            self._listener.on_disconnect()
+            self._on_disconnect()
 
-    def _on_deadline(self) -> None:
+    def _on_disconnect(self) -> None:
+        self._has_settled.set()
         self._listener.on_disconnect()
 
 
