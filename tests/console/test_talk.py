@@ -468,3 +468,29 @@ def test_who_waits_in_a_real_queue_sees_its_place_and_then_talks(browser, tmp_pa
         big(third.page, "Talk").wait_for()
         type_in(second.page, "Hi")
         captions(second.page).get_by_text("You said: Hi").wait_for()
+
+
+@pytest.mark.long
+def test_a_call_by_webrtc_waits_in_the_same_queue_and_is_refused_by_a_full_one(browser, tmp_path):
+    script = {"hears": [{"says": "Hello."}], "answers": [{"when": "", "say": "You said: {input}"}]}
+    with serving_one_place(tmp_path, script, **{"queue.size": 1, "queue.update_s": 0.2}) as place, contextlib.ExitStack() as stack:
+        first, second, third = (Visit(browser, place.url) for _ in range(3))
+        for each in (first, second, third):
+            stack.callback(each.close)
+            opened(each, "far", line="webrtc")
+        begin(first.page)
+        big(second.page, "Talk").click()
+        big(second.page, "1st").wait_for()
+        card = second.page.get_by_role("region", name="The line")
+        card.get_by_text("of 1 in the line").wait_for()
+        big(third.page, "Talk").click()
+        third.page.get_by_role("alert").get_by_text("queue_full").wait_for()
+        card.get_by_role("button", name="Leave").click()
+        big(second.page, "Talk").wait_for()
+        until(second.page, lambda: not second.page.request.get(f"{place.url}/queue").json()["items"])
+        big(third.page, "Try again").click()
+        big(third.page, "1st").wait_for()
+        big(first.page, "Listening").click()
+        big(third.page, "Listening").wait_for()
+        say(third.page, tone(0.8))
+        captions(third.page).get_by_text("You said: Hello.").wait_for()

@@ -7,11 +7,19 @@ export interface RealtimeEvent {
   [field: string]: unknown;
 }
 
+export interface LineEnd {
+  /** Of the WebSocket, or the HTTP status of a refusal; 0 if there is none. */
+  code: number;
+  /** The code of the server's error. */
+  error?: string | null;
+  reason: string;
+}
+
 export interface LineEvents {
   onOpen: () => void;
   onEvent: (event: RealtimeEvent) => void;
   /** It ended, and not by us. */
-  onEnd: (end: { code: number; reason: string }) => void;
+  onEnd: (end: LineEnd) => void;
 }
 
 /** A connection of the Realtime API. */
@@ -62,10 +70,13 @@ export class SocketLine implements Line {
   }
 }
 
+const NO_WAY = 'There is no way to the server by UDP. Take the WebSocket in the settings, or ask who runs the server for `calls.addresses`.';
+
 export class CallLine implements Line {
   #peer = new RTCPeerConnection();
   #channel: RTCDataChannel;
   #isOurs = false;
+  #calling = new AbortController();
   #events: LineEvents;
 
   /** `onSound` gets the stream of what the model says. */
@@ -75,13 +86,16 @@ export class CallLine implements Line {
     microphone.getAudioTracks().forEach((track) => peer.addTrack(track, microphone));
     peer.ontrack = ({ streams, track }) => onSound(streams[0] ?? new MediaStream([track]));
     peer.onconnectionstatechange = () => {
-      if (peer.connectionState === 'failed') this.#end(1006, '');
+      if (peer.connectionState === 'failed') this.#end({ code: 1006, reason: this.#channel.readyState === 'connecting' ? NO_WAY : '' });
     };
     this.#channel = peer.createDataChannel('oai-events');
     this.#channel.onopen = () => events.onOpen();
     this.#channel.onmessage = ({ data }: MessageEvent<string>) => events.onEvent(heard(data));
-    this.#channel.onclose = () => this.#end(0, 'The server ended the call.');
-    void this.#call(model).catch((error: unknown) => this.#end(error instanceof ApiError ? error.status : 0, error instanceof Error ? error.message : String(error)));
+    this.#channel.onclose = () => this.#end({ code: 0, reason: 'The server ended the call.' });
+    void this.#call(model).catch((error: unknown) => {
+      const { status, code } = error instanceof ApiError ? error : { status: 0, code: null };
+      this.#end({ code: status, error: code, reason: error instanceof Error ? error.message : String(error) });
+    });
   }
 
   async #call(model: string): Promise<void> {
@@ -90,16 +104,16 @@ export class CallLine implements Line {
     const form = new FormData();
     form.set('sdp', this.#peer.localDescription?.sdp ?? '');
     form.set('session', JSON.stringify({ type: 'realtime', model }));
-    const reply = await request('/v1/realtime/calls', { body: form, source: 'talk' });
+    const reply = await request('/v1/realtime/calls?queue=1', { body: form, source: 'talk', signal: this.#calling.signal });
     await this.#peer.setRemoteDescription({ type: 'answer', sdp: await reply.text() });
   }
 
-  #end(code: number, reason: string): void {
+  #end(end: LineEnd): void {
     if (this.#isOurs) return;
     this.#isOurs = true;
     this.#peer.close();
-    eventLog.note('talk', 'came', 'closed', { code, reason });
-    this.#events.onEnd({ code, reason });
+    eventLog.note('talk', 'came', 'closed', end);
+    this.#events.onEnd(end);
   }
 
   send(event: RealtimeEvent): boolean {
@@ -116,6 +130,7 @@ export class CallLine implements Line {
 
   close(): void {
     this.#isOurs = true;
+    this.#calling.abort();
     this.#peer.close();
   }
 }

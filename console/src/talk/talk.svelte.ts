@@ -2,7 +2,7 @@ import { fromBase64, toBase64 } from '../audio/base64';
 import { explainDevice } from '../audio/devices.svelte';
 import { Sound } from '../audio/sound.svelte';
 import { generalName, sessionOf, type Dialect, type Settings } from './dialects';
-import { CallLine, SocketLine, type Line, type RealtimeEvent } from './lines';
+import { CallLine, SocketLine, type Line, type LineEnd, type RealtimeEvent } from './lines';
 import { Conversation } from './conversation.svelte';
 import type { Call, ServerCall } from './turns.svelte';
 
@@ -101,7 +101,6 @@ export class Talk {
       return;
     }
     this.#tries = 0;
-    this.#allow();
     this.#connect();
     await this.stayAwake();
   }
@@ -142,11 +141,12 @@ export class Talk {
     if (this.state !== 'lost') this.state = 'connecting';
     this.#sent_ms = this.#held_ms = 0;
     this.#isReady = false;
+    this.#allow();
     const isCurrent = (): boolean => this.#line === line;
     const events = {
       onOpen: () => isCurrent() && this.#onOpen(),
       onEvent: (event: RealtimeEvent) => isCurrent() && this.#onEvent(event),
-      onEnd: (end: { code: number; reason: string }) => isCurrent() && this.#onEnd(end),
+      onEnd: (end: LineEnd) => isCurrent() && this.#onEnd(end),
     };
     const line: Line =
       choice.transport === 'webrtc'
@@ -175,14 +175,14 @@ export class Talk {
     for (const item of this.conversation.items(choice.dialect)) this.#send({ type: 'conversation.item.create', item });
   }
 
-  #onEnd({ code, reason }: { code: number; reason: string }): void {
+  #onEnd({ code, error, reason }: LineEnd): void {
     const began = this.conversation.beganAt > 0;
     this.sound?.flush();
     this.isHolding = false;
     if (!began || !MAY_COME_BACK.includes(code) || this.#tries >= TRIES) {
       const said = this.#isReady || began ? 'The server ended the conversation.' : 'The server did not take the conversation.';
       const lost = code === 1006 && began ? 'The connection to the server was lost.' : '';
-      this.#fail({ code: code ? String(code) : 'ended', message: reason || lost || this.notice || said });
+      this.#fail({ code: error || (code ? String(code) : 'ended'), message: reason || lost || this.notice || said });
       return;
     }
     this.state = 'lost';
@@ -228,9 +228,10 @@ export class Talk {
     return Math.min(performance.now(), this.#pieceAt - (this.#sent_ms - audio_ms));
   }
 
-  /** A call sends all that its tracks give: they give nothing while it is muted, or not held. */
+  /** A call sends all that its tracks give: they give nothing while it waits, is muted, or not held. */
   #allow(): void {
-    const isAllowed = !this.isMuted && (this.choice!.handsFree || this.isHolding || this.choice!.transport !== 'webrtc');
+    const isHeard = this.choice!.transport !== 'webrtc' || (this.#isReady && (this.choice!.handsFree || this.isHolding));
+    const isAllowed = !this.isMuted && isHeard;
     this.sound?.stream?.getAudioTracks().forEach((track) => (track.enabled = isAllowed));
   }
 
@@ -425,6 +426,7 @@ export class Talk {
     this.place = null;
     if (type !== 'session.updated' || this.#isReady) return;
     this.#isReady = true;
+    this.#allow();
     this.#tries = 0;
     this.conversation.beganAt ||= performance.now();
     this.state = 'listening';
