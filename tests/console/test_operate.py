@@ -111,6 +111,14 @@ def test_a_live_session_is_closed_and_its_recording_deleted(visit):
     recording.wait_for(state="detached")
 
 
+def test_the_recordings_of_short_sessions_come_without_a_reload(visit):
+    page = section(visit, "sessions")
+    for _ in range(5):
+        id = page.evaluate(TALK, 0)
+        page.evaluate("window.leave()")
+        row(page, "Recordings", id).get_by_role("button", name="Replay").wait_for()
+
+
 @pytest.mark.long
 def test_a_recording_is_replayed_in_step(visit):
     page = section(visit, "sessions")

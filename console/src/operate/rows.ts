@@ -10,6 +10,8 @@ export interface ServerRow {
   connections: number;
   sessions: number;
   background: number;
+  /** Put away, or tried to: their list may have changed when this has. */
+  recordings: number;
   queue_length: number;
   max_queue_size: number;
   serving: number;

@@ -115,6 +115,20 @@ async def test_a_session_is_seen_and_can_be_closed(url):
             assert (reply.status, (await reply.json())["error"]["code"]) == (404, "session_not_found")
 
 
+async def test_recordings_are_counted_once_they_are_in_their_list_however_short_their_sessions(tmp_path):
+    config = configured(tmp_path, MODELS, **{"logging.level": "info", "recording.when": "always"})
+    with background_server(config, is_persistent=True) as url:
+        async with asking(url) as http, listening(http, "status") as stream:
+            ids = []
+            for _ in range(5):
+                async with voice(http) as (_socket, session_id):
+                    ids.append(session_id)
+            await stream.until("status.row", lambda row: row["recordings"] == 5)
+            async with http.get("/v1/sessions") as reply:
+                kept = {each["id"]: each["status"] for each in (await reply.json())["data"]}
+            assert kept == dict.fromkeys(ids, "kept")
+
+
 async def test_a_session_of_minicpmo_is_told_why_it_is_closed(url):
     async with asking(url) as http, http.ws_connect("/v1/realtime?mode=chat&model=m") as socket:
         await socket.send_json({"type": "session.init", "payload": {}})

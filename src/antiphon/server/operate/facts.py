@@ -83,6 +83,7 @@ class ProcessFacts(Struct, array_like=True):
     waiting: int = 0
     serving: int = 0
     workers: dict[str, int] = {}
+    recordings: int = 0
 
 
 _query_decoder = msgspec.msgpack.Decoder(FactsQuery)
@@ -150,6 +151,7 @@ def _collect_status(service: Service, facts: ProcessFacts) -> None:
     facts.sessions = metrics.sessions + sum(metrics.minicpmo_sessions.values())
     facts.background = service.background.count
     facts.waiting, facts.serving = sum(metrics.queue_waiting.values()), sum(metrics.queue_serving.values())
+    facts.recordings = sum(metrics.recordings.values())
     for (_model, state), count in metrics.workers.items():
         if count:
             facts.workers[state] = facts.workers.get(state, 0) + count

@@ -43,6 +43,7 @@ def server_state(service: Service, parts: Sequence[ProcessFacts]) -> ServerState
         connections=sum(part.connections for part in parts),
         sessions=sum(part.sessions for part in parts),
         background=sum(part.background for part in parts),
+        recordings=sum(part.recordings for part in parts),
         queue_length=sum(part.waiting for part in parts),
         max_queue_size=service.config.queue.size,
         serving=sum(part.serving for part in parts),

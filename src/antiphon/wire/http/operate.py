@@ -252,6 +252,7 @@ class ServerState(Wire, kw_only=True):
         status: `ready`, `draining` before its end, or `unavailable` while the store is away.
         processes: that are one server.
         requests: under way; `sessions`: Realtime and MiniCPM-o; `background`: responses made in the background.
+        recordings: put away since the start, or tried to: it changes when their list may have.
         queue_length: clients that wait; `serving`: those that have a worker.
         workers: by state.
         answers: in the last hour; likewise `errors` and `refusals`, requests that were answered with 429 or 503.
@@ -267,6 +268,7 @@ class ServerState(Wire, kw_only=True):
     connections: int
     sessions: int
     background: int
+    recordings: int
     queue_length: int
     max_queue_size: int
     serving: int
