@@ -29,20 +29,36 @@ export interface Ask {
 /** The page's own key, in memory alone: never in storage, an address or the DOM. `renew` gets another; true if it did. */
 export const credentials: { key: string; renew: () => Promise<boolean> } = { key: '', renew: async () => false };
 
+/** Waits until the server has started; `session` knows how far it is. */
+export const start: { over: () => Promise<void> } = { over: async () => undefined };
+
 /** An address of this server, below whatever path a proxy added. */
 export const serverUrl = (path: string): URL => new URL('.' + path, location.href.split('#')[0]);
 
 /** The same for a WebSocket. */
 export const socketUrl = (path: string): string => serverUrl(path).href.replace(/^http/, 'ws');
 
-/** The answer to a request; an `ApiError` unless it is a 2xx. A key that has ended is renewed once. */
+/** The answer to a request; an `ApiError` unless it is a 2xx. A key that has ended is renewed once. What a server that is starting sends back is asked again once it is ready. */
 export async function request(path: string, ask: Ask = {}): Promise<Response> {
   let reply = await send(path, ask);
+  while (reply.status === 503 && (await refusal(reply.clone())).code === 'model_loading') {
+    await abortable(start.over(), ask.signal);
+    reply = await send(path, ask);
+  }
   if (reply.status === 401 && path !== '/console/keys' && (await credentials.renew())) reply = await send(path, ask);
   if (reply.ok) return reply;
   const error = await refusal(reply);
   if (ask.source) eventLog.note(ask.source, 'came', `${reply.status} ${error.code ?? reply.statusText}`, { status: reply.status, message: error.message, code: error.code, param: error.param });
   throw error;
+}
+
+function abortable(wait: Promise<void>, signal?: AbortSignal): Promise<void> {
+  return new Promise((done, fail) => {
+    const abort = (): void => fail(signal!.reason);
+    if (signal?.aborted) abort();
+    signal?.addEventListener('abort', abort);
+    void wait.then(done, fail).finally(() => signal?.removeEventListener('abort', abort));
+  });
 }
 
 async function send(path: string, { method, body, signal, headers, source }: Ask): Promise<Response> {

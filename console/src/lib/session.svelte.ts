@@ -1,4 +1,4 @@
-import { ApiError, credentials, json } from './api';
+import { ApiError, credentials, json, start } from './api';
 
 interface State {
   name: string;
@@ -55,14 +55,23 @@ class Session {
   keyId = $state<string | null>(null);
   tenant = $state('');
   #renewal: Promise<boolean> | null = null;
+  #start: Promise<void> | null = null;
   /** Counts sign-ins and sign-outs: an answer that comes after the next one is to an old question. */
   #changes = 0;
   #timer: ReturnType<typeof setTimeout> | undefined;
 
+  /** Whether it is there, and not ready yet; or it can't be, by its `reason`. */
+  get isStarting(): boolean {
+    return this.isReachable && !this.ready && this.reason !== null;
+  }
+
   async start(): Promise<void> {
     credentials.renew = () => this.#renew();
+    start.over = () => this.#over();
+    const first = this.#look();
+    void first.catch(() => undefined).then(() => this.#watch());
     try {
-      const state = await this.#look();
+      const state = await first;
       this.needsKey = state.needs_key;
       if (!state.needs_key) this.isOpen = true;
       else await this.#renew();
@@ -70,7 +79,6 @@ class Session {
       // The status at the foot says that it can't be reached, and the watch goes on asking.
     }
     this.isKnown = true;
-    void this.#watch();
   }
 
   /** Whether the key opens routes of this scope; without keys everything is open. */
@@ -131,6 +139,17 @@ class Session {
       }
     })();
     return this.#renewal;
+  }
+
+  /** Looks itself, as the watch does not while the page is hidden. Requests that wait share it. */
+  #over(): Promise<void> {
+    this.#start ??= (async () => {
+      do {
+        await new Promise((done) => setTimeout(done, LOOK_MS));
+        await this.#look().catch(() => undefined);
+      } while (!this.ready);
+    })().finally(() => { this.#start = null; });
+    return this.#start;
   }
 
   async #watch(): Promise<void> {

@@ -1,6 +1,8 @@
 import { fromBase64, toBase64 } from '../audio/base64';
 import { explainDevice } from '../audio/devices.svelte';
 import { Sound } from '../audio/sound.svelte';
+import { start } from '../lib/api';
+import { session } from '../lib/session.svelte';
 import { generalName, sessionOf, type Dialect, type Settings } from './dialects';
 import { CallLine, SocketLine, type Line, type LineEnd, type RealtimeEvent } from './lines';
 import { Conversation } from './conversation.svelte';
@@ -177,6 +179,11 @@ export class Talk {
 
   #onEnd({ code, error, reason }: LineEnd): void {
     const began = this.conversation.beganAt > 0;
+    if (!began && code === 1006 && session.isStarting) {
+      const line = this.#line;
+      void start.over().then(() => { if (this.#line === line) this.#connect(); });
+      return;
+    }
     this.sound?.flush();
     this.isHolding = false;
     if (!began || !MAY_COME_BACK.includes(code) || this.#tries >= TRIES) {
