@@ -179,3 +179,38 @@ def test_a_deleted_answer_is_told_in_its_place(visit, url):
     told = page.get_by_text("This answer is not on the server any more.")
     log = page.get_by_role("log")
     until(page, lambda: log.evaluate("log => { log.scrollTop = 0; }") or told.count())
+
+
+def test_a_long_chat_is_deleted_whole_and_what_failed_is_deleted_again(visit, url):
+    ids = chain(url, 60, "delete all")
+    deleted, refused = [], []
+
+    def through(route):
+        id = route.request.url.rpartition("/")[2]
+        if route.request.method != "DELETE" or id != ids[30] or refused:
+            route.continue_()
+            return
+        refused.append(id)
+        route.fulfill(status=503, json={"error": {"message": "The store is away.", "code": "store_unavailable"}})
+
+    visit.expect("503")
+    visit.page.route("**/v1/responses/*", through)
+    visit.page.on("requestfinished", lambda request: request.method == "DELETE" and deleted.append(request.url.rpartition("/")[2]))
+    page = visit.go(f"chat/{ids[0]}").page
+    question(page, "delete all 59").wait_for()
+    page.get_by_role("button", name="Rename or delete “delete all”").click()
+    page.get_by_role("button", name="Delete the chat").click()
+    alert = page.get_by_role("alert").filter(has_text="The store is away.")
+    alert.get_by_text(re.compile("[1-9][0-9]* of 60 answers are deleted")).wait_for()
+    left = listed(url, ids[0])
+    assert {ids[0], ids[30]} <= left < set(ids)
+    alert.get_by_role("button", name="Delete the rest").click()
+    page.get_by_role("heading", name="Ask something").wait_for()
+    assert not listed(url, ids[0])
+    until(page, lambda: len(deleted) == len(ids) + 1)
+    assert deleted[-1] == ids[0] and set(deleted) == set(ids)
+
+
+def listed(url, root):
+    with urlopen(f"{url}/v1/responses?root={root}&limit=100") as answer:
+        return {row["id"] for row in json.load(answer)["data"]}

@@ -4,6 +4,8 @@ import type { ListedResponse, Root, WholeResponse } from './types';
 
 const PAGE = 40;
 const MAX_TURNS = 1000;
+/** As many requests as a browser sends to one server at a time. */
+const AT_ONCE = 6;
 
 class Kept {
   all = $state<Root[]>([]);
@@ -42,10 +44,26 @@ class Kept {
     await this.load();
   }
 
-  /** Delete a chat with all its branches. */
-  async remove(root: Root): Promise<void> {
-    const turns = await turnsOf(root.id);
-    for (const { id } of turns.toReversed()) await json(`/v1/responses/${id}`, { method: 'DELETE' }).catch(ignoreMissing);
+  /**
+   * Delete a chat with all its branches. The API deletes one response at a time, so the first turn goes last: a chat of
+   * which something is left stays in the list, and what is left can be deleted again. It ends with the first failure.
+   */
+  async remove(root: Root, onStep: (done: number, of: number) => void): Promise<void> {
+    const ids = (await turnsOf(root.id, Infinity)).map((turn) => turn.id);
+    const others = ids.filter((id) => id !== root.id);
+    const failures: unknown[] = [];
+    let done = 0;
+    const drop = async (id: string): Promise<void> => {
+      await json(`/v1/responses/${id}`, { method: 'DELETE' }).catch(ignoreMissing);
+      onStep((done += 1), ids.length);
+    };
+    const work = async (): Promise<void> => {
+      while (others.length && !failures.length) await drop(others.pop()!).catch((error: unknown) => failures.push(error));
+    };
+    onStep(0, ids.length);
+    await Promise.all(Array.from({ length: AT_ONCE }, work));
+    if (failures.length) throw failures[0];
+    await drop(root.id);
     this.all = this.all.filter((each) => each.id !== root.id);
   }
 }
@@ -54,10 +72,10 @@ function ignoreMissing(error: unknown): void {
   if (!(error instanceof ApiError && error.status === 404)) throw error;
 }
 
-/** All responses of a chat, oldest first. */
-export async function turnsOf(root: string): Promise<ListedResponse[]> {
+/** The responses of a chat, oldest first, until there are as many as wanted. */
+export async function turnsOf(root: string, most = MAX_TURNS): Promise<ListedResponse[]> {
   const found: ListedResponse[] = [];
-  for (let after = ''; found.length < MAX_TURNS; ) {
+  for (let after = ''; found.length < most; ) {
     const query = new URLSearchParams({ root, order: 'asc', limit: '100', ...(after ? { after } : {}) });
     const page = await json<Page<ListedResponse>>(`/v1/responses?${query}`);
     found.push(...page.data);
