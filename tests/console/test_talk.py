@@ -152,6 +152,18 @@ MARK = """() => {
 """Notes how much was played when the person began to speak, and when the page was told so."""
 
 
+def first_quiet(page, told, least_ms=100):
+    """The sample at which what was played falls silent for so long, and the rate; None if it does not."""
+    samples, rate = heard(page)
+    end, least = told, rate * least_ms // 1000
+    for at in range(told, len(samples)):
+        if abs(samples[at]) > 600:
+            end = at + 1
+        elif at - end >= least:
+            return end, rate
+    return None
+
+
 @pytest.mark.long
 def test_how_long_an_answer_sounds_on_when_one_speaks_over_it(visit, record_property):
     page = opened(visit, "tower")
@@ -163,12 +175,11 @@ def test_how_long_an_answer_sounds_on_when_one_speaks_over_it(visit, record_prop
     say(page, tone(0.5))
     captions(page).get_by_text("cut off by you, silent after").wait_for()
     captions(page).get_by_text("Fine.").wait_for()
-    samples, rate = heard(page)
     marks = page.evaluate("window.__marks")
-    # a pause of 100 ms parts it from the next answer
-    quiet = next(at for at in range(marks["told"], len(samples)) if not any(abs(each) > 600 for each in samples[at : at + rate // 10]))
+    # A pause of 100 ms parts it from the next answer. Where the page has stood still there is none before that one's end, which comes.
+    quiet, rate = until(page, lambda: first_quiet(page, marks["told"]))
     after_voice_ms, after_event_ms = ((quiet - marks[name]) * 1000 / rate for name in ("spoke", "told"))
-    assert quiet > marks["told"] >= marks["spoke"] > 0
+    assert quiet >= marks["told"] >= marks["spoke"] > 0
     record_property(
         "report", f"barge-in: silent {after_event_ms:.0f} ms after speech_started, {after_voice_ms:.0f} ms after the first sound"
     )
