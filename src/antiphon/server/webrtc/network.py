@@ -1,5 +1,7 @@
 """
-UDP sockets for the media of calls, only on the addresses that the server listens on.
+UDP sockets for the media of calls, on the addresses that the server listens on. If these are loopback, then also on the
+machine's other addresses, for callers on this machine alone: Firefox has no loopback candidates, and pairs no others
+with one (`media.peerconnection.ice.loopback`).
 
 The server never sends to candidates that a client merely names. It waits for the client's connectivity checks, which
 prove that the client knows the call's password (RFC 8445), and answers to their source. So a call can't make the server
@@ -19,7 +21,7 @@ from aioice.candidate import candidate_foundation, candidate_priority
 from aioice.ice import StunProtocol, get_host_addresses
 
 from antiphon.config.load import Config
-from antiphon.errors import overloaded_error
+from antiphon.errors import ApiError, overloaded_error
 
 RECEIVE_BUFFER_BYTES = 256 << 10
 DISCARD_PORT = 9
@@ -39,6 +41,7 @@ class Network:
         self._hosts = hosts
         self._announced_addresses = announced_addresses
         self._ports = ports
+        self._is_local = not announced_addresses and all(ipaddress.ip_address(host).is_loopback for host in hosts)
 
     @property
     def placeholder_candidate(self) -> str:
@@ -50,8 +53,15 @@ class Network:
 
         async def candidates(component: int, addresses: list[str], timeout: int = 5) -> list[Candidate]:
             result: list[Candidate] = []
-            for host in self._hosts:
-                protocol = await self._listen(connection, host)
+            others = self._others()
+            sources = frozenset([*self._hosts, *others]) if self._is_local else None
+            for host in [*self._hosts, *others]:
+                try:
+                    protocol = await self._listen(connection, host, sources)
+                except ApiError:
+                    if host in self._hosts:
+                        raise
+                    continue
                 connection._protocols.append(protocol)
                 port = protocol.transport.get_extra_info("sockname")[1]
                 host_candidates = [_candidate(component, address, port) for address in self._announced_addresses or (host,)]
@@ -62,7 +72,14 @@ class Network:
         gathering: Any = connection
         gathering.get_component_candidates = candidates
 
-    async def _listen(self, connection: Connection, host: str) -> StunProtocol:
+    def _others(self) -> list[str]:
+        """The addresses of this machine that a server on loopback has calls on; they come and go with its networks."""
+        if not self._is_local:
+            return []
+        is_ipv6 = ":" in self._hosts[0]
+        return get_host_addresses(use_ipv4=not is_ipv6, use_ipv6=is_ipv6)
+
+    async def _listen(self, connection: Connection, host: str, sources: frozenset[str] | None) -> StunProtocol:
         loop = asyncio.get_running_loop()
         for port in random.sample(self._ports, len(self._ports)) or [0]:
             with contextlib.ExitStack() as stack:
@@ -73,10 +90,22 @@ class Network:
                     udp_socket.bind((host, port))
                 except OSError:
                     continue
-                _, protocol = await loop.create_datagram_endpoint(lambda: StunProtocol(connection), sock=udp_socket)
+                _, protocol = await loop.create_datagram_endpoint(lambda: FilteringProtocol(connection, sources), sock=udp_socket)
                 stack.pop_all()
                 return protocol
         raise overloaded_error(f"No UDP port of {host} is free for one more call. Please try again later.")
+
+
+class FilteringProtocol(StunProtocol):
+    """Drops packets that do not come from `sources`; None takes all."""
+
+    def __init__(self, receiver: Connection, sources: frozenset[str] | None) -> None:
+        super().__init__(receiver)
+        self._sources = sources
+
+    def datagram_received(self, data: bytes | str, addr: tuple[str, int]) -> None:
+        if self._sources is None or addr[0] in self._sources:
+            super().datagram_received(data, addr)
 
 
 async def build_network(config: Config) -> Network:
