@@ -71,7 +71,7 @@ def test_what_is_asked_while_the_server_starts_is_answered_once_it_is_ready(visi
     told(page).wait_for(state="detached")
     page.locator("button.big").get_by_text("press, then speak").wait_for()
     page.get_by_role("link", name="Chat", exact=True).click()
-    page.get_by_text("You said: Are you there?").wait_for()
+    page.get_by_role("log").get_by_text("You said: Are you there?").wait_for()
     page.get_by_role("link", name="Operate", exact=True).click()
     page.get_by_text("Updates live").wait_for()
 

@@ -2,7 +2,7 @@ import { tick } from 'svelte';
 import { SvelteSet } from 'svelte/reactivity';
 import { ApiError, eventsOf, json } from '../lib/api';
 import { models } from '../lib/models.svelte';
-import { go } from '../lib/router.svelte';
+import { go, route } from '../lib/router.svelte';
 import { textFile } from './attachments.svelte';
 import { kept, latestOf, turnsOf, wholeTurns } from './kept.svelte';
 import { options } from './options.svelte';
@@ -245,7 +245,7 @@ class Chat {
     turn.apply(event);
     if (!isNew || !turn.id || !turn.isStored || turn.parent?.id) return;
     this.rootId ||= turn.id;
-    if (turn === this.leaf) go('chat', [this.rootId], true);
+    if (turn === this.leaf && route.tab === 'chat') go('chat', [this.rootId], true);
     void kept.load();
   }
 
