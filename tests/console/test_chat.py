@@ -95,6 +95,7 @@ def test_an_answer_streams_and_is_rendered_without_running_anything(page):
     ask(page, "When is the ferry?")
     article = answered(page, "The last boat")
     expect(article.locator("strong")).to_have_text("21:30")
+    expect(page.get_by_role("status", name="Latest answer")).to_contain_text("The last boat leaves at 21:30.")
     article.locator(".hljs-string", has_text="Texel").wait_for()
     article.locator(".katex").first.wait_for()
     expect(article).to_contain_text('<img src="/nothing"')
@@ -202,7 +203,7 @@ def test_what_was_allowed_in_a_chat_is_not_asked_again(page):
     page.get_by_role("button", name="Allow in this chat").click()
     answered(page, "The tool says Booked")
     ask(page, "book another")
-    expect(page.get_by_text("The tool says Booked")).to_have_count(2)
+    expect(page.get_by_role("log").get_by_text("The tool says Booked")).to_have_count(2)
     page.get_by_role("button", name="Send").wait_for()  # no answer is under way
     expect(page.get_by_text("Wants to use")).to_have_count(0)
 
@@ -271,7 +272,7 @@ def test_pictures_and_long_texts_are_attached_by_paste_and_drop(page):
         }""",
         PICTURE,
     )
-    page.get_by_role("log").dispatch_event("drop", {"dataTransfer": dropped})
+    page.get_by_label("Message", exact=True).dispatch_event("drop", {"dataTransfer": dropped})  # on its way up, once
     page.get_by_text("dot.png").wait_for()
     with page.expect_request("**/v1/responses") as asked:
         ask(page, "what is this?")
@@ -299,7 +300,7 @@ def test_a_refusal_says_what_happened_and_what_to_do(visit, page):
 def test_an_answer_that_breaks_off_keeps_its_words(page):
     ask(page, "midway")
     page.get_by_text("The model broke.").wait_for()
-    expect(page.get_by_text("So far")).to_be_visible()
+    expect(page.get_by_role("log").get_by_text("So far")).to_be_visible()
 
 
 @pytest.mark.long

@@ -32,7 +32,7 @@ def test_the_first_visit_is_shown_around_and_the_next_one_is_at_the_chat(browser
         page.get_by_role("heading", name="antiphon is ready").wait_for()
         page.get_by_role("status").get_by_text("Ready · 1 model").wait_for()
         page.get_by_role("button", name="Ask it").click()
-        page.get_by_text("You said: What is a fugue").wait_for()
+        page.get_by_role("article").get_by_text("You said: What is a fugue").wait_for()
         page.get_by_role("button", name="Answer again").wait_for()
         page.goto("about:blank")
         visit.go()
@@ -46,6 +46,15 @@ def test_the_first_visit_shows_a_call_of_a_tool(visit):
     page = visit.go("welcome").page
     page.get_by_role("button", name="Show me").click()
     page.get_by_text("waits for a result").wait_for()
+
+
+@pytest.mark.long
+def test_each_tab_has_one_heading_of_the_first_level(visit):
+    for tab in ("Chat", "Talk", "Duplex", "Events", "Operate"):
+        page = visit.go(tab.lower()).page
+        page.get_by_role("heading", level=1, name=tab, exact=True).wait_for()
+        page.get_by_role("region", name=tab, exact=True).locator("> *").first.wait_for()
+        expect(page.get_by_role("heading", level=1)).to_have_count(1)
 
 
 @pytest.mark.long

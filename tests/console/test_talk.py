@@ -269,6 +269,15 @@ def test_each_failure_of_the_microphone_is_explained(visit):
 
 
 @pytest.mark.long
+def test_a_browser_that_has_nothing_to_play_on_says_so(visit):
+    visit.context.add_init_script("AudioContext.prototype.resume = () => new Promise(() => undefined)")
+    page = opened(visit, microphone=None)
+    big(page, "Talk").click()
+    page.get_by_role("alert").filter(has_text="The browser can play no sound").get_by_text("InvalidStateError").wait_for()
+    big(page, "Try again").wait_for()
+
+
+@pytest.mark.long
 def test_all_of_it_works_by_keyboard_alone(visit):
     page = opened(visit, "tower")
     page.keyboard.press("Space")

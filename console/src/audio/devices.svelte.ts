@@ -8,6 +8,11 @@ class Devices {
   #picked = $state<Record<string, string>>(recall('devices', {}));
   #watched = false;
 
+  /** Whether a page may choose one. Firefox lets it choose no loudspeaker for the sound that it makes itself. */
+  canPick(kind: Kind): boolean {
+    return kind !== 'audiooutput' || 'setSinkId' in AudioContext.prototype;
+  }
+
   of(kind: Kind): MediaDeviceInfo[] {
     return this.all.filter((device) => device.kind === kind && device.deviceId);
   }
@@ -70,6 +75,7 @@ export function explainDevice(error: unknown, what = 'microphone'): { code: stri
     NotFoundError: `There is no ${what}. Plug one in, then try again.`,
     NotReadableError: `Another program uses the ${what}. Close it there, then try again.`,
     OverconstrainedError: `The ${what} that was chosen is gone. Choose another, then try again.`,
+    InvalidStateError: 'The browser can play no sound. Plug in a loudspeaker or headphones, then try again.',
     AbortError: `The ${what} stopped. Try again.`,
     NotSupportedError: `This browser gives pages no ${what}.`,
   };

@@ -19,6 +19,9 @@ export interface SoundOptions {
   onInterruption?: (isInterrupted: boolean) => void;
 }
 
+/** What has no device to play on never begins in Firefox, and says nothing of it. */
+const BEGINS_WITHIN_MS = 10_000;
+
 /** A microphone and a loudspeaker, each at its own rate. */
 export class Sound {
   /** How loud both sides are, 0 to 1. */
@@ -39,6 +42,8 @@ export class Sound {
   #queued_ms = 0;
   #given = 0;
   #isMetered = false;
+  /** The context's own state says so later, and never where it did not begin. */
+  #isClosed = false;
 
   /** Call it first thing in a click: Safari and the rule on autoplay want a gesture. */
   constructor(options: SoundOptions) {
@@ -52,14 +57,22 @@ export class Sound {
   async open(): Promise<void> {
     const context = this.#context;
     if (this.#options.capture) this.#stream = await devices.microphone();
-    if (context.state === 'closed') return this.close(); // meanwhile
-    await Promise.all([context.audioWorklet.addModule(captureUrl), context.audioWorklet.addModule(playbackUrl), context.resume()]);
+    if (this.#isClosed) return this.close(); // meanwhile
+    await Promise.all([context.audioWorklet.addModule(captureUrl), context.audioWorklet.addModule(playbackUrl), this.#begins()]);
     if (this.#options.capture) this.#capturePieces(this.#options.capture);
     const processorOptions = { rate: this.#options.playRate };
     this.#playback = new AudioWorkletNode(context, 'playback', { numberOfInputs: 0, outputChannelCount: [1], processorOptions });
     this.#playback.port.onmessage = ({ data }: MessageEvent<PlaybackNews>) => this.#hear(data);
     this.#playback.connect(context.destination);
     await this.useSpeaker();
+  }
+
+  async #begins(): Promise<void> {
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    const late = new Promise<never>((_, refuse) => {
+      timer = setTimeout(() => refuse(new DOMException('', 'InvalidStateError')), BEGINS_WITHIN_MS);
+    });
+    await Promise.race([this.#context.resume(), late]).finally(() => clearTimeout(timer));
   }
 
   #capturePieces(processorOptions: CaptureOptions): void {
@@ -127,7 +140,7 @@ export class Sound {
   /** Take the microphone that was chosen, while it runs. */
   async useMicrophone(): Promise<void> {
     const stream = await devices.microphone();
-    if (this.#context.state === 'closed') return stream.getTracks().forEach((track) => track.stop());
+    if (this.#isClosed) return stream.getTracks().forEach((track) => track.stop());
     this.#stream?.getTracks().forEach((track) => track.stop());
     this.#stream = stream;
     this.#listen();
@@ -147,7 +160,8 @@ export class Sound {
   close(): void {
     this.#stream?.getTracks().forEach((track) => track.stop());
     this.#context.onstatechange = null;
-    if (this.#context.state !== 'closed') void this.#context.close();
+    if (!this.#isClosed) void this.#context.close();
+    this.#isClosed = true;
     this.inLevel = this.outLevel = 0;
     this.isPlaying = false;
   }

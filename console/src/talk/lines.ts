@@ -70,7 +70,7 @@ export class SocketLine implements Line {
   }
 }
 
-const NO_WAY = 'There is no way to the server by UDP. Take the WebSocket in the settings, or ask who runs the server for `calls.addresses`.';
+const NO_WAY = 'No packet of WebRTC gets through to the server. Choose WebSocket in the settings, or ask who runs the server to set `calls.addresses`.';
 
 export class CallLine implements Line {
   #peer = new RTCPeerConnection();
