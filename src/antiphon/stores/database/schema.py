@@ -4,6 +4,8 @@ The current tables of the SQL store; `migrations` leads here from every earlier 
 Bodies are bytes that no query looks into, so the database needs no JSON support.
 """
 
+from typing import TypeVar
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -48,6 +50,8 @@ metadata = MetaData(
         "ck": "ck_%(table_name)s_%(constraint_name)s",
     }
 )
+
+KeyT = TypeVar("KeyT")
 
 # SQLite numbers rows only where the type is INTEGER. Source: https://www.sqlite.org/lang_createtable.html#rowid
 _Number = BigInteger().with_variant(Integer, "sqlite")
@@ -399,18 +403,21 @@ def is_impossible_id(id: str) -> bool:
     return "\0" in id
 
 
-def lock_rows(query: Select[tuple[int]]) -> Select[tuple[int]]:
+def lock_rows(query: Select[tuple[KeyT]], *, skips_locked: bool = True) -> Select[tuple[KeyT]]:
     """
-    Lock the rows that `query` finds, which has a limit, but for those that another transaction has locked; for an `IN`.
+    Lock the rows that `query` finds, in its order; for an `IN`. Rows that another transaction has locked are skipped, or
+    else waited for: in one order everywhere, so that servers that share the database never deadlock. A statement that
+    changes several rows locks them in the order of its plan.
 
     PostgreSQL may run a query in an `IN` once for each row that it compares. Here each run would skip the rows that the
-    run before has locked and changed, and find others, so the limit would not hold. A materialized CTE is run once.
+    run before has locked and changed, and find others, so a limit would not hold. A materialized CTE is run once.
     Source: https://www.postgresql.org/docs/current/queries-with.html#QUERIES-WITH-CTE-MATERIALIZATION
 
-    SQLite has one writer, and nothing to lock.
+    SQLite has one writer, and nothing to lock. Its driver counts the rows of no statement that begins with `WITH`, so the
+    CTE is within the `IN`.
     """
-    rows = query.with_for_update(skip_locked=True).cte("rows_to_change").prefix_with("MATERIALIZED", dialect="postgresql")
-    return select(rows.c[0])
+    rows = query.with_for_update(skip_locked=skips_locked).cte("rows_to_change", nesting=True)
+    return select(rows.prefix_with("MATERIALIZED", dialect="postgresql").c[0])
 
 
 class NewerSchema(RuntimeError):

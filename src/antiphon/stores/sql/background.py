@@ -52,6 +52,8 @@ _OLDEST = (
     .limit(_MAX_EXPIRED)
 )
 _NUMBERS: BindParameter[int] = bindparam("numbers", expanding=True)
+# As all who write responses do: those who delete some have their events deleted afterwards.
+_LOCK_RESPONSES = select(responses.c.number).where(responses.c.number.in_(_NUMBERS)).order_by(responses.c.id).with_for_update()
 _DELETE_EVENTS = delete(response_events).where(response_events.c.response_number.in_(_NUMBERS))
 _EXPIRE = update(background_responses).where(background_responses.c.response_number.in_(_NUMBERS)).values(is_expired=True)
 
@@ -165,6 +167,7 @@ class SqlBackgroundStore:
             numbers.append(row.response_number)
         if numbers:
             async with self._database.write() as connection:
+                await connection.execute(_LOCK_RESPONSES, {"numbers": numbers})
                 await connection.execute(_DELETE_EVENTS, {"numbers": numbers})
                 await connection.execute(_EXPIRE, {"numbers": numbers})
         return len(numbers)

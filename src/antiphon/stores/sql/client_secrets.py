@@ -5,12 +5,14 @@ from sqlalchemy import bindparam, delete, insert, select
 
 from antiphon.records import ClientSecretRecord
 from antiphon.stores.database.database import Database
-from antiphon.stores.database.schema import client_secrets
+from antiphon.stores.database.schema import client_secrets, lock_rows
 
 _FIND = select(client_secrets).where(client_secrets.c.hash == bindparam("secret_hash"))
 _ADD = insert(client_secrets)
 _DELETE = delete(client_secrets).where(client_secrets.c.hash == bindparam("secret_hash"))
-_DELETE_EXPIRED = delete(client_secrets).where(client_secrets.c.expires_at <= bindparam("now"))
+# Those that another server deletes at the same time are left to it: each would wait for the other.
+_EXPIRED = select(client_secrets.c.hash).where(client_secrets.c.expires_at <= bindparam("now"))
+_DELETE_EXPIRED = delete(client_secrets).where(client_secrets.c.hash.in_(lock_rows(_EXPIRED)))
 
 
 class SqlClientSecretStore:

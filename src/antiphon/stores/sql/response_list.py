@@ -82,7 +82,12 @@ _MARK_INDEXED = (
         root_id=func.coalesce(responses.c.root_id, _ROOT_OF_PREVIOUS, responses.c.previous_response_id, responses.c.id),
     )
 )
-_STILL_THERE = select(responses.c.number).where(responses.c.number.in_(bindparam("numbers", expanding=True))).with_for_update()
+_STILL_THERE = (  # locked in the order of all who write responses, so that servers that share the database never deadlock
+    select(responses.c.number)
+    .where(responses.c.number.in_(bindparam("numbers", expanding=True)))
+    .order_by(responses.c.id)
+    .with_for_update()
+)
 
 _WORD_STATEMENTS = {
     "sqlite": (

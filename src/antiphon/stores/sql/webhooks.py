@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import asdict
-from sqlalchemy import Executable, RowMapping, bindparam, delete, insert, null, select, update
+from sqlalchemy import Executable, RowMapping, and_, bindparam, delete, insert, null, select, update
 
 from antiphon.records import DeliveryStatus, DisabledEndpoint, WebhookDelivery
 from antiphon.stores.database.database import Database
@@ -45,15 +45,14 @@ _RESEND = (
     .where(_columns.id == bindparam("of_id"), ~is_pending)
     .values(status="pending", attempts=0, due_at_ms=bindparam("now_ms"), expires_at=bindparam("new_expires_at"), ended_at=null())
 )
-_EXPIRE = delete(webhook_deliveries).where(
-    _columns.number.in_(
-        select(_columns.number).where(_columns.ended_at < bindparam("ended_before")).order_by(_columns.ended_at).limit(MAX_EXPIRED)
-    )
-)
-_EXPIRE_PENDING = delete(webhook_deliveries).where(is_pending, _columns.expires_at < bindparam("ended_before"))
+_ENDED_BEFORE = select(_columns.number).where(_columns.ended_at < bindparam("ended_before")).order_by(_columns.ended_at).limit(MAX_EXPIRED)
+_EXPIRE = delete(webhook_deliveries).where(_columns.number.in_(lock_rows(_ENDED_BEFORE)))
+_EXPIRED = select(_columns.number).where(is_pending, _columns.expires_at < bindparam("ended_before"))
+_EXPIRE_PENDING = delete(webhook_deliveries).where(_columns.number.in_(lock_rows(_EXPIRED)))
+_PENDING = select(_columns.number).where(is_pending, _columns.endpoint == bindparam("of_endpoint")).order_by(_columns.number)
 _FAIL_PENDING = (
     update(webhook_deliveries)
-    .where(is_pending, _columns.endpoint == bindparam("of_endpoint"))
+    .where(_columns.number.in_(lock_rows(_PENDING, skips_locked=False)))
     .values(status="failed", error=bindparam("new_error"), ended_at=bindparam("now"), owner=null())
 )
 _FORGET_DISABLED = delete(disabled_webhooks).where(disabled_webhooks.c.name == bindparam("of_name"))
@@ -67,9 +66,10 @@ class SqlWebhookStore:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._subscriber: WebhookSubscriber | None = None
+        is_orphaned = and_(is_pending, _columns.owner.is_not(None), database.backend.is_dead(_columns.owner))
         self._release = (
             update(webhook_deliveries)
-            .where(is_pending, _columns.owner.is_not(None), database.backend.is_dead(_columns.owner))
+            .where(_columns.number.in_(lock_rows(select(_columns.number).where(is_orphaned))))
             .values(due_at_ms=bindparam("now_ms"), owner=null())
         )
 

@@ -10,7 +10,7 @@ from antiphon.stores.database.database import Database
 from antiphon.stores.database.schema import lock_rows, vector_store_files, vector_store_parts, vector_stores
 from antiphon.stores.vector_stores import VectorStoreContents
 from antiphon.stores.vectors.rows import SELECT_FILES, to_file
-from antiphon.stores.vectors.stores import bump_version
+from antiphon.stores.vectors.stores import bump_version, lock_files
 
 _READ_ROWS = 1000
 """Rows that become records between two turns of the event loop."""
@@ -55,7 +55,7 @@ class SqlIndexRecords:
     async def release(self) -> None:
         is_ours = and_(_files.status == "in_progress", _files.owner == self._database.server_number)
         async with self._database.write() as connection:
-            await connection.execute(update(vector_store_files).where(is_ours).values(owner=null()))
+            await connection.execute(update(vector_store_files).where(lock_files(is_ours)).values(owner=null()))
 
     async def begin_indexing(self, number: int, embedding: str) -> int | None:
         async with self._database.write() as connection:

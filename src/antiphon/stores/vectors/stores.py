@@ -1,18 +1,26 @@
 """
 Vector stores in a SQL database.
 
-A transaction that changes a store and its files writes the store's row first, so that servers that share the database
-never deadlock.
+A transaction that changes a store and its files writes the store's row first, and locks files in the order of their
+numbers, so that servers that share the database never deadlock.
 """
 
 from collections.abc import Sequence
 
 from sqlalchemy import ColumnElement, RowMapping, Update, and_, case, delete, exists, func, insert, null, or_, select, update
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from antiphon.records import FileBatchRecord, IndexedFileRecord, IndexingStatus, VectorStoreRecord, VectorStoreUsage
 from antiphon.stores.database.connection import TimedConnection
 from antiphon.stores.database.database import Database
-from antiphon.stores.database.schema import is_impossible_id, vector_store_batches, vector_store_files, vector_store_parts, vector_stores
+from antiphon.stores.database.schema import (
+    is_impossible_id,
+    lock_rows,
+    vector_store_batches,
+    vector_store_files,
+    vector_store_parts,
+    vector_stores,
+)
 from antiphon.stores.vector_stores import ERASE_FILES, IndexedFilePage, PageCursor, VectorStorePage
 from antiphon.stores.vectors.rows import (
     SELECT_FILES,
@@ -32,12 +40,17 @@ _stores, _files, _batches = vector_stores.c, vector_store_files.c, vector_store_
 _ROWS = 500
 """The most rows in one statement."""
 
-_STOP_INDEXING = (
-    update(vector_store_files)
-    .where(_files.status == "in_progress")
-    .values(status="cancelled", owner=null(), chunk_count=0, usage_bytes=0)
-    .returning(_files.number)
-)
+
+def lock_files(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
+    """The condition that a file is among those that meet others, which are locked in order first."""
+    query = select(_files.number).where(*conditions).order_by(_files.number)
+    return _files.number.in_(lock_rows(query, skips_locked=False))
+
+
+def _stop_indexing(condition: ColumnElement[bool]) -> ReturningUpdate[tuple[int]]:
+    is_meant = lock_files(_files.status == "in_progress", condition)
+    values = {"status": "cancelled", "owner": null(), "chunk_count": 0, "usage_bytes": 0}
+    return update(vector_store_files).where(is_meant).values(values).returning(_files.number)
 
 
 def bump_version(*conditions: ColumnElement[bool]) -> Update:
@@ -95,7 +108,7 @@ class SqlVectorStoreRecords:
         async with self._database.write() as connection:
             number = await connection.scalar(statement)
             if number is not None:
-                await connection.execute(_STOP_INDEXING.where(_files.store_number == number))
+                await connection.execute(_stop_indexing(_files.store_number == number))
         return number is not None
 
     async def usage(self, tenant: str) -> VectorStoreUsage:
@@ -109,9 +122,11 @@ class SqlVectorStoreRecords:
         async with self._database.write() as connection:
             await connection.execute(bump_version(is_over).values(state="expired"))
         gone_stores = select(_stores.number).where(_stores.state != "active")
-        victims = select(_files.number).where(_files.store_number.in_(gone_stores)).limit(ERASE_FILES)
+        victims = select(_files.number).where(_files.store_number.in_(gone_stores)).order_by(_files.number).limit(ERASE_FILES)
         async with self._database.write() as connection:
-            count = (await connection.execute(delete(vector_store_files).where(_files.number.in_(victims)))).rowcount
+            count = (
+                await connection.execute(delete(vector_store_files).where(_files.number.in_(lock_rows(victims, skips_locked=False))))
+            ).rowcount
         if count == ERASE_FILES:
             return True
         has_files = exists().where(_files.store_number == _stores.number)
@@ -133,7 +148,9 @@ class SqlVectorStoreRecords:
                 return False
             for start in range(0, len(files), _ROWS):
                 ids = [file.file_id for file in files[start : start + _ROWS]]
-                await connection.execute(delete(vector_store_files).where(_files.store_number == store_number, _files.file_id.in_(ids)))
+                await connection.execute(
+                    delete(vector_store_files).where(lock_files(_files.store_number == store_number, _files.file_id.in_(ids)))
+                )
             if batch is not None:
                 row = {"id": batch.id, "store_number": store_number, "created_at": batch.created_at, "is_cancelled": False}
                 await connection.execute(insert(vector_store_batches), row)
@@ -201,7 +218,7 @@ class SqlVectorStoreRecords:
             if await _find_batch(connection, tenant, store_id, batch_id) is None:
                 return False
             await connection.execute(update(vector_store_batches).where(_batches.id == batch_id).values(is_cancelled=True))
-            numbers = [row.number for row in await connection.execute(_STOP_INDEXING.where(_files.batch_id == batch_id))]
+            numbers = [row.number for row in await connection.execute(_stop_indexing(_files.batch_id == batch_id))]
             await connection.execute(delete(vector_store_parts).where(vector_store_parts.c.file_number.in_(numbers)))
         return True
 
