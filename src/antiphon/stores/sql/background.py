@@ -66,6 +66,7 @@ class SqlBackgroundStore:
         write: performs a write together with all others that wait.
         is_orphaned: the condition that no living server works on a response; `orphan_values` are its parameters.
         new_outbox: for the webhooks of a transaction that ends a response.
+        note_orphan: told of a response that may be this server's, which does not make it.
         forget_orphan: told of a response that has an end or a server again.
     """
 
@@ -76,12 +77,14 @@ class SqlBackgroundStore:
         is_orphaned: ColumnElement[bool],
         orphan_values: Callable[[], dict[str, object]],
         new_outbox: Callable[[], WebhookOutbox],
+        note_orphan: Callable[[str], None],
         forget_orphan: Callable[[str], None],
     ) -> None:
         self._database = database
         self._write = write
         self._orphan_values = orphan_values
         self._new_outbox = new_outbox
+        self._note_orphan = note_orphan
         self._forget_orphan = forget_orphan
         self._end = WRITE_OFF.where(responses.c.tenant == bindparam("of_tenant"))
         self._end_orphan = self._end.where(is_orphaned)
@@ -126,8 +129,12 @@ class SqlBackgroundStore:
 
     async def take_over(self, record: ResponseRecord) -> bool:
         values: dict[str, object] = {"of_id": record.id, "new_owner": self._database.server_number}
-        async with self._database.write() as connection:
-            is_ours = (await connection.execute(self._take_over, values | self._orphan_values())).rowcount > 0
+        try:
+            async with self._database.write() as connection:
+                is_ours = (await connection.execute(self._take_over, values | self._orphan_values())).rowcount > 0
+        except BaseException:  # a connection may fail after the commit
+            self._note_orphan(record.id)
+            raise
         if is_ours:
             self._forget_orphan(record.id)
         return is_ours

@@ -70,7 +70,8 @@ class SqlStore:
         self.vector_stores = SqlVectorStoreRecords(self._database)
         self.indexes = SqlIndexRecords(self._database)
         self.lists = SqlResponseList(self._database, url.partition(":")[0].partition("+")[0])
-        is_orphaned = self._database.backend.is_dead(responses.c.owner) | responses.c.id.in_(bindparam("abandoned", expanding=True))
+        is_abandoned = (responses.c.owner == bindparam("this_server")) & responses.c.id.in_(bindparam("abandoned", expanding=True))
+        is_orphaned = self._database.backend.is_dead(responses.c.owner) | is_abandoned
         self._orphans_query = select(responses).where(is_unfinished, is_orphaned).order_by(responses.c.number)
         self._write_off = WRITE_OFF.where(is_orphaned)
         self._abandoned_ids: dict[str, None] = {}  # the oldest first
@@ -83,6 +84,7 @@ class SqlStore:
             is_orphaned,
             lambda: self._orphan_values,
             self.webhooks.new_outbox,
+            self._note_abandoned,
             self._forget_abandoned,
         )
 
@@ -111,9 +113,7 @@ class SqlStore:
         except ServerError:  # what is stored has no end now, or none is known: a connection may fail after the commit
             if isinstance(write, AppendEvents):  # these are written again
                 raise
-            self._abandoned_ids[write.record.id] = None
-            while len(self._abandoned_ids) > MAX_ABANDONED:
-                del self._abandoned_ids[next(iter(self._abandoned_ids))]
+            self._note_abandoned(write.record.id)
             raise
         if not isinstance(write, AppendEvents) and write.turn is not None:
             self.conversations.forget_lock(write.turn)
@@ -145,12 +145,18 @@ class SqlStore:
         self._forget_abandoned(record.id)
         return is_written
 
+    def _note_abandoned(self, response_id: str) -> None:
+        self._abandoned_ids[response_id] = None
+        while len(self._abandoned_ids) > MAX_ABANDONED:
+            del self._abandoned_ids[next(iter(self._abandoned_ids))]
+
     def _forget_abandoned(self, response_id: str) -> None:
         self._abandoned_ids.pop(response_id, None)
 
     @property
     def _orphan_values(self) -> dict[str, object]:
-        return {"living": self._database.backend.live_servers, "abandoned": [*self._abandoned_ids]}
+        ours = {"this_server": self._database.server_number, "abandoned": [*self._abandoned_ids]}
+        return {"living": self._database.backend.live_servers} | ours
 
     async def item(self, tenant: str, item_id: str) -> ItemRecord | None:
         if is_impossible_id(item_id):

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import ColumnElement, and_, bindparam, delete, func, insert, null, select, update
+from sqlalchemy import ColumnElement, and_, bindparam, delete, func, insert, null, or_, select, update
 
 from antiphon.records import IndexedFileRecord, IndexingError, IndexingJob, IndexingStatus, IndexPart
 from antiphon.stores.database.database import Database
@@ -23,7 +23,9 @@ class SqlIndexRecords:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        is_waiting = and_(_files.status == "in_progress", database.backend.is_dead(_files.owner))
+        self._lost_numbers: set[int] = set()  # claimed in the database, but nobody here was told
+        is_lost = _files.number.in_(bindparam("lost", expanding=True))
+        is_waiting = and_(_files.status == "in_progress", or_(database.backend.is_dead(_files.owner), is_lost))
         # Both may be the empty text, the tenant of a server without keys.
         is_meant = _files.tenant.not_in(bindparam("other_than", expanding=True))
         self._first_tenant = select(func.min(_files.tenant)).where(is_waiting, is_meant)
@@ -36,7 +38,7 @@ class SqlIndexRecords:
         return and_(_files.number == number, _files.status == "in_progress", _files.owner == self._database.server_number)
 
     async def claim(self, after_tenant: str = "", other_than: Collection[str] = ()) -> IndexingJob | None:
-        living = {"living": self._database.backend.live_servers}
+        living = {"living": self._database.backend.live_servers, "lost": [*self._lost_numbers]}
         search = living | {"other_than": [*other_than]}
         async with self._database.read_connection() as connection:
             tenant = await connection.scalar(self._next_tenant, search | {"after_tenant": after_tenant})
@@ -45,11 +47,18 @@ class SqlIndexRecords:
         if tenant is None:
             return None
         values = living | {"of_tenant": tenant, "new_owner": self._database.server_number}
-        async with self._database.write() as connection:
-            number = await connection.scalar(self._claim, values)
-            if number is None:  # another server was faster
-                return None
-            row = (await connection.execute(SELECT_FILES.where(_files.number == number))).one()
+        number = None
+        try:
+            async with self._database.write() as connection:
+                number = await connection.scalar(self._claim, values)
+                if number is None:  # another server was faster
+                    return None
+                row = (await connection.execute(SELECT_FILES.where(_files.number == number))).one()
+        except BaseException:
+            if number is not None:  # a connection may fail after the commit
+                self._lost_numbers.add(number)
+            raise
+        self._lost_numbers.discard(number)
         return IndexingJob(tenant, to_file(row))
 
     async def release(self) -> None:
