@@ -64,14 +64,15 @@ class Crossing:
                 locked = (await connection.execute(text(f"SELECT 1 FROM {table} WHERE {middle} FOR UPDATE"))).all()
                 assert len(locked) == 1
                 one = group.create_task(_result(one_use(self.one)))
-                while not one.done() and await self._count_waiting() < 1:
+                while not one.done() and await self.count_waiting() < 1:
                     pass
                 other = group.create_task(_result(other_use(self.other)))
-                while not other.done() and await self._count_waiting() < 2 - one.done():
+                while not other.done() and await self.count_waiting() < 2 - one.done():
                     pass
         return one.result(), other.result()
 
-    async def _count_waiting(self) -> int:
+    async def count_waiting(self) -> int:
+        """How many transactions of the database wait for another one."""
         query = f"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = '{self._database}'"
         [count] = await asyncio.to_thread(self._postgres.execute, query, "postgres")
         return int(count)
@@ -190,3 +191,19 @@ async def test_client_secrets_that_expire_keep_nobody_waiting(crossing: Crossing
             *(False, True, False),
             *(True, True),
         ]
+
+
+async def test_two_servers_that_are_told_at_once_that_an_endpoint_is_gone(postgres: Any) -> None:
+    crossing = Crossing(postgres, postgres.new_store())
+    endpoint = DisabledEndpoint(name="hook", url_hash=b"1", disabled_at=5)
+    async with crossing:
+        await end(crossing.one, "resp_1")
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            async with crossing.one._database.write() as connection:
+                await connection.execute(text("INSERT INTO disabled_webhooks (name, url_hash, disabled_at) VALUES ('hook', '', 1)"))
+                disabling = group.create_task(crossing.other.webhooks.disable(endpoint, "gone"))
+                while not await crossing.count_waiting():
+                    pass
+        assert disabling.done()
+        assert await crossing.one.webhooks.list_disabled() == [endpoint]
+        assert [each.status for each in await crossing.one.webhooks.latest(None, None, 10)] == ["failed"]

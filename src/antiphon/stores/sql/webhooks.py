@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import asdict
-from sqlalchemy import Executable, RowMapping, and_, bindparam, delete, insert, null, select, update
+from sqlalchemy import Executable, RowMapping, and_, bindparam, delete, null, select, text, update
 
 from antiphon.records import DeliveryStatus, DisabledEndpoint, WebhookDelivery
 from antiphon.stores.database.database import Database
@@ -56,7 +56,10 @@ _FAIL_PENDING = (
     .values(status="failed", error=bindparam("new_error"), ended_at=bindparam("now"), owner=null())
 )
 _FORGET_DISABLED = delete(disabled_webhooks).where(disabled_webhooks.c.name == bindparam("of_name"))
-_DISABLE = insert(disabled_webhooks)
+_DISABLE = text(  # several servers may be told at once that an endpoint is gone
+    "INSERT INTO disabled_webhooks (name, url_hash, disabled_at) VALUES (:name, :url_hash, :disabled_at) "
+    "ON CONFLICT (name) DO UPDATE SET url_hash = excluded.url_hash, disabled_at = excluded.disabled_at"
+)
 _DISABLED = select(disabled_webhooks).order_by(disabled_webhooks.c.name)
 
 
@@ -120,7 +123,6 @@ class SqlWebhookStore:
 
     async def disable(self, endpoint: DisabledEndpoint, error: str) -> None:
         async with self._database.write() as connection:
-            await connection.execute(_FORGET_DISABLED, {"of_name": endpoint.name})
             await connection.execute(_DISABLE, asdict(endpoint))
             await connection.execute(_FAIL_PENDING, {"of_endpoint": endpoint.name, "new_error": error, "now": endpoint.disabled_at})
 
