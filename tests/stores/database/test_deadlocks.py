@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from sqlalchemy import text
 
+from antiphon.errors import StoreError
 from antiphon.records import BackgroundRecord, ClientSecretRecord, DisabledEndpoint, EventRun, FileBatchRecord
 from antiphon.stores.sql.store import SqlStore
 from contracts.test_vector_stores import new_file, new_store
@@ -207,3 +208,32 @@ async def test_two_servers_that_are_told_at_once_that_an_endpoint_is_gone(postgr
         assert disabling.done()
         assert await crossing.one.webhooks.list_disabled() == [endpoint]
         assert [each.status for each in await crossing.one.webhooks.latest(None, None, 10)] == ["failed"]
+
+
+async def test_a_client_whose_request_was_ended_to_let_another_go_on_may_try_again(postgres: Any) -> None:
+    """No use of a store does this, but the operator's own programs may lock rows too."""
+    crossing = Crossing(postgres, postgres.new_store())
+
+    async def lock(store: SqlStore, ids: Sequence[str], barrier: asyncio.Barrier) -> StoreError | None:
+        try:
+            async with store._database.write() as connection:
+                await connection.execute(text(f"SELECT 1 FROM responses WHERE id = '{ids[0]}' FOR UPDATE"))
+                await barrier.wait()
+                await connection.execute(text(f"SELECT 1 FROM responses WHERE id = '{ids[1]}' FOR UPDATE"))
+        except StoreError as error:
+            return error
+        return None
+
+    async with crossing:
+        for id in ("resp_1", "resp_2"):
+            await crossing.one.put(response(id))
+        barrier = asyncio.Barrier(2)
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(lock(crossing.one, ("resp_1", "resp_2"), barrier)),
+                group.create_task(lock(crossing.other, ("resp_2", "resp_1"), barrier)),
+            ]
+        [error] = [error for task in tasks if (error := task.result()) is not None]
+        assert (error.status, error.code) == (503, "store_unavailable")
+        assert "at the same time" in error.operator_message
+        assert not any(store.availability.is_out for store in (crossing.one, crossing.other))

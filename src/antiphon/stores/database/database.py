@@ -113,6 +113,9 @@ class DatabaseBackend(Protocol):
     def is_systemic(self, error: Exception) -> bool:
         """Whether any other write would have failed with this error too."""
 
+    def is_conflict(self, error: Exception) -> bool:
+        """Whether a write failed since others wrote at the same time, so that it may succeed when it is tried again."""
+
     def is_unreachable(self, error: Exception) -> bool:
         """Whether a write failed since the database can't be reached, so that reading would fail too."""
 
@@ -278,7 +281,7 @@ class Database:
                 self._availability.mark_unreachable(details)
             else:
                 self._availability.mark_unwritable(details)
-            raise StoreError(details, is_temporary=is_systemic) from error
+            raise StoreError(details, is_temporary=is_systemic or self.backend.is_conflict(error)) from error
         if is_write:
             self._availability.mark_written()
         else:

@@ -36,6 +36,7 @@ _LIVE_SERVERS = text(
 _PARAMETERS = {"host", "passfile", "password", "port", "ssl", "target_session_attrs", "user"}  # asyncpg's own parameters of a URL
 
 _BAD_CREDENTIALS = "can't be opened: the user or the password is wrong. Correct them in `store.url`"
+_CONFLICT = "ended a transaction, as another program changed the same rows at the same time. It can be tried again"
 _STARTING = "can't be used: the database server is starting or stopping. Try again in a moment"
 
 # Source: https://www.postgresql.org/docs/current/errcodes-appendix.html
@@ -47,6 +48,8 @@ _EXPLANATIONS = {
     "25006": "can't be written: the server is read-only. Point `store.url` to the primary",
     "53100": "can't be written: the disk is full. Free some space; what was stored before is safe",
     "53300": "can't be opened: the server has no connection left. Raise its `max_connections`",
+    "40001": _CONFLICT,
+    "40P01": _CONFLICT,
     "57P01": _STARTING,
     "57P02": _STARTING,
     "57P03": _STARTING,
@@ -145,6 +148,9 @@ class PostgresBackend:
     def is_systemic(self, error: Exception) -> bool:
         cause = error.orig if isinstance(error, DBAPIError) else error
         return isinstance(error, OSError | InterfaceError) or _sqlstate(cause).startswith(_SYSTEMIC_CODES)
+
+    def is_conflict(self, error: Exception) -> bool:
+        return isinstance(error, DBAPIError) and _sqlstate(error.orig).startswith("40")
 
     def is_unreachable(self, error: Exception) -> bool:
         cause = error.orig if isinstance(error, DBAPIError) else error

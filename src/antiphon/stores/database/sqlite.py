@@ -139,6 +139,9 @@ class SqliteBackend:
     def is_systemic(self, error: Exception) -> bool:
         return isinstance(error, OperationalError | OSError)
 
+    def is_conflict(self, _error: Exception) -> bool:
+        return False  # there is one writer
+
     def is_unreachable(self, error: Exception) -> bool:
         return isinstance(error, FileNotFoundError)
 
