@@ -222,6 +222,17 @@ async def test_what_replaces_a_body_is_indexed_again(store: Store) -> None:
     assert record is not None and record.body == b'"canon"'
 
 
+async def test_what_replaces_a_body_while_it_is_indexed_is_found(store: Store) -> None:
+    """By another server, or between two steps of this one: the words are of what was read before."""
+    await put(store, response("resp_1", text="fugue"), response("resp_2", text="fugue"))
+    waiting = await store.lists.to_index("ada", 9)
+    assert await store.lists.replace_body("ada", "resp_1", b'"canon"')
+    await store.lists.index({each.number: ["fugue"] for each in waiting}, {each.number: each.body for each in waiting})
+    assert await ids(store, words=("fugue",)) == (["resp_2"], False)
+    assert await index(store) == 1
+    assert await ids(store, words=("canon",)) == (["resp_1"], False)
+
+
 async def test_large_items_are_not_read_for_their_words(store: Store) -> None:
     small = ItemRecord(id="msg_1", direction="input", body=b"x" * MAX_SEARCH_BYTES)
     large = ItemRecord(id="msg_2", direction="output", body=b"x" * (MAX_SEARCH_BYTES + 1))

@@ -53,7 +53,7 @@ class ResponseSearch:
             size_bytes = len(response.body) + sum(map(len, response.items))
             words[response.number] = await offload(4 * size_bytes, response_words, response)
             await asyncio.sleep(0)
-        await self._store.lists.index(words)
+        await self._store.lists.index(words, {response.number: response.body for response in waiting})
         return len(waiting)
 
 

@@ -157,8 +157,13 @@ class ResponseList(Protocol):
     async def to_index(self, tenant: str | None, limit: int) -> Sequence[UnindexedResponse]:
         """Responses that have ended and are to be indexed, the newest first; a tenant of None means all."""
 
-    async def index(self, words: Mapping[int, Sequence[str]]) -> None:
-        """Note the words that responses are found by, by their numbers; those that are gone are passed over."""
+    async def index(self, words: Mapping[int, Sequence[str]], bodies: Mapping[int, bytes] | None = None) -> None:
+        """
+        Note the words that responses are found by, by their numbers; those that are gone are passed over.
+
+        Args:
+            bodies: those that the words are of. A response whose body was replaced since is passed over too.
+        """
 
 
 def fitting(sizes_bytes: Iterable[int], max_bytes: int) -> int:
@@ -273,9 +278,10 @@ class MemoryResponseList:
             for record in records[: -limit - 1 : -1]
         ]
 
-    async def index(self, words: Mapping[int, Sequence[str]]) -> None:
-        numbers = {*self._numbers.values()}
-        self._words.update({number: each for number, each in words.items() if number in numbers})
+    async def index(self, words: Mapping[int, Sequence[str]], bodies: Mapping[int, bytes] | None = None) -> None:
+        stored_bodies = {number: self._records[id].body for id, number in self._numbers.items() if number in words}
+        known_bodies = stored_bodies if bodies is None else bodies
+        self._words.update({number: words[number] for number, body in stored_bodies.items() if body == known_bodies[number]})
 
     def _rows(self, tenant: str, words: Collection[str]) -> list[ResponseRow]:
         return [

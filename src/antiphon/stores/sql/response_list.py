@@ -83,7 +83,7 @@ _MARK_INDEXED = (
     )
 )
 _STILL_THERE = (  # locked in the order of all who write responses, so that servers that share the database never deadlock
-    select(responses.c.number)
+    select(responses.c.number, responses.c.body)
     .where(responses.c.number.in_(bindparam("numbers", expanding=True)))
     .order_by(responses.c.id)
     .with_for_update()
@@ -189,11 +189,12 @@ class SqlResponseList:
                     texts[row.response_number].append(row.body)
         return [UnindexedResponse(number=row.number, body=row.body, items=tuple(texts[row.number])) for row in rows]
 
-    async def index(self, words: Mapping[int, Sequence[str]]) -> None:
+    async def index(self, words: Mapping[int, Sequence[str]], bodies: Mapping[int, bytes] | None = None) -> None:
         if not words:
             return
         async with self._database.write() as connection:
-            numbers = (await connection.execute(_STILL_THERE, {"numbers": sorted(words)})).scalars().all()
+            rows = (await connection.execute(_STILL_THERE, {"numbers": sorted(words)})).all()
+            numbers = [row.number for row in rows if bodies is None or row.body == bodies[row.number]]
             if not numbers:
                 return
             await connection.execute(_MARK_INDEXED, [{"of_number": number} for number in numbers])
