@@ -24,7 +24,7 @@ class SqlIndexRecords:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._lost_numbers: set[int] = set()  # claimed in the database, but nobody here was told
-        is_lost = _files.number.in_(bindparam("lost", expanding=True))
+        is_lost = and_(_files.owner == bindparam("this_server"), _files.number.in_(bindparam("lost", expanding=True)))
         is_waiting = and_(_files.status == "in_progress", or_(database.backend.is_dead(_files.owner), is_lost))
         # Both may be the empty text, the tenant of a server without keys.
         is_meant = _files.tenant.not_in(bindparam("other_than", expanding=True))
@@ -38,15 +38,19 @@ class SqlIndexRecords:
         return and_(_files.number == number, _files.status == "in_progress", _files.owner == self._database.server_number)
 
     async def claim(self, after_tenant: str = "", other_than: Collection[str] = ()) -> IndexingJob | None:
-        living = {"living": self._database.backend.live_servers, "lost": [*self._lost_numbers]}
-        search = living | {"other_than": [*other_than]}
+        lost_numbers = {*self._lost_numbers}
+        ours = {"this_server": self._database.server_number, "lost": [*lost_numbers]}
+        waiting = {"living": self._database.backend.live_servers} | ours
+        search = waiting | {"other_than": [*other_than]}
         async with self._database.read_connection() as connection:
             tenant = await connection.scalar(self._next_tenant, search | {"after_tenant": after_tenant})
             if tenant is None:
                 tenant = await connection.scalar(self._first_tenant, search)
         if tenant is None:
+            if not other_than:
+                self._lost_numbers -= lost_numbers  # none of them waits any more
             return None
-        values = living | {"of_tenant": tenant, "new_owner": self._database.server_number}
+        values = waiting | {"of_tenant": tenant, "new_owner": self._database.server_number}
         number = None
         try:
             async with self._database.write() as connection:
