@@ -1,5 +1,6 @@
 """The chat: questions and answers, tools, branches, what is kept, by mouse and by keyboard."""
 
+import contextlib
 import json
 import re
 from urllib.request import urlopen
@@ -28,6 +29,8 @@ It takes $t = \\frac{s}{v}$.
 <img src="/nothing" onerror="alert(1)"> [a trap](javascript:alert(1)) ![a picture](https://example.com/x.png)
 """
 
+RIGHT_TO_LEFT = "`print` مرحبا بالعالم\n\n- عنصر\n\n```\nprint(1)\n```\n\nPlain English.\n"
+
 PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 
 SCRIPT = {
@@ -52,6 +55,7 @@ SCRIPT = {
             ],
         },
         {"when": "endless", "lines": [{"text": "la "}, {"wait_ms": 20}, {"text": "la ", "repeat": 100}, {"wait_ms": 600_000}]},
+        {"when": "مرحبا", "lines": [{"text": RIGHT_TO_LEFT}]},
         {"when": "later", "lines": [{"text": "It is "}, {"wait_ms": 5000}, {"text": "done."}]},
         {"when": "break", "lines": [{"failure": {"status": 503, "message": "The model is loading.", "retry_after_s": 2}}]},
         {"when": "midway", "lines": [{"text": "So far"}, {"wait_ms": 1500}, {"failure": {"message": "The model broke."}}]},
@@ -369,6 +373,22 @@ def test_axe_finds_nothing_in_a_chat(visit, page, colour_scheme):
     ask(page, "the tides")
     answered(page, "The tide turns.")
     assert axe_findings(page, packages().folder) == []
+
+
+@pytest.mark.long
+def test_what_is_written_from_right_to_left_is_shown_so_and_long_words_fit_a_phone(browser, url):
+    with contextlib.closing(Visit(browser, url, viewport={"width": 390, "height": 844})) as visit:
+        page = visit.go("chat").page
+        page.get_by_role("button", name="Model: parrot").wait_for()
+        direction = "each => getComputedStyle(each).direction"
+        page.get_by_label("Message", exact=True).fill("مرحبا")
+        assert page.get_by_label("Message", exact=True).evaluate(direction) == "rtl"
+        ask(page, f"مرحبا https://example.com/{'long' * 60}")
+        article = answered(page, "Plain English.")
+        shown = {each.inner_text(): each.evaluate(direction) for each in article.locator(".bubble, .words p, .words li, .words pre").all()}
+        assert [found for text, found in sorted(shown.items()) if "print(1)" in text or "Plain" in text] == ["ltr", "ltr"]
+        assert list(shown.values()).count("rtl") == 3  # the question, a paragraph that begins with code, and the list
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 @pytest.mark.long

@@ -78,11 +78,14 @@ export class Blocks {
 
   #block(token: Token): HTMLElement {
     const block = document.createElement('div');
+    block.dir = 'auto';
     block.append(DOMPurify.sanitize(marked.parser([token as Tokens.Generic]), { ...SAFE, ALLOWED_TAGS: [...SAFE.ALLOWED_TAGS], ALLOWED_ATTR: [...SAFE.ALLOWED_ATTR] }));
     for (const link of block.querySelectorAll('a[href]')) {
       link.setAttribute('rel', 'noreferrer noopener');
       link.setAttribute('target', '_blank');
     }
+    // Code and formulas run from left to right, and say nothing about the words around them.
+    for (const each of block.querySelectorAll<HTMLElement>('code, pre, .math')) each.dir = 'ltr';
     block.querySelectorAll('table').forEach(scrollable);
     block.querySelectorAll<HTMLElement>('pre').forEach(framed);
     this.#placeCitations(block);
@@ -115,6 +118,7 @@ function framed(pre: HTMLElement): void {
   const language = /language-([\w+#-]+)/.exec(pre.firstElementChild?.className ?? '')?.[1] ?? '';
   const frame = document.createElement('div');
   frame.className = 'code';
+  frame.dir = 'ltr';
   const header = document.createElement('header');
   const space = document.createElement('span');
   space.className = 'spacer';
