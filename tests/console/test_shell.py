@@ -1,6 +1,7 @@
 """The page's frame: tabs, keys, colours, the first visit, signing in."""
 
 import asyncio
+import contextlib
 import re
 from concurrent.futures import ThreadPoolExecutor
 
@@ -181,3 +182,22 @@ def test_a_key_is_asked_for_once_and_kept_nowhere(browser, tmp_path):
         page.reload()
         dialog.wait_for()
         visit.close()
+
+
+@pytest.mark.long
+def test_signing_in_is_asked_for_until_it_is_done_and_then_one_can_write(browser, tmp_path):
+    server = KeyServer(tmp_path, MODELS)
+    with ThreadPoolExecutor() as threads:  # Playwright has a loop in ours
+        key = threads.submit(asyncio.run, server.key()).result()
+    with server.serving() as url, contextlib.closing(Visit(browser, url)) as visit:
+        visit.expect("401")  # the page asks whether it is signed in
+        page = visit.go("chat").page
+        field = page.get_by_role("dialog", name="Sign in").get_by_label("Key")
+        field.wait_for()
+        for _ in range(3):  # browsers close a dialog at the second one, whatever it says
+            page.keyboard.press("Escape")
+        page.locator("dialog").evaluate("dialog => dialog.close()")  # as the key or the gesture of a phone for going back
+        expect(page.locator("dialog")).to_have_attribute("open", "")
+        field.fill(key)
+        field.press("Enter")
+        expect(page.get_by_label("Message", exact=True)).to_be_focused()
