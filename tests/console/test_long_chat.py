@@ -211,6 +211,56 @@ def test_a_long_chat_is_deleted_whole_and_what_failed_is_deleted_again(visit, ur
     assert deleted[-1] == ids[0] and set(deleted) == set(ids)
 
 
+def limiting(visit, most, retry_after):
+    """Let so many answers be deleted, and refuse the others until the list that it returns has more."""
+    left = [None] * most
+    visit.expect("429")
+    refusal = {"error": {"message": "Rate limit reached.", "code": "rate_limit_exceeded"}}
+
+    def through(route):
+        if route.request.method != "DELETE":
+            route.continue_()
+        elif left:
+            left.pop()
+            route.continue_()
+        else:
+            route.fulfill(status=429, headers={"retry-after": retry_after}, json=refusal)
+
+    visit.page.route("**/v1/responses/*", through)
+    return left
+
+
+def delete_chat(page, name):
+    page.get_by_role("button", name=f"Rename or delete “{name}”").click()
+    page.get_by_role("button", name="Delete the chat").click()
+
+
+@pytest.mark.long
+def test_deleting_waits_where_the_key_may_ask_no_more(visit, url):
+    ids = chain(url, 12, "wait for it")
+    left = limiting(visit, 4, "1")
+    page = visit.go(f"chat/{ids[0]}").page
+    question(page, "wait for it 11").wait_for()
+    delete_chat(page, "wait for it")
+    page.get_by_text("The server lets this key ask only so often.").wait_for()
+    until(page, lambda: len(listed(url, ids[0])) == len(ids) - 4)
+    left.extend([None] * len(ids))
+    page.get_by_role("heading", name="Ask something").wait_for()
+    assert not listed(url, ids[0])
+
+
+@pytest.mark.long
+def test_who_does_not_want_to_wait_stops_deleting(visit, url):
+    ids = chain(url, 12, "no patience")
+    limiting(visit, 4, "60")
+    page = visit.go(f"chat/{ids[0]}").page
+    question(page, "no patience 11").wait_for()
+    delete_chat(page, "no patience")
+    page.get_by_role("dialog").get_by_role("button", name="Stop").click()
+    page.get_by_role("alert").get_by_text("4 of 12 answers are deleted").wait_for()
+    assert len(listed(url, ids[0])) == len(ids) - 4
+
+
 def listed(url, root):
     with urlopen(f"{url}/v1/responses?root={root}&limit=100") as answer:
         return {row["id"] for row in json.load(answer)["data"]}

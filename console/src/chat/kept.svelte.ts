@@ -6,6 +6,11 @@ const PAGE = 40;
 const MAX_TURNS = 1000;
 /** As many requests as a browser sends to one server at a time. */
 const AT_ONCE = 6;
+/** Whoever has to wait for longer is told so. */
+const MOST_WAIT_S = 120;
+
+/** How far a chat is deleted; `limited` while the key has to wait until it may ask again. */
+export interface Step { done: number; of: number; limited: boolean }
 
 class Kept {
   all = $state<Root[]>([]);
@@ -46,25 +51,47 @@ class Kept {
 
   /**
    * Delete a chat with all its branches. The API deletes one response at a time, so the first turn goes last: a chat of
-   * which something is left stays in the list, and what is left can be deleted again. It ends with the first failure.
+   * which something is left stays in the list, and what is left can be deleted again. It ends with the first failure, but waits where the key has asked as often as it may.
    */
-  async remove(root: Root, onStep: (done: number, of: number) => void): Promise<void> {
-    const ids = (await turnsOf(root.id, Infinity)).map((turn) => turn.id);
+  async remove(root: Root, signal: AbortSignal, onStep: (step: Step) => void): Promise<void> {
+    let [done, of, isLimited] = [0, 0, false];
+    const tell = (limited = false): void => onStep({ done, of, limited });
+    const patiently = <T>(ask: () => Promise<T>): Promise<T> => asOftenAsAllowed(ask, signal, () => { tell(isLimited = true); });
+    const ids = (await patiently(() => turnsOf(root.id, Infinity))).map((turn) => turn.id);
+    of = ids.length;
     const others = ids.filter((id) => id !== root.id);
     const failures: unknown[] = [];
-    let done = 0;
     const drop = async (id: string): Promise<void> => {
-      await json(`/v1/responses/${id}`, { method: 'DELETE' }).catch(ignoreMissing);
-      onStep((done += 1), ids.length);
+      await patiently(() => json(`/v1/responses/${id}`, { method: 'DELETE' }).catch(ignoreMissing));
+      done += 1;
+      tell();
     };
-    const work = async (): Promise<void> => {
-      while (others.length && !failures.length) await drop(others.pop()!).catch((error: unknown) => failures.push(error));
+    const work = async (_: unknown, number: number): Promise<void> => {
+      while (others.length && !failures.length && (number === 0 || !isLimited)) await drop(others.pop()!).catch((error: unknown) => failures.push(error));
     };
-    onStep(0, ids.length);
-    await Promise.all(Array.from({ length: AT_ONCE }, work));
+    tell();
+    await Promise.all(Array.from({ length: AT_ONCE }).map(work));
     if (failures.length) throw failures[0];
     await drop(root.id);
     this.all = this.all.filter((each) => each.id !== root.id);
+  }
+}
+
+/** Ask, and where a limit refuses it, once more as soon as the server says. */
+async function asOftenAsAllowed<T>(ask: () => Promise<T>, signal: AbortSignal, onWait: () => void): Promise<T> {
+  for (;;) {
+    signal.throwIfAborted();
+    try {
+      return await ask();
+    } catch (error) {
+      const wait_s = error instanceof ApiError && error.status === 429 ? (error.retryAfter_s ?? Infinity) : Infinity;
+      if (wait_s > MOST_WAIT_S) throw error;
+      onWait();
+      await new Promise<void>((done) => {
+        const timer = setTimeout(done, wait_s * 1000);
+        signal.addEventListener('abort', () => { clearTimeout(timer); done(); }, { once: true });
+      });
+    }
   }
 }
 
