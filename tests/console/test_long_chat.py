@@ -261,6 +261,24 @@ def test_who_does_not_want_to_wait_stops_deleting(visit, url):
     assert len(listed(url, ids[0])) == len(ids) - 4
 
 
+@pytest.mark.long
+def test_a_chat_that_could_not_be_read_is_read_again(visit, url):
+    ids = chain(url, 2, "come back")
+    visit.expect("503")
+    refusal = {"error": {"message": "The store is away.", "code": "store_unavailable"}}
+    address = re.compile(r"/v1/responses(/roots)?\?")
+    visit.page.route(address, lambda route: route.fulfill(status=503, json=refusal))
+    page = visit.go(f"chat/{ids[0]}").page
+    page.get_by_text("The chats could not be listed. The store is away.").wait_for()
+    failed = page.get_by_role("log").get_by_role("alert")
+    failed.get_by_text("The store is away.").wait_for()
+    page.unroute(address)
+    failed.get_by_role("button", name="Try again").click()
+    question(page, "come back 1").wait_for()
+    page.get_by_role("button", name="Try again").click()
+    page.get_by_role("link", name="come back").wait_for()
+
+
 def listed(url, root):
     with urlopen(f"{url}/v1/responses?root={root}&limit=100") as answer:
         return {row["id"] for row in json.load(answer)["data"]}

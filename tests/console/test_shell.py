@@ -201,3 +201,19 @@ def test_signing_in_is_asked_for_until_it_is_done_and_then_one_can_write(browser
         field.fill(key)
         field.press("Enter")
         expect(page.get_by_label("Message", exact=True)).to_be_focused()
+
+
+@pytest.mark.long
+def test_a_key_that_lists_nothing_is_not_told_that_there_is_nothing(browser, tmp_path):
+    server = KeyServer(tmp_path, MODELS)
+    with ThreadPoolExecutor() as threads:
+        key = threads.submit(asyncio.run, server.key(scopes=("realtime",))).result()
+    with server.serving() as url, contextlib.closing(Visit(browser, url)) as visit:
+        visit.expect("401|403")
+        page = visit.go("chat").page
+        dialog = page.get_by_role("dialog", name="Sign in")
+        dialog.get_by_label("Key").fill(key)
+        dialog.get_by_label("Key").press("Enter")
+        page.get_by_text("The chats could not be listed.").wait_for()
+        page.get_by_role("link", name="Talk", exact=True).click()
+        page.locator("button.big").get_by_text("the models could not be listed").wait_for()

@@ -3,6 +3,7 @@ import { SvelteSet } from 'svelte/reactivity';
 import { ApiError, eventsOf, json } from '../lib/api';
 import { models } from '../lib/models.svelte';
 import { go, route } from '../lib/router.svelte';
+import { toast } from '../lib/toasts.svelte';
 import { textFile } from './attachments.svelte';
 import { kept, latestOf, turnsOf, wholeTurns } from './kept.svelte';
 import { options } from './options.svelte';
@@ -135,14 +136,14 @@ class Chat {
   stop(): void {
     const turn = this.running;
     if (!turn) return;
-    if (turn.background && turn.id) void json(`/v1/responses/${turn.id}/cancel`, { method: 'POST', source: 'chat' }).then((response) => turn.take(response as ResponseObject), (error) => { this.error = error; });
+    if (turn.background && turn.id) void json(`/v1/responses/${turn.id}/cancel`, { method: 'POST', source: 'chat' }).then((response) => turn.take(response as ResponseObject), (error: Error) => toast(error.message, 'bad'));
     turn.stop?.abort();
     if (!turn.background) turn.cancel();
   }
 
   /** Open a chat that the server keeps. */
   async open(rootId: string): Promise<void> {
-    if (rootId === this.rootId) return;
+    if (rootId === this.rootId && !(this.error && !this.turns.length)) return;
     this.clear();
     this.rootId = rootId;
     this.isLoading = true;
@@ -161,6 +162,13 @@ class Chat {
       if (this.#visit === visit) this.error = error;
     }
     if (this.#visit === visit) this.isLoading = false;
+  }
+
+  /** Read again what could not be read. */
+  async reopen(): Promise<void> {
+    const { rootId } = this;
+    this.clear();
+    await this.open(rootId);
   }
 
   /** Take in what the server lists of the chat, oldest first, beside the turns that are there. */
