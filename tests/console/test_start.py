@@ -1,7 +1,10 @@
 """The page in front of a server that still fetches its weights: what is asked waits, and goes on by itself."""
 
+import asyncio
+import contextlib
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -10,6 +13,7 @@ from support.console.browser import Visit, axe_findings, expect
 from support.console.node import packages
 from support.console.sound import DEPRECATED, MICROPHONE
 from support.server.early_server import starting
+from support.server.key_server import KeyServer
 from support.server.scripted_server import configured
 
 MODELS = {"parrot": {"engine": "scripted", "answers": [{"when": "", "say": "You said: {input}"}]}}
@@ -91,6 +95,25 @@ def test_a_conversation_that_is_begun_while_the_server_starts_begins_once_it_is_
     page.locator("button.big").get_by_text("Listening").wait_for()
     page.locator("button.big").click()
     page.locator("button.big").get_by_text("press, then speak").wait_for()
+
+
+@pytest.mark.long
+def test_who_needs_a_key_sees_the_start_and_is_asked_once_it_is_ready(browser, tmp_path):
+    server = KeyServer(tmp_path, MODELS, **{"server.start_wait_s": 0})
+    with ThreadPoolExecutor() as threads:  # Playwright has a loop in ours
+        key = threads.submit(asyncio.run, server.key()).result()
+    slow = Slow(server.config)
+    with starting(slow.config, slow) as (url, _early), contextlib.closing(Visit(browser, url)) as visit:
+        visit.expect("401|503")
+        page = visit.go().page
+        page.get_by_role("heading", name="antiphon is almost ready").wait_for()
+        page.get_by_text("asks for your key as soon as the model is there").wait_for()
+        page.get_by_role("button", name="Ask it").click()
+        told(page).get_by_text("It asks for your key once it is ready.").wait_for()
+        slow.may_end.set()
+        page.get_by_role("dialog", name="Sign in").get_by_label("Key").fill(key)
+        page.get_by_role("dialog", name="Sign in").get_by_label("Key").press("Enter")
+        page.get_by_role("log").get_by_text("You said: What is a fugue").wait_for()
 
 
 @pytest.mark.long
