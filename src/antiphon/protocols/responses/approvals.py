@@ -39,12 +39,14 @@ class Approvals(Struct, frozen=True):
         """What the model reads of an item; None for a call that nobody had to approve."""
         match item:
             case calls.McpApprovalRequest():
+                # Every call in a history needs its output, and this one has none before the user has answered.
                 if item.id not in self.responses:
                     return ()
                 return (history.ToolCall(item.id, _function_name(item), item.arguments, namespace=item.server_label),)
             case calls.McpApprovalResponse():
                 return (history.ToolResult(item.approval_request_id, self._result(item)),)
             case calls.McpCall():
+                # Call and result stand where approval was asked for and given; here they would be told a second time.
                 return () if item.approval_request_id in self.responses else None
 
     def _result(self, response: calls.McpApprovalResponse) -> tuple[history.HistoryPart, ...]:
@@ -89,6 +91,7 @@ def mcp_result_text(call: calls.McpCall) -> str:
     """What the model reads of a call that was made."""
     error = call.error
     match error:
+        # MCP, Tools, "Error Handling": a failure of the tool itself (`isError`) is told in content, for the model.
         case calls.McpToolExecutionError(content=content):
             return f"The tool failed: {mcp_texts(content) or content}"
         case calls.McpProtocolError(message=message) | calls.HttpError(message=message):

@@ -110,6 +110,7 @@ def requested_compaction(request: CreateRequest, input_items: Sequence[items.Ite
     is_requested = bool(input_items) and isinstance(input_items[-1], items.CompactionTrigger)
     if not is_requested and not request.context_management:
         return None
+    # Several entries are allowed; the lowest threshold is reached first.
     thresholds = [entry.compact_threshold for entry in request.context_management or () if entry.compact_threshold]
     return commands.Compaction(min(thresholds, default=None), is_requested)
 
@@ -136,9 +137,11 @@ def open_window(conversation: Sequence[ItemWithPath], texts: Mapping[str, str]) 
     """
     conversation = conversation[items.newest_compaction([item for _, item in conversation]) :]
     path, first = conversation[0] if conversation else ("", None)
+    # Another service's compaction stays where it is: only an engine that compacts itself can take it, others refuse it.
     if not isinstance(first, items.Compaction) or (text := texts.get(first.encrypted_content)) is None:
         return Window((), conversation)
     content = _decode_content(text)
+    # An error about one of these names the compaction item: it is what the client has sent.
     before = [(path, items.decode_item(bytes(body))) for body in content.before]
     after = [(path, items.decode_item(bytes(body))) for body in content.after]
     summary = items.Message(role="user", content=_summary_text(content.summary))
@@ -170,12 +173,15 @@ def plan_compaction(
     if compaction.is_requested:
         return CompactionPlan(threshold=threshold or 0, is_requested=True, head_count=head_count)
     newest = _newest_turn(window.rest)
+    # By identity: a message that is equal to the newest may stand earlier in the conversation, too.
     newest_ids = {id(item) for _, item in newest}
     is_rest_empty = all(_stays(item) or id(item) in newest_ids for _, item in window.rest)
+    # Where only what must stay is left, a summary would add to the input.
     if threshold is None or is_rest_empty:
         return None
     stays = [pair for pair in (*window.head, *window.rest) if _stays(pair[1]) and id(pair[1]) not in newest_ids]
     developer = _newest_within(stays, threshold)
+    # This response reads its turn in any case; kept with the summary, it also fills the window of all that follow.
     is_small = sum(len(encode(item)) for _, item in newest) <= threshold * BYTES_PER_TOKEN * MAX_KEPT_SHARE
     return CompactionPlan(
         threshold=threshold,
@@ -193,6 +199,7 @@ def _threshold(compaction: commands.Compaction, respond: commands.Respond, capab
     window = capabilities.context_window
     if window is None:
         return compaction.threshold
+    # A client's threshold may be more than this model can read, so the window has the last word.
     most = min(int(MAX_WINDOW_SHARE * window), window - output_room(respond, window) - SUMMARY_ROOM_TOKENS)
     return min(compaction.threshold or most, most)
 
@@ -202,6 +209,7 @@ def _newest_turn(conversation: Sequence[ItemWithPath]) -> Sequence[ItemWithPath]
     start = len(conversation)
     if conversation and isinstance(conversation[-1][1], items.Message):
         return conversation[-1:]
+    # Backwards: first the outputs, then the calls that they belong to.
     while start > 0 and _is_output(conversation[start - 1][1]):
         start -= 1
     while start > 0 and not isinstance(conversation[start - 1][1], items.Message) and not _is_output(conversation[start - 1][1]):
@@ -209,6 +217,7 @@ def _newest_turn(conversation: Sequence[ItemWithPath]) -> Sequence[ItemWithPath]
     # Reasoning is left out: what decrypts it is not kept.
     calls = [pair for pair in conversation[start:] if not isinstance(pair[1], items.Reasoning)]
     questions = [pair for pair in conversation[:start] if isinstance(pair[1], items.Message) and pair[1].role == "user"]
+    # Half of a round trip would be refused: every call needs its output, and every output its call.
     return [*questions[-1:], *calls] if _match(calls) else questions[-1:]
 
 
@@ -231,6 +240,7 @@ def _newest_within(pairs: Sequence[ItemWithPath], threshold: int) -> Sequence[It
     """The newest of these that have room, each once, in their order."""
     room_bytes = threshold * BYTES_PER_TOKEN * MAX_KEPT_SHARE
     by_content: dict[bytes, ItemWithPath] = {}
+    # The newest first: where there is no room for all, the oldest instructions are what goes.
     for path, item in reversed(pairs):
         key = encode(item.content if isinstance(item, items.Message) else item)
         if key not in by_content and len(key) <= room_bytes:

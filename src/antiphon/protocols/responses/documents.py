@@ -51,6 +51,7 @@ def file_part(part: parts.InputFile, path: str, context: TranslationContext) -> 
     elif part.file_url:
         document = context.documents.get(part.file_url)
         if document is None:
+            # Nothing was fetched for it here, so the engine fetches URLs itself.
             return engine_history.FilePart(part.file_url, filename=part.filename or None)
     else:
         raise ClientError(

@@ -32,6 +32,7 @@ def cancel_record(record: ResponseRecord) -> ResponseRecord:
 
 
 def _end_record(record: ResponseRecord, status: ResponseStatus, error: ResponseError | None = None) -> ResponseRecord:
+    # Responses: only a response that completed has a `completed_at`.
     response = msgspec.structs.replace(read_response(record.body), status=status, error=error, completed_at=None)
     return msgspec.structs.replace(record, status=status, body=encode(response))
 
@@ -47,6 +48,7 @@ def closing_events(record: ResponseRecord, first: int, error: ApiError | None = 
         first: the sequence number of the first of them.
         error: why it failed; None for a response that was cancelled.
     """
+    # An `error` event comes before it and has the first number.
     terminal_event = events.ResponseFailed(sequence_number=first + (error is not None), response=read_response(record.body))
     if error is None:
         return [terminal_event]

@@ -65,6 +65,7 @@ def _with_late_results(history: Sequence[engine_history.HistoryItem], async_ids:
     """
     calls: dict[str, engine_history.ToolCall] = {}  # of the turn under way, that have no result yet
     late_calls: dict[str, engine_history.ToolCall] = {}
+    # None closes the last turn, so that its open calls get their note as well.
     for item in (*history, None):
         if not isinstance(item, engine_history.ToolCall | engine_history.ToolResult):
             for call_id in calls:
@@ -75,6 +76,7 @@ def _with_late_results(history: Sequence[engine_history.HistoryItem], async_ids:
             case engine_history.ToolCall(call_id) if call_id in async_ids:
                 calls[call_id] = item
             case engine_history.ToolResult(call_id) if call_id in late_calls:
+                # With `_later` these are 64 characters, the most that a `call_id` may have.
                 late_call = structs.replace(late_calls.pop(call_id), call_id=f"{call_id[:58]}_later")
                 yield late_call
                 item = structs.replace(item, call_id=late_call.call_id)
@@ -103,6 +105,7 @@ def _history_items(item: items.Item, path: str, context: TranslationContext) -> 
     if isinstance(item, items.Reasoning):
         return (_reasoning(item, context.decrypted_texts),)
     if isinstance(item, items.Compaction) and context.capabilities.compacts:
+        # Such an engine's upstream made it, and nobody else can open it.
         return (engine_history.HostedToolItem({"type": item.type, "encrypted_content": item.encrypted_content}),)
     convert = _ITEM_CONVERTERS.get(type(item))
     if convert is not None:
@@ -153,6 +156,7 @@ def _reasoning(item: items.Reasoning, decrypted_texts: Mapping[str, str]) -> eng
         # What was decrypted is as the model wrote it; what stands beside it may have been changed.
         text="".join(part.text for part in item.content or ()) if decrypted_text is None else decrypted_text,
         summary=tuple(part.text for part in item.summary),
+        # What this server can't open may be its upstream's own.
         encrypted_content=(item.encrypted_content or None) if decrypted_text is None else None,
     )
 
@@ -166,6 +170,7 @@ def _custom_call(item: items.CustomToolCall, _convert_parts: ConvertParts) -> en
 
 
 def _tool_result(item: items.FunctionCallOutput | items.CustomToolCallOutput, convert_parts: ConvertParts) -> engine_history.HistoryItem:
+    # OpenAI's types don't require a function output's `call_id`; without one it matches no call, and is refused.
     return engine_history.ToolResult(item.call_id or "", convert_parts(item.output, "output"))
 
 
@@ -248,6 +253,7 @@ def _with_namespace(item: engine_history.HistoryItem, namespaces: Mapping[str, s
     if not isinstance(item, engine_history.ToolCall) or item.namespace is not None:
         return item
     choices = namespaces.get(item.name, {None})
+    # The name is also that of a function in no namespace, or of none in this request: the call stays as it came.
     if None in choices:
         return item
     if len(choices) > 1:
@@ -294,6 +300,7 @@ def _match_results_to_calls(history: list[engine_history.HistoryItem], shell_cal
                 open_calls.pop(shell_call_id, None)
             case engine_history.ToolResult(call_id):
                 open_calls.pop(call_id, None)
+            # It is not among the open calls: whether a hosted call needs an output is its upstream's to say.
             case engine_history.HostedToolItem({"call_id": str(call_id)}):
                 call_ids.add(call_id)
             case _:

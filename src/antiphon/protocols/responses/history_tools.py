@@ -64,6 +64,7 @@ def _action_call(call_id: str, name: str, action: Tagged | Wire) -> history.Tool
 
 
 def _computer_call(item: calls.ComputerCall) -> history.ToolCall:
+    # OpenAI's types have both: a list of `actions`, or a single `action`.
     return _call(item.call_id, "computer", {"actions": item.actions} if item.actions else {"action": value_or(item.action, None)})
 
 
@@ -82,6 +83,7 @@ def _patch_output(item: calls.ApplyPatchCallOutput) -> history.ToolResult:
 
 
 def _tool_search_call(item: calls.ToolSearchCall) -> HistoryItems:
+    # Only a search that the client ran has a `call_id`, by which its output is found.
     return (_call(item.call_id, "tool_search", item.arguments),) if item.call_id else ()
 
 

@@ -17,6 +17,7 @@ def visible_item(item: items.Item, include: Container[str]) -> items.Item:
 
     Responses: without `include`, `results` and `outputs` are null, and `sources` and the results of a web search are absent.
     """
+    # Calls of hosted tools are kept as plain JSON (`_wire_hosted_item`); no other item has any of these fields.
     if not isinstance(item, Unknown):
         return item
     fields = item.extra

@@ -23,6 +23,7 @@ def text_delta_event(
         output_index=item.index,
         content_index=part.index,
         delta=step.text,
+        # OpenAI's document requires the list, here and in `done`; it is empty where none was asked for.
         logprobs=wire_logprobs(step.logprobs) if step.logprobs else [],
         obfuscation=padding,
     )
@@ -55,6 +56,7 @@ def _summary_delta_event(number: int, item: OutputItem, part: ContentPart, step:
 
 DELTA_EVENTS: dict[OutputKind, _DeltaFactory] = {
     OutputKind.TEXT: text_delta_event,
+    # The transcript is the message's text, so a client that knows no events of audio can show it.
     OutputKind.AUDIO: text_delta_event,
     OutputKind.REFUSAL: _part_delta_factory(events.RefusalDelta),
     OutputKind.REASONING_TEXT: _part_delta_factory(events.ReasoningTextDelta),
@@ -98,6 +100,7 @@ def tool_call_done_event(number: int, item: OutputItem) -> StreamEvent:
     if is_custom(item):
         return events.CustomToolCallInputDone(sequence_number=number, item_id=item.id, output_index=item.index, input=item.arguments)
     assert item.call is not None
+    # OpenAI's document requires `name` in this event, though the item has it already.
     return events.FunctionCallArgumentsDone(
         sequence_number=number, item_id=item.id, output_index=item.index, name=item.call.name, arguments=item.arguments
     )

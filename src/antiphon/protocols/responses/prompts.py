@@ -207,6 +207,7 @@ def _fill_part(part: MessagePart, values: Mapping[str, str | InputImage | InputF
         texts.clear()
         is_cut = True
         yield value
+    # Of a text that was all placeholder only the value is left; one that was never cut stays, even if it is empty.
     if any(texts) or not is_cut:
         yield _with_text(part, texts)
 

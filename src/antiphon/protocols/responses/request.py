@@ -284,11 +284,13 @@ def _check_unsupported_fields(request: CreateRequest, _capabilities: Capabilitie
     for field in _UNSUPPORTED_FIELDS:
         if is_set(getattr(request, field)):
             raise unsupported_parameter(field, None)
+    # Background mode guide, Limits: it requires `store=true`, and stateless requests are rejected.
     if request.background and request.store is False:
         raise ClientError("Background responses are always stored: 'background' can't be combined with 'store: false'.", param="background")
     program = request.access_programs.cyber if request.access_programs else None
     if program and program != "standard":
         raise unsupported_value("access_programs.cyber", program, None, ["standard"])
+    # Responses reference, `stream_options`: "Only set this when you set `stream: true`."
     if is_set(request.stream_options) and not request.stream:
         raise ClientError("The 'stream_options' parameter is only allowed when 'stream' is enabled.", param="stream_options")
 
@@ -325,6 +327,7 @@ def _check_reasoning(request: CreateRequest, capabilities: Capabilities, model: 
     if not request.reasoning:
         return
     effort = request.reasoning.effort
+    # For an engine that has no efforts at all it is a hint, which is echoed only (docs/decisions/0024).
     if effort and capabilities.efforts and effort not in capabilities.efforts:
         raise unsupported_value("reasoning.effort", effort, model, capabilities.efforts)
 
@@ -349,6 +352,7 @@ def _check_audio(request: CreateRequest, capabilities: Capabilities, model: str)
     field = "modalities" if request.modalities else "audio"
     if not capabilities.audio_out:
         raise unsupported_parameter(field, model)
+    # No item of a response object holds audio: it is in events only, and would be lost without a stream.
     if not request.stream:
         raise ClientError(f"Audio is only sent in streams: '{field}' needs 'stream' to be true.", param=field)
     voice, kind = _requested_voice(request), request.audio.format if request.audio else None

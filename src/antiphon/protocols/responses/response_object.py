@@ -52,6 +52,7 @@ class ResponseBuilder:
 
     def build(self, status: str) -> wire.Response:
         """The object with that status and the output so far, as it is stored."""
+        # A copy of the list: the object of `in_progress` must not grow with the output.
         return msgspec.structs.replace(self._template, status=status, output=list(self.output))
 
     def build_visible(self, status: str) -> wire.Response:
@@ -164,6 +165,7 @@ def _response_template(resolved_request: ResolvedRequest) -> wire.Response:
         # Open Responses requires this and the penalties below; OpenAI's types lack them, and its SDKs keep what they
         # don't know (docs/decisions/0004).
         store=resolved_request.is_stored,
+        # Open Responses: neither this nor `top_p` may be null, so the model's own default stands in.
         temperature=value_or(request.temperature, capabilities.temperature_default),
         text=msgspec.structs.replace(
             text,
@@ -281,6 +283,7 @@ def _general_code(status: int) -> str:
     if status == 429:
         return "rate_limit_exceeded"
     # The request is at fault, so a client must not send it again, as Codex does after a `server_error`.
+    # A 408 is a timeout, which is worth another try.
     return "invalid_prompt" if 400 <= status < 500 and status != 408 else "server_error"
 
 
@@ -317,7 +320,9 @@ def wire_item(item: OutputItem) -> items.Item:
 
 
 def _wire_hosted_item(item: OutputItem, fields: JsonDict) -> items.Item:
+    # A response that was cut off in the item leaves it incomplete, whatever its upstream had said of it until then.
     status = {"status": item.status} if item.status == "incomplete" and "status" in fields else {}
+    # The id that the item was added with: stream helpers compare the two, and an upstream's events may differ in it.
     return Unknown(extra=Extra({**fields, "id": item.id, **status}))
 
 

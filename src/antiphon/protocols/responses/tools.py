@@ -152,6 +152,7 @@ class _Deferral(Struct, frozen=True):
         cls, tools_with_paths: Sequence[tuple[str, tools.Tool]], context: TranslationContext, found_keys: frozenset[str]
     ) -> "_Deferral | None":
         searches = [tool for _, tool in tools_with_paths if isinstance(tool, tools.ToolSearchTool)]
+        # Without a search nothing would ever find a hidden tool; an engine with one of its own hides them itself.
         if not searches or not context.capabilities.tools or SEARCH_NAME in context.capabilities.hosted:
             return None
         types = context.server_tools.types
@@ -177,6 +178,7 @@ class _Deferral(Struct, frozen=True):
                 if self.search is not None and tool.defer_loading is True:
                     engine_tools.found_names.add(tool.name)
                 return tool
+            # A search's output has it as a namespace, but its functions come from the MCP server.
             case tools.NamespaceTool() if tool.name in self.labels:
                 return None
             case tools.NamespaceTool():
@@ -291,6 +293,7 @@ def _custom_tool(tool: tools.CustomTool, path: str, namespace: str | None, conte
     if not context.omit_unsupported:
         raise unsupported_parameter(f"{path}.format", context.model)
     context.omissions.grammars.append(tool.name)
+    # An engine that can't force a grammar can at least tell the model of it.
     hint = f"The input must match this {syntax} grammar:\n{grammar}"
     return CustomTool(tool.name, f"{description}\n\n{hint}" if description else hint, namespace=namespace)
 
@@ -353,6 +356,7 @@ def _selected_tool_keys(choices: Iterable[Mapping[str, object]], engine_tools: E
 def _keys_by_choice(engine_tools: EngineTools, deferred_tools: Sequence[Tool]) -> Mapping[tuple[object, ...], dict[str, None]]:
     keys: dict[tuple[object, ...], dict[str, None]] = {(tool.type,): {tool.type: None} for tool in engine_tools.hosted_tools}
     for tool in (*engine_tools.tools, *deferred_tools):
+        # A choice may have a member's name or its key, and the namespace or not: all of these find it.
         for name, namespace in product((tool.name, tool.key), (None, tool.namespace)):
             keys.setdefault((name, namespace), {})[tool.key] = None
     for key, (_, own) in engine_tools.client_tools.items():
