@@ -59,6 +59,7 @@ class UrlSource(Tagged, kw_only=True, tag="url"):
 class SearchAction(Tagged, kw_only=True, tag="search"):
     """The web was searched."""
 
+    # OpenAI's types have `queries` and `query`, and require neither.
     queries: Maybe[list[str]] = UNSET
     query: Maybe[str] = UNSET
     sources: Maybe[list[UrlSource | Unknown]] = UNSET  # `{"type": "api", "name": ...}` exists too, outside the SDK's types
@@ -398,6 +399,7 @@ class ImageGenerationCall(Tagged, kw_only=True, tag="image_generation_call"):
 
     id: str
     result: Maybe[str] = UNSET
+    # Required in OpenAI's document, and absent where a client names an image by its id.
     status: Opt[Literal["in_progress", "completed", "generating", "failed"]] = UNSET
     action: Maybe[Literal["generate", "edit", "auto"]] = UNSET
     background: Maybe[Literal["transparent", "opaque", "auto"]] = UNSET

@@ -51,6 +51,7 @@ MAX_ENCRYPTED_CHARACTERS = 20_971_520
 """The longest `encrypted_content` that the API takes."""
 
 Role = Literal["user", "assistant", "system", "developer"]
+# `MessageRole` of OpenAI's OpenAPI document: more roles than a message that a client sends may have.
 AnyRole = Literal["unknown", "user", "assistant", "system", "critic", "discriminator", "developer", "tool"]
 ToolOutput = LongText | list[ToolOutputPart]
 
@@ -74,6 +75,7 @@ class Message(Tagged, kw_only=True, tag="message"):
     @classmethod
     def takes_untyped(cls, fields: Mapping[str, object]) -> bool:
         """Whether an object with these fields but no `type` is a message: anything but a mere reference."""
+        # In OpenAI's document `type` is optional here (`EasyInputMessage`), so many clients leave it out.
         return not ItemReference.takes_untyped(fields)
 
 
@@ -149,6 +151,7 @@ class ItemReference(Tagged, kw_only=True, tag="item_reference"):
     @classmethod
     def takes_untyped(cls, fields: Mapping[str, object]) -> bool:
         """Whether an object with these fields but no `type` is a reference: it has an id and no content."""
+        # In OpenAI's document the reference's `type` is optional, too: an `id` alone is one.
         return "id" in fields and not fields.keys() & {"role", "content"}
 
 
@@ -167,6 +170,7 @@ class JsonObjectFormat(Tagged, kw_only=True, tag="json_object"):
 class JsonSchemaFormat(Tagged, kw_only=True, tag="json_schema"):
     """The output is JSON that matches a schema; `strict` asks for a guarantee."""
 
+    # Responses reference, `text.format`: letters, digits, `_` and `-`, up to 64 of them.
     name: Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+\Z")]
     schema: dict[str, object]
     description: Maybe[str] = UNSET
@@ -255,6 +259,7 @@ _ALLOWED_PARTS: dict[bool, tuple[type[Tagged], ...]] = {True: get_args(OutputPar
 
 def newest_compaction(conversation: Sequence[Item]) -> int:
     """Where the newest compaction stands, before which nothing is read any more; 0 if there is none."""
+    # OpenAI's guide to compaction lets clients drop the items before the newest one, so nothing may depend on them.
     return max((index for index, item in enumerate(conversation) if isinstance(item, Compaction)), default=0)
 
 

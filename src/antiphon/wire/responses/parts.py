@@ -63,6 +63,7 @@ class AudioClip(Wire, kw_only=True):
     format: Literal["mp3", "wav"]
 
 
+# In OpenAI's document, but not among a message's parts there; here models that can hear take it in messages.
 class InputAudio(Tagged, kw_only=True, tag="input_audio"):
     """Audio for the model; `transcript` is what is said in it, if known."""
 

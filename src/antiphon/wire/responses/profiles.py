@@ -241,17 +241,20 @@ class EventEncoder:
             start = len(buffer)
             buffer += head
             ENCODER.encode_into(event, buffer, -1)
+            # The byte marks unknown fields (`codec.types`), which few events have: the copy is rarely made.
             if buffer.find(MARKER_BYTE, start) != -1:
                 buffer[start:] = strip_markers(bytes(buffer[start:]))
             buffer += b"\n\n"
 
     def encode_json(self, event: StreamEvent) -> bytes:
         """`event` as JSON, for one message of a WebSocket."""
+        # An upstream's error may have only one of the two shapes, of which nothing can be left out.
         if isinstance(event, ErrorEvent) and event.error and event.message is not UNSET:
             event = structs.replace(event, **_SHAPE_CHANGES[self.profile.error_shape])
         content = encode(self._with_prefixes(event) if self.profile.known_types else event)
         if name := self._names.get(event.type):
             # Every event starts with its type.
+            # Only the first: the same text may stand in the event's own content.
             content = content.replace(f'"type":"{event.type}"'.encode(), f'"type":"{name}"'.encode(), 1)
         return content
 
@@ -334,6 +337,7 @@ class JournalEncoder(EventEncoder):
 def read_journal(body: bytes) -> Iterator[StreamEvent]:
     """The events that `JournalEncoder` wrote."""
     for line in body.splitlines():
+        # `event:` lines only repeat the type.
         if line.startswith((b"data: {", b": {")):
             yield _read_event(line[line.index(b"{") :])
 
@@ -356,6 +360,7 @@ def _read_with_items(body: bytes) -> StreamEvent:
     fields = json.decode(body, type=dict[str, Raw])
     if "response" in fields:
         response = read_response(bytes(fields["response"]))
+        # The items are left out and put back: one that can't be read must not cost the whole event.
         without_items = Raw(encode(structs.replace(response, output=[])))
         event = decode_event(json.encode(fields | {"response": without_items}))
         return structs.replace(event, response=response) if isinstance(event, ResponseEvent) else event

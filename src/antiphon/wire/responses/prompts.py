@@ -60,6 +60,7 @@ def decode_template(body: bytes) -> PromptTemplate:
     check_structure(body)
     template = _reader.read(body)
     for name in template.extra or ():
+        # A request keeps fields that it does not know; in a prompt one is a slip, which would go unseen at every use.
         similar = get_close_matches(name, PromptTemplate.__struct_fields__, n=1)
         hint = f" Did you mean '{similar[0]}'?" if similar else ""
         raise errors.ClientError(

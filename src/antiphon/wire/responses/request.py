@@ -23,9 +23,11 @@ Includable = Literal[
     "reasoning.encrypted_content",
     "message.output_text.logprobs",
 ]
+# Open Responses requires both penalties of a response; their limits are those of Chat Completions.
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 ShortKey = Annotated[str, Meta(max_length=64)]
 Items = Annotated[list[Item], Meta(title="an array of input items")]
+# Responses reference, `metadata`: up to 16 pairs, keys up to 64 characters and values up to 512.
 Metadata = Annotated[dict[ShortKey, Annotated[str, Meta(max_length=512)]], Meta(max_length=16)]
 
 
@@ -235,8 +237,10 @@ def check_request(request: CreateRequest) -> None:
             for index, item in enumerate(items):
                 if type(item) is Message:
                     check_message(item, f"{path}[{index}]")
+    # Two names of one option: which of the two values counts would be a guess.
     if request.reasoning and request.reasoning.summary and request.reasoning.generate_summary:
         raise errors.mutually_exclusive("reasoning.generate_summary", ("reasoning.summary", "reasoning.generate_summary"))
+    # Responses reference, `previous_response_id`: "Cannot be used in conjunction with `conversation`."
     if request.previous_response_id and request.conversation:
         raise errors.mutually_exclusive("previous_response_id", ("previous_response_id", "conversation"))
 

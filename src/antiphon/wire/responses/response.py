@@ -99,6 +99,7 @@ class CacheWriteTokensDetails(Wire, kw_only=True):
 class InputTokensDetails(Wire, kw_only=True):
     """Input tokens read from and written to the prompt cache."""
 
+    # OpenAI's types require it; the default is for upstreams whose usage lacks it.
     cache_write_tokens: int = 0
     cached_tokens: int
     cache_write_tokens_details: Maybe[CacheWriteTokensDetails] = UNSET
@@ -165,6 +166,7 @@ class ToolUsage(Wire, kw_only=True):
 class ResponseReasoning(ReasoningOptions, kw_only=True):
     """How the model reasoned; `effort` and `summary` are always written."""
 
+    # Open Responses requires both keys, null or not.
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
 

@@ -58,6 +58,7 @@ class NamespaceTool(Tagged, kw_only=True, tag="namespace"):
 
     description: str
     name: str
+    # Unknown members are kept for engines that take a namespace as it is.
     tools: list[FunctionTool | CustomTool | Unknown]
 
 
