@@ -131,6 +131,7 @@ class Choice:
     def _text_chunks(self, step: steps.TextAppended) -> Iterator[ChatStreamEvent]:
         kind, text = step.part.kind, step.text
         if kind in REASONING_KINDS:
+            # The first text of a part that follows another.
             if self._has_reasoning and len(step.part.chunks) == 1:
                 text = PARAGRAPH + text
             self._has_reasoning = True

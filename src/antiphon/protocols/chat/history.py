@@ -51,6 +51,7 @@ class _Translation:
             case ChatAssistantMessage():
                 yield from self._assistant_items(message, path)
             case ChatToolMessage(tool_call_id=call_id):
+                # The original's words, with its spelling.
                 if call_id not in self._call_ids:
                     raise ClientError(
                         "Invalid parameter: messages with role 'tool' must be a response to a preceeding message with 'tool_calls'.",
@@ -68,6 +69,7 @@ class _Translation:
         # Models take reasoning only before the message or the call that it led to.
         if reasoning is not None and (parts or calls):
             yield history.ReasoningItem(reasoning)
+        # An empty answer is a turn all the same: without it two messages of the user would follow each other.
         if parts or not calls:
             yield history.Message("assistant", parts or (history.TextPart(""),))
         yield from calls

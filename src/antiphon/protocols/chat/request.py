@@ -127,6 +127,7 @@ def engine_requests(chat: ResolvedChat) -> tuple[commands.Respond, ...]:
 def _sibling(first: commands.Respond, number: int) -> commands.Respond:
     """The request for a further choice: the same, but sampled differently."""
     extra = first.sampling.extra
+    # With one seed, all choices would be alike.
     if isinstance(seed := extra.get("seed"), int):
         extra = extra | {"seed": seed + number}
     return structs.replace(first, id=f"{first.id}_{number}", sampling=structs.replace(first.sampling, extra=extra), out_of_band=True)
@@ -206,6 +207,7 @@ def _check_audio(request: ChatRequest, context: ContentContext) -> None:
     if request.choice_count > 1:
         raise ClientError("Only one choice can be spoken: 'n' must be 1 where 'modalities' has 'audio'.", code="invalid_value", param="n")
     check_voice(_voice(request), context)
+    # The original's rule, and its words.
     if request.is_stream and request.audio.format != "pcm16":
         raise ClientError(
             f"Unsupported value: 'audio.format' does not support '{request.audio.format}' when stream=true. Supported values are: 'pcm16'.",
@@ -232,6 +234,7 @@ _CHECKS: tuple[Callable[[ChatRequest, ContentContext], None], ...] = (
 
 
 def _sampling(request: ChatRequest) -> Sampling:
+    # Chat reference: `max_tokens` is deprecated in favour of `max_completion_tokens`.
     limit = request.max_completion_tokens or request.max_tokens or None
     extra: dict[str, Any] = dict(request.extra or {})
     extra |= {name: value for name in PASSED_FIELDS if is_set(value := getattr(request, name))}
@@ -264,6 +267,7 @@ def _effort(request: ChatRequest, capabilities: Capabilities) -> str | None:
     """How much to reason; also in the form of other APIs, `reasoning.effort`, where the engine knows the value."""
     effort: str | None = request.reasoning_effort or None
     if effort is None and request.extra:
+        # Another API's field: a value of any other form goes on to the engine unread, with the rest of `extra`.
         with contextlib.suppress(msgspec.ValidationError):
             effort = msgspec.convert(request.extra.get("reasoning"), _Reasoning).effort
     return effort if effort in capabilities.efforts else None
