@@ -199,6 +199,7 @@ def _read_own_request(path: str, tool: McpTool, headers: Mapping[str, str], own_
             param=f"{path}.{'authorization' if tool.authorization else 'headers'}",
         )
     if headers and isinstance(target, HttpTarget):
+        # A request may add headers to the operator's, but replace none of them.
         own_names = {name.lower() for name in target.headers}
         extra = {name: value for name, value in headers.items() if name.lower() not in own_names}
         target = HttpTarget(url=target.url, headers={**target.headers, **extra}, is_own=True)

@@ -129,6 +129,7 @@ class McpSession:
 
     async def _stay_over_http(self, target: HttpTarget) -> None:
         """Try one transport, and the other if the server says that the first is none of its own."""
+        # A guess by the usual path: a wrong one costs a request, as the other transport is tried after it.
         is_sse = urlsplit(target.url).path.rstrip("/").endswith("/sse")
         try:
             await self._stay_over(target, is_sse=is_sse)
@@ -151,6 +152,7 @@ class McpSession:
         timeout = httpx2.Timeout(read_s, connect=self._limits.connect_s, pool=self._limits.connect_s)
 
         def make_client(*_args: object, **_options: object) -> httpx2.AsyncClient:
+            # `trust_env=False`: a proxy from the environment would take requests past this transport and its guard.
             return httpx2.AsyncClient(transport=transport, headers=dict(target.headers), timeout=timeout, trust_env=False)
 
         if is_sse:

@@ -164,6 +164,7 @@ class SessionTransport(httpx2.AsyncBaseTransport):
         # Nothing is unpacked: it would be more than was counted.
         request.headers["accept-encoding"] = "identity"
         assert isinstance(request.stream, httpx2.AsyncByteStream)
+        # JSON-RPC 2.0: a message without a `method` is a response, here to what the server has asked.
         if request.method == "POST" and b'"method"' not in request.content:
             self._answers += 1
             if self.asks_too_much:
@@ -191,6 +192,7 @@ class SessionTransport(httpx2.AsyncBaseTransport):
         if not self.is_open:
             self.statuses.append(reply.status)
         headers = httpx2.Headers(reply.headers)
+        # MCP 2025-11-25, transports, "Listening for Messages from the Server": a GET opens a stream that answers no request.
         is_own_stream = request.method == "GET" and headers.get("content-type", "").startswith(_EVENT_STREAM)
         assert not isinstance(reply.stream, bytes)
         body = _Body(reply.stream, self._answer_bytes, exchange, self, is_own_stream=is_own_stream, headers=headers)
@@ -224,6 +226,7 @@ class _Body(httpx2.AsyncByteStream):
         self._session = session
         self._limit = answer_bytes
         self._exchange = exchange
+        # A stream of the whole session is not counted with the one call in whose time it was opened.
         self._counter = Exchange() if is_own_stream else exchange
         self._max_bytes = answer_bytes * _STREAM_FACTOR if is_own_stream else answer_bytes
         self._max_parts = MAX_LIST_PARTS if is_own_stream else exchange.max_parts
@@ -252,6 +255,7 @@ class _Body(httpx2.AsyncByteStream):
     async def aclose(self) -> None:
         close = getattr(self._stream, "aclose", None)
         if close is not None:
+            # A connection that breaks while it is closed has nothing more to tell.
             with contextlib.suppress(httpcore2.NetworkError, httpcore2.ProtocolError, OSError):
                 await close()
 
