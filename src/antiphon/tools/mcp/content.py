@@ -33,6 +33,7 @@ def _texts(content: Iterable[ContentBlock]) -> Iterable[str]:
             case TextContent(text=text):
                 yield text
             case ImageContent(mime_type=kind, data=data) | AudioContent(mime_type=kind, data=data):
+                # Base64 has four characters for three bytes.
                 yield f"[{kind}, {len(data) * 3 // 4} bytes]"
             case ResourceLink(name=name, uri=uri):
                 yield f"[{name}: {uri}]"

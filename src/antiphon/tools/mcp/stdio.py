@@ -63,8 +63,10 @@ async def run_command(target: CommandTarget, max_line_bytes: int, exchange: Exch
             group.start_soon(_read, process, to_session, exchange, target)
             group.start_soon(_write, process, from_session)
             yield from_program, to_program
+            # Reading waits for a program that is ended only after this.
             group.cancel_scope.cancel()
     finally:
+        # Also where the session is cancelled: no program may outlive it.
         with anyio.CancelScope(shield=True):
             await _end(process)
 
@@ -88,6 +90,7 @@ async def _read(
             try:
                 message = jsonrpc_message_adapter.validate_json(line, by_name=False)
             except ValueError:
+                # MCP, transports, "stdio": a server must write nothing but messages here. Other lines don't end the session.
                 if line.strip():
                     _log.warning("An MCP server printed what is no message.", label=target.label)
                 continue

@@ -192,7 +192,7 @@ class SessionTransport(httpx2.AsyncBaseTransport):
         if not self.is_open:
             self.statuses.append(reply.status)
         headers = httpx2.Headers(reply.headers)
-        # MCP 2025-11-25, transports, "Listening for Messages from the Server": a GET opens a stream that answers no request.
+        # MCP 2025-11-25, transports, "Listening for Messages from the Server": a GET opens a stream of its own.
         is_own_stream = request.method == "GET" and headers.get("content-type", "").startswith(_EVENT_STREAM)
         assert not isinstance(reply.stream, bytes)
         body = _Body(reply.stream, self._answer_bytes, exchange, self, is_own_stream=is_own_stream, headers=headers)
