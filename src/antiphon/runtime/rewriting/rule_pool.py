@@ -90,6 +90,7 @@ class RulePool:
             line = _encoder.encode(task) + b"\n"
         except UnicodeEncodeError:
             raise RewriteFailed("it has characters that are no Unicode text") from None
+        # In this order: a client that waits for its own process must not take up a place of the others.
         async with self._holder_lock(holder), self._free_slots:
             process = await self._take_process()
             try:
@@ -156,6 +157,7 @@ class _RuleProcess(asyncio.Protocol):
     async def start(self) -> None:
         """Start it, and wait until it answers."""
         try:
+            # `-P`: no module in the current folder takes the place of one of Python's.
             self._process = await spawn((sys.executable, "-P", *PROCESS_MODULE), lambda: self)
         except OSError as error:
             raise RewriteFailed(f"the process of the rules could not be started: {error.strerror}") from None
@@ -188,4 +190,5 @@ class _RuleProcess(asyncio.Protocol):
         self.is_over = True
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(RewriteFailed("the process of the rules died"))
+            # Marks it as retrieved: nobody may wait for it any more.
             self._answer.exception()

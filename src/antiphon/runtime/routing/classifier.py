@@ -103,6 +103,7 @@ def _with_bias(rows: Vectors) -> NDArray[np.float64]:
 
 
 def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    # Less the largest: the shares stay the same, and no power overflows.
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))
     shares: NDArray[np.float64] = powers / powers.sum(axis=1, keepdims=True)
     return shares
@@ -215,6 +216,7 @@ class TextVectors:
             # It may outlive the request, and ends with this object.
             task = self._tasks[key] = asyncio.ensure_future(self._embed(key, text))  # noqa: TID251
             task.add_done_callback(lambda _task: self._tasks.pop(key, None))
+        # Not `wait_for`, which would cancel the task: other requests may wait for it, or ask for the text again.
         await asyncio.wait((task,), timeout=timeout_s)
         if not task.done():
             raise TimeoutError
@@ -231,12 +233,14 @@ class TextVectors:
 
 
 def _key(text: str) -> bytes:
+    # Text from JSON may have lone surrogates, such as `\ud800`, which UTF-8 alone refuses.
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def _read_vectors(file: Path) -> dict[bytes, Vectors]:
     """The vectors in a file, by the hash of their text; none if it is not there or damaged."""
     try:
+        # No pickles: whoever can write the file must not be able to run code here.
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as content:
             keys, vectors = content["keys"], content["vectors"]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
@@ -250,6 +254,7 @@ def _write_vectors(file: Path, vectors: Mapping[bytes, Vectors]) -> None:
     """Write them at once or not at all, as another server may read or write them now."""
     file.parent.mkdir(parents=True, exist_ok=True)
     keys = np.stack([np.frombuffer(key, np.uint8) for key in vectors])
+    # Beside the file: `os.replace` is atomic within one file system only.
     with tempfile.NamedTemporaryFile(dir=file.parent, prefix=f"{file.stem}-", suffix=".part", delete=False) as part:
         try:
             np.savez(part, keys=keys, vectors=np.stack([*vectors.values()]))
