@@ -13,6 +13,7 @@ from antiphon.server.websocket_mode.memory import Lane
 
 T = TypeVar("T")
 
+# The guide's limits: 16 responses in progress and 32 named streams a connection.
 RUNNING_LIMIT = 16
 NAME_LIMIT = 32
 WAITING_LIMIT = 64
@@ -86,6 +87,7 @@ class Lanes(Generic[T]):
         """The oldest request that may run now, which then does; None where there is none."""
         if len(self._running) >= RUNNING_LIMIT:
             return None
+        # A busy lane keeps its own requests waiting, and not those of other lanes behind them.
         for index, (lane, request) in enumerate(self._waiting):
             if lane not in self._running:
                 del self._waiting[index]

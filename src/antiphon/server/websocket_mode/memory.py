@@ -64,6 +64,7 @@ class ConnectionMemory:
         self.forget(lane)
         others_bytes = self.size_bytes
         if others_bytes + history.size_bytes > self._limit_bytes:
+            # The id is kept: a request that continues it learns why it is not here.
             problem = f"the conversations of one connection may come to {self._limit_bytes >> 20} MiB together"
             self._latest[lane] = _Latest(response_id, None, problem)
             return
@@ -71,6 +72,7 @@ class ConnectionMemory:
         try:
             lease.extend(history.size_bytes)
         except ApiError as error:
+            # The error of a key's limit is the client's; that of the server's limit is the server's.
             scope = "your connections" if isinstance(error, ClientError) else "all connections of this server"
             limit = "server.bodies_per_key_mib" if isinstance(error, ClientError) else "server.bodies_mib"
             self._latest[lane] = _Latest(response_id, None, f"{scope} remember as much as they may together (`{limit}`)")

@@ -125,7 +125,9 @@ def seccomp_filter(machine: str, *, own_pid: int | None = None, may_confine: boo
     if (table := _TABLES.get(machine)) is None:
         return None
     architecture, numbers = table
+    # seccomp(2): the architecture first, as the numbers are those of one only.
     program: list[_Instruction] = [(_LOAD, 0, 0, _ARCH_OFFSET), (_JUMP_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL)]
+    # seccomp(2): calls of the x32 ABI come with the architecture of x86-64, and have this bit in their numbers.
     program += [(_LOAD, 0, 0, _NUMBER_OFFSET), (_JUMP_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, _KILL)]
     own_calls = _PROCESS_CALLS + _ATTRIBUTE_CALLS if own_pid is None else []
     calls = [*_ALLOWED, *own_calls, *(_CONFINING_CALLS if may_confine else [])]

@@ -90,7 +90,7 @@ async def _read(
             try:
                 message = jsonrpc_message_adapter.validate_json(line, by_name=False)
             except ValueError:
-                # MCP, transports, "stdio": a server must write nothing but messages here. Other lines don't end the session.
+                # MCP, transports, "stdio": a server must write nothing but messages. Another line ends no session.
                 if line.strip():
                     _log.warning("An MCP server printed what is no message.", label=target.label)
                 continue
