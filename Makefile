@@ -46,7 +46,7 @@ docs/demo.svg: install ## draw the README's picture, three parts of the demo, ag
 unexport PYTHONDONTWRITEBYTECODE
 
 # One of the workers mostly waits for the official clients.
-PYTEST = $(BIN)/python -m pytest -n $(or $(JOBS),4) --dist loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest -n $(or $(JOBS),4) --dist loadfile --max-worker-restart 0 --no-loadscope-reorder
 
 .PHONY: test
 test: check ## everything that a change must pass (ARGS=tests/wire, JOBS=1)

@@ -50,5 +50,5 @@ def ask(url, name, input="Who?"):
 
 
 def names(url):
-    with urllib.request.urlopen(f"{url}/v1/models") as reply:
+    with urllib.request.urlopen(f"{url}/v1/models", timeout=plain_http.TIMEOUT_S) as reply:
         return [each["id"] for each in json.loads(reply.read())["data"]]
