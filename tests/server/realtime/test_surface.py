@@ -330,12 +330,12 @@ async def test_each_answers_tokens_are_taken_from_its_key_and_the_client_is_told
         async with connected(url, key=key) as peer:
             await peer.hear()
             await peer.say("session.update", session=IN_WRITING["ga"])
-            used = (await peer.ask("one two three"))[-1]["response"]["usage"]["total_tokens"]
+            used = (await peer.ask("word " * 200))[-1]["response"]["usage"]["total_tokens"]
             limits = (await peer.hear())["rate_limits"]
             assert [limit["name"] for limit in limits] == ["tokens"] and limits[0]["limit"] == 1000
-            answer = exchange(url, request(path="/v1/models", authorization=f"Bearer {key}", connection="close")).lower()
-    assert used > 3
-    assert f"x-ratelimit-remaining-tokens: {1000 - used}".encode() in answer
+            left = tokens_left(url, key)
+    assert used > 200
+    assert 1000 - used <= left < 1000  # 17 tokens come back in a second
 
 
 @pytest.mark.parametrize("way", ["cancels", "leaves"])
