@@ -94,6 +94,11 @@ def test_a_muted_reader_still_hears_a_close():
     assert reading(frame(TEXT, b"a"), after=go_on) == [b"a", ("close", 1000)]
 
 
+@pytest.mark.parametrize(("payload", "heard"), [(b"\x03\xe8\xc3\xbc", ("close", 1000)), (b"\x03\xe8\xc3", ("flaw", 1007))])
+def test_the_reason_of_a_close_is_text(payload, heard):
+    assert reading(frame(8, payload)) == [heard]
+
+
 def test_a_flaw_is_told_after_what_was_right_before_it():
     assert reading(frame(TEXT, b"a") + frame(3, b"") + frame(TEXT, b"b")) == [b"a", ("flaw", 1002)]
 

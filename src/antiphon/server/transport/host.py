@@ -23,7 +23,8 @@ def parse_host(text: str) -> str | None:
     `https` have one (RFC 9110 4.2).
     """
     match = _HOST.fullmatch(text)
-    if match is None or int((match["port"] or "0")[:6]) > MAX_PORT:
+    # A URL's port may begin with zeros; more digits than `MAX_PORT` has are too many, however many come.
+    if match is None or int((match["port"] or "").lstrip("0")[:6] or 0) > MAX_PORT:
         return None
     if match["name"]:
         return match["name"].lower().rstrip(".") or None

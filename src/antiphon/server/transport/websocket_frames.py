@@ -292,6 +292,8 @@ class FrameReader(WSListener):
             code = int.from_bytes(payload[:2], "big") if payload else None
             if code is not None and code not in _KNOWN_CODES and not 3000 <= code < 5000:
                 self._fail(PROTOCOL_ERROR, f"A Close must not have the code {code}.")
+            elif not _is_utf8(payload[2:]):  # RFC 6455 8.1, as of any text
+                self._fail(INVALID_TEXT, "The reason of the Close is not valid UTF-8.")
             else:
                 self.end()
                 self._listener.on_close(code)

@@ -129,7 +129,7 @@ TimedText = tuple[str, float, float]
 def to_srt(segments: Sequence[TimedText]) -> str:
     """Subtitles in SubRip format, which no document specifies: a comma before the milliseconds, texts as they are."""
     return "".join(
-        f"{number}\n{_timestamp(start, ',')} --> {_timestamp(end, ',')}\n{text}\n\n"
+        f"{number}\n{_timestamp(start, ',')} --> {_timestamp(end, ',')}\n{_cue_text(text)}\n\n"
         for number, (text, start, end) in enumerate(segments, 1)
     )
 
@@ -142,8 +142,13 @@ def to_vtt(segments: Sequence[TimedText]) -> str:
     """
     # A cue's text has no `&` and `<` of its own, and nowhere `-->`.
     escapes = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
-    cues = (f"{_timestamp(start, '.')} --> {_timestamp(end, '.')}\n{text.translate(escapes)}\n\n" for text, start, end in segments)
+    cues = (f"{_timestamp(start, '.')} --> {_timestamp(end, '.')}\n{_cue_text(text.translate(escapes))}\n\n" for text, start, end in segments)
     return "WEBVTT\n\n" + "".join(cues)
+
+
+def _cue_text(text: str) -> str:
+    # A blank line would end the cue.
+    return "\n".join(line for line in text.splitlines() if line.strip())
 
 
 def _timestamp(seconds: float, separator: str) -> str:
