@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
+from structlog.contextvars import merge_contextvars
+from structlog.testing import capture_logs
 
 from antiphon.errors import ServerError
 from antiphon.runtime.access.keys import make_key
@@ -18,7 +20,7 @@ from antiphon.stores.sql.store import SqlStore
 from antiphon.weights.catalogue import CatalogueModel, ModelFile
 from support.programs import forks
 from support.server.early_server import starting
-from support.server.raw_http import POLL_S
+from support.server.raw_http import PATIENCE_S, POLL_S
 from support.server.realtime_peer import connected
 from support.server.scripted_server import SCRIPT, configured
 
@@ -138,11 +140,18 @@ async def test_a_session_that_is_opened_early_begins_when_the_server_is_ready(tm
 
 
 def test_who_has_waited_long_enough_is_told_when_to_come_again(tmp_path):
-    fetch = Fetch(of(tmp_path, **{"server.start_wait_s": 0.1}))
-    with starting(fetch.config, fetch) as (url, _):
+    fetch = Fetch(of(tmp_path, **{"server.start_wait_s": 0.1, "logging.level": "info"}))
+    with starting(fetch.config, fetch) as (url, _), capture_logs([merge_contextvars]) as lines:
         fetch.has_begun.wait()
         status, headers, body = ask(url, "POST", "/v1/responses", ASK)
         assert (status, body["error"]["code"]) == (503, "model_loading") and int(headers["retry-after"]) >= 1
+        until = time.monotonic() + PATIENCE_S
+        while not (written := [line for line in lines if line["event"] == "request"]):  # it follows the response
+            assert time.monotonic() < until
+            time.sleep(POLL_S)
+        (line,) = written
+        assert line["ms"] >= 100 and line["request_id"] == headers["x-request-id"]
+        assert (line["method"], line["path"], line["status"]) == ("POST", "/v1/responses", 503)
         with (
             pytest.raises(openai.InternalServerError, match="still fetching its models"),
             openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import socket
 import ssl
 import subprocess
@@ -17,7 +18,7 @@ import openai
 import pytest
 
 from support.server.own_process import serving
-from support.server.raw_http import PATIENCE_S, connect, error_of, exchange, request, rest_of, statuses, until
+from support.server.raw_http import PATIENCE_S, POLL_S, connect, error_of, exchange, request, rest_of, statuses, until
 from support.server.raw_socket import handshake
 from support.server.tls_server import OTHER_NAME, serving_https, trusting
 
@@ -34,6 +35,21 @@ def secured(server, name="127.0.0.1", **options):
     return trusting(ca_file, **options).wrap_socket(connect(url), server_hostname=name)
 
 
+def failed_handshakes(server):
+    """How many the server has counted."""
+    with urllib.request.urlopen(server[0] + "/metrics", context=trusting(server[1])) as response:
+        counts = re.findall(r'antiphon_dropped_connections_total\{reason="tls_handshake"\} ([0-9.]+)', response.read().decode())
+    return int(float(counts[0])) if counts else 0
+
+
+def await_failed_handshake(server, before):
+    """Wait until the server has counted one more."""
+    until = time.monotonic() + PATIENCE_S
+    while failed_handshakes(server) != before + 1:
+        assert time.monotonic() < until
+        time.sleep(POLL_S)
+
+
 @pytest.mark.parametrize("name", ["127.0.0.1", "::1", "localhost", OTHER_NAME])
 def test_the_certificate_is_for_every_name_of_the_server(server, name):
     with secured(server, name) as connection:
@@ -45,8 +61,10 @@ def test_the_certificate_is_for_every_name_of_the_server(server, name):
 def test_it_is_for_no_other_name_and_its_authority_is_trusted_by_nobody_else(server):
     with pytest.raises(ssl.SSLCertVerificationError, match="certificate is not valid for"), secured(server, "other.test"):
         pass
+    before = failed_handshakes(server)
     with pytest.raises(httpx2.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
         httpx2.get(server[0] + "/livez")
+    await_failed_handshake(server, before)
 
 
 def test_tls_1_2_is_spoken_as_well(server):
@@ -121,8 +139,10 @@ def test_what_is_neither_is_refused(server):
 @pytest.mark.parametrize("sent", [b"", b"\x16", b"\x16\x03\x01\x02\x00\x01"])
 def test_a_client_that_never_finishes_its_handshake_is_closed(server, sent):
     with connect(server[0]) as connection:
+        before = failed_handshakes(server)
         connection.sendall(sent)
         rest_of(connection)  # ends, or the test does not
+    await_failed_handshake(server, before)
 
 
 def test_a_refused_client_gets_to_read_why(server):

@@ -61,11 +61,16 @@ class AccessLogMiddleware:
         if status in REFUSAL_STATUSES and (caller := refused_caller(scope)) is not None:
             self._service.usage.count_refusal(caller.key_id)
             self._service.metrics.recent.refuse()
-        fields: dict[str, object] = {"method": scope["method"], "path": scope["path"], "status": status, "ms": round(elapsed_s * 1000, 1)}
-        if (drop_reason := connection.from_scope(scope).drop_reason) is not None:
-            fields["dropped"] = drop_reason
-        log = logs.get()
-        (log.debug if route in PROBE_PATHS else log.info)("request", **fields)
+        drop_reason = connection.from_scope(scope).drop_reason
+        log_request(
+            scope, status, elapsed_s, is_probe=route in PROBE_PATHS, **({"dropped": drop_reason} if drop_reason is not None else {})
+        )
+
+
+def log_request(scope: Scope, status: int, elapsed_s: float, *, is_probe: bool, **fields: object) -> None:
+    """Write the log line of a request that has been answered."""
+    write = logs.get().debug if is_probe else logs.get().info
+    write("request", method=scope["method"], path=scope["path"], status=status, ms=round(elapsed_s * 1000, 1), **fields)
 
 
 class _ResponseSender:

@@ -8,9 +8,11 @@ usual way.
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+import structlog
 import uvicorn
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -30,6 +32,7 @@ from antiphon.server.admin.health import Health, Version, starting_readiness
 from antiphon.server.console.assets import page_files
 from antiphon.server.console.page import answer_asset, answer_front
 from antiphon.server.console.state import starting_state
+from antiphon.server.http.access_log import PROBE_PATHS, log_request
 from antiphon.server.http.auth import verify_origin
 from antiphon.server.http.errors import REQUEST_ID_SCOPE_KEY, error_response, json_response
 from antiphon.server.http.headers import request_headers
@@ -136,16 +139,19 @@ class StartApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._app is None and scope["type"] == "http":
+            started_at = time.perf_counter()
             response = await self._respond(scope)
             if response is not None:
                 await response(scope, receive, send)
+                log_request(scope, response.status_code, time.perf_counter() - started_at, is_probe=scope["path"] in PROBE_PATHS)
                 return
         if self._app is not None:
             await self._app(scope, receive, send)
 
     async def _respond(self, scope: Scope) -> Response | None:
         """The answer to a request that comes early; None once the server is ready."""
-        scope[REQUEST_ID_SCOPE_KEY] = new_id("req")
+        request_id = scope[REQUEST_ID_SCOPE_KEY] = new_id("req")
+        structlog.contextvars.bind_contextvars(request_id=request_id)  # the server itself gives a request that waited another
         try:
             if scope["path"] not in _PROBES:
                 verify_origin(request_headers(scope), self._config.server, needs_key=False)

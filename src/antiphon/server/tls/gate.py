@@ -19,6 +19,8 @@ SHUTDOWN_S = 2.0
 WRITE_HIGH_WATER_BYTES = 64 << 10
 """As without TLS, where it is asyncio's default; with TLS that is half a megabyte."""
 
+DROP_REASON = "tls_handshake"
+
 _HANDSHAKE = b"\x16"
 """The type of a TLS record with a handshake message, which a client's first one is (RFC 8446 5.1)."""
 
@@ -31,6 +33,9 @@ class GateConnections(Protocol):
 
     def release(self, address: str) -> None:
         """A counted connection has ended, or counts itself from now on."""
+
+    def count_dropped(self, reason: str) -> None:
+        """A connection is closed by the server, in the metrics."""
 
 
 class _FilledProtocol(Protocol):
@@ -83,7 +88,7 @@ class TlsGate(asyncio.Protocol):
             return
         self._address = address
         self._live.add(self)
-        self._timer = self._loop.call_later(self._timeout_s, self.shutdown)
+        self._timer = self._loop.call_later(self._timeout_s, self._time_out)
 
     def data_received(self, data: bytes) -> None:
         if self._address is None or self._transport is None:
@@ -106,6 +111,10 @@ class TlsGate(asyncio.Protocol):
         self._release()
         self._transport = None
 
+    def _time_out(self) -> None:
+        self._limits.count_dropped(DROP_REASON)
+        self.shutdown()
+
     def shutdown(self) -> None:
         """Close the connection: the server stops, or the client takes too long."""
         if self._transport is not None:
@@ -126,6 +135,7 @@ class TlsGate(asyncio.Protocol):
                 ssl_shutdown_timeout=SHUTDOWN_S,
             )
         except OSError:  # a client that does not trust the certificate, that speaks no TLS of this decade, or that has gone
+            self._limits.count_dropped(DROP_REASON)
             transport.abort()
         else:
             if secure_transport is not None and self._address is not None:

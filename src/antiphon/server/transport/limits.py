@@ -67,10 +67,10 @@ class ConnectionLimiter:
         """Count a new connection; returns an error where there are too many."""
         limit = self.settings.connections_per_address
         if self.metrics.connections >= self._max_connections:
-            self.metrics.dropped["connection_limit"] += 1
+            self.count_dropped("connection_limit")
             return overloaded_error("The server has too many connections. Please try again later.")
         if limit and self._open_by_address[address] >= limit:
-            self.metrics.dropped["address_limit"] += 1
+            self.count_dropped("address_limit")
             return ClientError(
                 f"There are too many connections from your address: the limit is {limit}.",
                 status=429,
@@ -88,6 +88,10 @@ class ConnectionLimiter:
         self._open_by_address[address] -= 1
         if not self._open_by_address[address]:
             del self._open_by_address[address]
+
+    def count_dropped(self, reason: str) -> None:
+        """A connection is closed by the server, in the metrics."""
+        self.metrics.dropped[reason] += 1
 
 
 class TokenBucket:

@@ -358,7 +358,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """Count why the connection ends; only the first reason counts."""
         if self.drop_reason is None:
             self.drop_reason = reason
-            self._limiter.metrics.dropped[reason] += 1
+            self._limiter.count_dropped(reason)
 
     def refuse(self, error: ApiError, reason: str = "malformed") -> None:
         """

@@ -142,7 +142,9 @@ def to_vtt(segments: Sequence[TimedText]) -> str:
     """
     # A cue's text has no `&` and `<` of its own, and nowhere `-->`.
     escapes = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
-    cues = (f"{_timestamp(start, '.')} --> {_timestamp(end, '.')}\n{_cue_text(text.translate(escapes))}\n\n" for text, start, end in segments)
+    cues = (
+        f"{_timestamp(start, '.')} --> {_timestamp(end, '.')}\n{_cue_text(text.translate(escapes))}\n\n" for text, start, end in segments
+    )
     return "WEBVTT\n\n" + "".join(cues)
 
 
