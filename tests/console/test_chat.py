@@ -3,6 +3,8 @@
 import contextlib
 import json
 import re
+import subprocess
+import sys
 from urllib.request import urlopen
 
 import pytest
@@ -241,6 +243,17 @@ def test_a_background_answer_is_resumed_after_a_reload(page):
     page.wait_for_url("**/#/chat/resp_*")
     page.reload()
     answered(page, "It is done.")
+
+
+@pytest.mark.long
+def test_the_code_of_a_background_answer_waits_for_it(page):
+    page.get_by_role("button", name="Instructions").click()
+    page.get_by_label("Answer in the background").check()
+    page.keyboard.press("Escape")
+    ask(page, "hello there")
+    answered(page, "You said: hello there").get_by_role("button", name="Show as code").click()
+    code = page.get_by_role("dialog").locator("pre").inner_text()
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "You said: hello there\n"
 
 
 @pytest.mark.long

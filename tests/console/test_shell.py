@@ -215,5 +215,6 @@ def test_a_key_that_lists_nothing_is_not_told_that_there_is_nothing(browser, tmp
         dialog.get_by_label("Key").fill(key)
         dialog.get_by_label("Key").press("Enter")
         page.get_by_text("The chats could not be listed.").wait_for()
+        expect(page.get_by_role("button", name="Try again")).to_have_count(0)  # the key stays as it is
         page.get_by_role("link", name="Talk", exact=True).click()
         page.locator("button.big").get_by_text("the models could not be listed").wait_for()

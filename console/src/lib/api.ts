@@ -29,6 +29,9 @@ export interface Ask {
 /** The page's own key, in memory alone: never in storage, an address or the DOM. `renew` gets another; true if it did. */
 export const credentials: { key: string; renew: () => Promise<boolean> } = { key: '', renew: async () => false };
 
+/** Whether a failure may have passed when the same is asked again: not for want of a right, nor where there is no such thing. */
+export const canPass = (error: unknown): boolean => !(error instanceof ApiError && [401, 403, 404].includes(error.status));
+
 /** Waits until the server has started; `session` knows how far it is. */
 export const start: { over: () => Promise<void> } = { over: async () => undefined };
 

@@ -13,15 +13,30 @@ export function samplesOf(body: object): Sample[] {
   const text = JSON.stringify(body, null, 2);
   return [
     { name: 'Python', language: 'python', text: python(base, key, body) },
-    { name: 'JavaScript', language: 'javascript', text: javascript(base, key, text) },
+    { name: 'JavaScript', language: 'javascript', text: javascript(base, key, body, text) },
     { name: 'curl', language: 'bash', text: curl(base, text) },
   ];
 }
 
+/** What becomes of the answer: it is shown as it comes, when it is there, or once the server has made it. */
+type Way = 'streamed' | 'whole' | 'background';
+
+function wayOf(body: object): Way {
+  if ('stream' in body && body.stream) return 'streamed';
+  return 'background' in body && body.background ? 'background' : 'whole';
+}
+
+const PYTHON_ENDS: Record<Way, string> = {
+  streamed: 'for event in answer:\n    print(event.type)',
+  whole: 'print(answer.output_text)',
+  background: 'while answer.status in ("queued", "in_progress"):\n    time.sleep(1)\n    answer = client.responses.retrieve(answer.id)\nprint(answer.output_text)',
+};
+
 function python(base: string, key: string, body: object): string {
   const fields = Object.entries(body).map(([name, value]) => `    ${name}=${literal(value, 4)},`);
-  const show = 'stream' in body && body.stream ? '\nfor event in answer:\n    print(event.type)' : '\nprint(answer.output_text)';
-  return `from openai import OpenAI\n\nclient = OpenAI(base_url="${base}", api_key="${key}")\nanswer = client.responses.create(\n${fields.join('\n')}\n)${show}`;
+  const way = wayOf(body);
+  const imports = `${way === 'background' ? 'import time\n\n' : ''}from openai import OpenAI`;
+  return `${imports}\n\nclient = OpenAI(base_url="${base}", api_key="${key}")\nanswer = client.responses.create(\n${fields.join('\n')}\n)\n${PYTHON_ENDS[way]}`;
 }
 
 /** A value as Python writes it. */
@@ -37,8 +52,16 @@ function literal(value: unknown, indent: number): string {
   return parts.length ? `${open}\n${parts.join(',\n')},\n${' '.repeat(indent)}${close}` : `${open}${close}`;
 }
 
-function javascript(base: string, key: string, text: string): string {
-  return `import OpenAI from "openai";\n\nconst client = new OpenAI({ baseURL: "${base}", apiKey: "${key}" });\nconst answer = await client.responses.create(${text.replace(/^( *)"(\w+)":/gm, '$1$2:')});\nconsole.log(answer.output_text);`;
+const JAVASCRIPT_ENDS: Record<Way, string> = {
+  streamed: 'for await (const event of answer) console.log(event.type);',
+  whole: 'console.log(answer.output_text);',
+  background: 'while (answer.status === "queued" || answer.status === "in_progress") {\n  await new Promise((done) => setTimeout(done, 1000));\n  answer = await client.responses.retrieve(answer.id);\n}\nconsole.log(answer.output_text);',
+};
+
+function javascript(base: string, key: string, body: object, text: string): string {
+  const way = wayOf(body);
+  const request = text.replace(/^( *)"(\w+)":/gm, '$1$2:');
+  return `import OpenAI from "openai";\n\nconst client = new OpenAI({ baseURL: "${base}", apiKey: "${key}" });\n${way === 'background' ? 'let' : 'const'} answer = await client.responses.create(${request});\n${JAVASCRIPT_ENDS[way]}`;
 }
 
 function curl(base: string, text: string): string {

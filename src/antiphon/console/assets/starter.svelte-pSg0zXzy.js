@@ -1,0 +1,15 @@
+import{pt as e}from"./Icon-Ca-T4QxU.js";import{l as t}from"./index-DbYcrq0o.js";var n=()=>location.href.replace(/[?#].*$/,``).replace(/\/$/,``),r=`YOUR_KEY`;function i(e){let i=`${n()}/v1`,a=t.needsKey?r:`none`,o=JSON.stringify(e,null,2);return[{name:`Python`,language:`python`,text:s(i,a,e)},{name:`JavaScript`,language:`javascript`,text:u(i,a,e,o)},{name:`curl`,language:`bash`,text:d(i,o)}]}function a(e){return`stream`in e&&e.stream?`streamed`:`background`in e&&e.background?`background`:`whole`}var o={streamed:`for event in answer:
+    print(event.type)`,whole:`print(answer.output_text)`,background:`while answer.status in ("queued", "in_progress"):
+    time.sleep(1)
+    answer = client.responses.retrieve(answer.id)
+print(answer.output_text)`};function s(e,t,n){let r=Object.entries(n).map(([e,t])=>`    ${e}=${c(t,4)},`),i=a(n);return`${`${i===`background`?`import time
+
+`:``}from openai import OpenAI`}\n\nclient = OpenAI(base_url="${e}", api_key="${t}")\nanswer = client.responses.create(\n${r.join(`
+`)}\n)\n${o[i]}`}function c(e,t){let n=` `.repeat(t+4);if(e==null)return`None`;if(typeof e==`boolean`)return e?`True`:`False`;if(typeof e!=`object`)return JSON.stringify(e);let r=Array.isArray(e)?e.map(e=>n+c(e,t+4)):Object.entries(e).map(([e,r])=>`${n}${JSON.stringify(e)}: ${c(r,t+4)}`),[i,a]=Array.isArray(e)?`[]`:`{}`;return r.length?`${i}\n${r.join(`,
+`)},\n${` `.repeat(t)}${a}`:`${i}${a}`}var l={streamed:`for await (const event of answer) console.log(event.type);`,whole:`console.log(answer.output_text);`,background:`while (answer.status === "queued" || answer.status === "in_progress") {
+  await new Promise((done) => setTimeout(done, 1000));
+  answer = await client.responses.retrieve(answer.id);
+}
+console.log(answer.output_text);`};function u(e,t,n,r){let i=a(n),o=r.replace(/^( *)"(\w+)":/gm,`$1$2:`);return`import OpenAI from "openai";\n\nconst client = new OpenAI({ baseURL: "${e}", apiKey: "${t}" });\n${i===`background`?`let`:`const`} answer = await client.responses.create(${o});\n${l[i]}`}function d(e,n){return`curl ${e}/responses${t.needsKey?` \\
+  -H "Authorization: Bearer $ANTIPHON_API_KEY"`:``} \\\n  -H "Content-Type: application/json" \\\n  -d '${n.replaceAll(`'`,`'\\''`)}'`}function f(e,i){let a=`${n()}/v1`,o=t.needsKey?r:`none`;return[{name:`Codex`,language:`bash`,text:p(a,e)},{name:`LiveKit`,language:`python`,text:`from livekit.plugins import openai\n\nmodel = openai.realtime.RealtimeModel(\n    base_url="${a}",\n    api_key="${o}",\n    model="${i}",\n)`},{name:`Pipecat`,language:`python`,text:m(a.replace(/^http/,`ws`),o,i)}]}function p(e,n){return`# ~/.codex/config.toml\nmodel = "${n}"\nmodel_provider = "antiphon"\n\n[model_providers.antiphon]\nname = "antiphon"\nbase_url = "${e}"\nwire_api = "responses"${t.needsKey?`
+env_key = "ANTIPHON_KEY"`:``}`}function m(e,t,n){return`from pipecat.services.openai.realtime.llm import OpenAIRealtimeLLMService\n\nsettings = OpenAIRealtimeLLMService.Settings(model="${n}")\nservice = OpenAIRealtimeLLMService(api_key="${t}", base_url="${e}/realtime", settings=settings)`}var h=e({question:``,withTool:!1});export{f as n,i as r,h as t};
