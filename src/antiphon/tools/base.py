@@ -24,7 +24,6 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     What a tool may know of the response that it works for.
 
     Attributes:
-        response_id: of the response.
         tenant: whose files, stores and containers it may use.
         model: that answers.
         items: the conversation, oldest first; with what earlier calls left in it.
@@ -77,7 +76,7 @@ class ClosableTool(Protocol):
     """A tool that holds something while the response is made, such as a connection."""
 
     def close(self) -> None:
-        """Give it back, in the background, as the response is over; idempotent."""
+        """Release it in the background, when the response is over; idempotent."""
 
 
 class ToolKind(Protocol):
@@ -96,4 +95,4 @@ class ToolKind(Protocol):
         """
 
     async def close(self) -> None:
-        """Give back what it holds; idempotent."""
+        """Release what it holds; idempotent."""

@@ -17,7 +17,7 @@ from antiphon.tools.base import ClosableTool, Report, Tool, ToolContext, ToolKin
 from antiphon.wire.responses import tools as wire_tools
 
 MAX_TRIAL_S = 15.0
-"""How long a request waits to know whether a kind of tool can be had here."""
+"""How long a request waits until it is known whether a kind of tool works on this machine."""
 
 _log = structlog.get_logger(__name__)
 
@@ -36,7 +36,7 @@ class ToolLimits(Struct, frozen=True, kw_only=True):
 
 
 class _Row:
-    """A kind of tool; as long as anything has this, the kind is in use."""
+    """A kind of tool. The kind counts as in use while any response or session refers to this object."""
 
     def __init__(self, kind: ToolKind) -> None:
         self.kind = kind
@@ -81,6 +81,7 @@ class Toolbox:
 
     def _close_later(self, row: _Row, deadline_s: float) -> None:
         release_event, loop = asyncio.Event(), asyncio.get_running_loop()
+        # By a weak reference, so no code has to report that it is done (docs/decisions/0041). The garbage collector may run in any thread.
         weakref.finalize(row, lambda: None if loop.is_closed() else loop.call_soon_threadsafe(release_event.set)).atexit = False
         # It outlives the request that dropped the kind, and is ended by `close`.
         task = asyncio.create_task(_close_unused(row.kind, release_event, deadline_s), name="end of a tool")  # noqa: TID251
@@ -95,6 +96,7 @@ class Toolbox:
         """Wait until it is known whether tools of these types can be had, for `MAX_TRIAL_S` at most."""
         trials = [trial for type in types if (trial := self._trials.get(type)) is not None and not trial.done()]
         if trials:
+            # Not `wait_for`: it would cancel the trial, on which other requests wait too.
             await asyncio.wait(trials, timeout=MAX_TRIAL_S)
 
     def open(self, tools: Sequence[tuple[str, wire_tools.Tool]], context: ToolContext) -> "OpenTools":
@@ -128,7 +130,7 @@ async def _close_unused(kind: ToolKind, release_event: asyncio.Event, deadline_s
             await release_event.wait()
     try:
         await kind.close()
-    except Exception:  # nobody waits for it
+    except Exception:  # No caller waits for this task.
         _log.exception("A tool that is no longer offered could not be closed.")
 
 
@@ -145,7 +147,7 @@ class OpenTools:
 
     @property
     def offer(self) -> ServerTools:
-        """What the session gets to know of them."""
+        """What the session needs to know of them: their types, their functions, and whether `prepare` has to be called."""
         functions = tuple(ServerFunction(type, function) for type, tool in self._tools for function in tool.functions)
         return ServerTools(frozenset(self._types), functions, any(tool.must_prepare for _, tool in self._tools))
 
@@ -160,6 +162,7 @@ class OpenTools:
         for path, tool in tools:
             if (row := self._row_by_type.get(tool.type)) is not None:
                 tools_by_kind.setdefault(row.kind, []).append((path, tool))
+        # All are opened before one is added: if one is refused, a session keeps exactly what it had.
         new_tools = [(own_tools[0][1].type, kind.open(own_tools, self._context)) for kind, own_tools in tools_by_kind.items()]
         self._types.update(tool.type for own_tools in tools_by_kind.values() for _, tool in own_tools)
         self._tools += new_tools
@@ -201,6 +204,7 @@ class OpenTools:
             ApiError: the response must fail.
         """
         key = f"{call.namespace}.{call.name}" if call.namespace else call.name
+        # Models call tools that were never offered. Without an answer they make the result up (docs/decisions/0055).
         if (tool := self._tool_by_key.get(key)) is None:
             return ToolOutput((TextPart(f"There is no tool '{key}'."),))
         open_item = _ItemWatch(report)
@@ -211,7 +215,7 @@ class OpenTools:
             message = self._timeout_message
         except ApiError:
             raise
-        except Exception:  # a defect of one tool must not end the response, nor leave the model without an answer
+        except Exception:  # A defect in one tool must neither end the response nor leave the model without an answer.
             _log.exception("A tool failed.", tool=key)
             message = "The tool failed."
         else:
@@ -238,7 +242,7 @@ class OpenTools:
         return learn
 
     def _shorten(self, output: ToolOutput) -> ToolOutput:
-        """The output within the limit, with a word about what is missing."""
+        """Cut the texts of an output to the limit that they share, with a note on what was left out; other parts stay."""
         room = self._limits.output_chars
         parts: list[HistoryPart] = []
         for part in output.parts:
@@ -252,7 +256,7 @@ class OpenTools:
 
 
 class _ItemWatch:
-    """Knows which item is open, so that one whose call is cut short can be closed."""
+    """Remembers the item that is open: a stream must not end with an item that was added and never done."""
 
     def __init__(self, report: Report) -> None:
         self._report = report

@@ -17,8 +17,8 @@ from mcp_types import (
 
 def text_of(result: CallToolResult) -> str:
     """
-    All texts of the result, each on lines of its own, with a word about what is no text. Where there is no content, the
-    structured content as JSON.
+    All texts of the result, each on lines of its own, with a note in place of everything else. Where there is no content,
+    the structured content as JSON.
 
     The original's item has one string and no other place for what a tool answers.
     """

@@ -1,4 +1,4 @@
-"""What it takes to reach a server that speaks the Model Context Protocol; who does it is `remote`, with the library `mcp`."""
+"""What it takes to reach a server that speaks the Model Context Protocol. `remote` implements it, with the library `mcp`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
@@ -62,7 +62,7 @@ class DialLimits(Struct, frozen=True, kw_only=True):
     Attributes:
         connect_s: for a connection to be made.
         list_s: for the list of tools, with the connection that it needs.
-        call_s: for a call, likewise.
+        call_s: for a call, with the connection that it needs.
         idle_s: after which a session that nobody uses is closed.
         answer_bytes: of one answer, or of all pages of the list of tools.
         tools: in a list.
@@ -77,7 +77,7 @@ class DialLimits(Struct, frozen=True, kw_only=True):
 
 
 class ToolConnection(ToolServer, Protocol):
-    """A server as one response sees it: its session is nobody else's. It is opened by the first use."""
+    """A server as one response sees it, with a session of its own, which the first use opens."""
 
     def close(self) -> None:
         """End the session, in the background; idempotent. The next use opens another."""

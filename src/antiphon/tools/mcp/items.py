@@ -11,7 +11,7 @@ from antiphon.tools.mcp.server import CallError, ToolDescription
 from antiphon.wire.responses.hosted_calls import McpApprovalRequest, McpCall, McpListedTool, McpListTools
 
 LIST_ID, CALL_ID, APPROVAL_ID = "mcpl_0", "mcp_0", "mcpr_0"
-"""Ids of the right form; the session gives items their own."""
+"""Placeholders of the right form: the session replaces them with ids of its own."""
 
 
 class ListItem:
@@ -51,6 +51,7 @@ class CallItem:
             id=CALL_ID,
             status="in_progress",
             approval_request_id=approval_request_id,
+            # Empty when the item is added: the events of the arguments bring them.
             arguments="",
             error=None,
             name=name,
@@ -85,7 +86,7 @@ class CallItem:
 
 
 def report_approval_request(report: Report, *, server_label: str, name: str, arguments: str) -> None:
-    """Ask the user: the item is complete from the start, and nothing is between its events."""
+    """Report an item that asks the user for approval: it is complete at once, so there is no event between added and done."""
     item = _plain(McpApprovalRequest(id=APPROVAL_ID, arguments=arguments, name=name, server_label=server_label))
     report(HostedToolStarted(APPROVAL_ID, item))
     report(HostedToolDone(APPROVAL_ID, item))
@@ -107,7 +108,7 @@ def list_item(server_label: str, tools: Sequence[ToolDescription]) -> dict[str, 
 
 
 def described_tools(item: McpListTools) -> list[ToolDescription]:
-    """The tools in an item; a client may have written it, so what has not the form of a tool is left out."""
+    """The tools in an item. A client may have written it, so entries that don't have the form of a tool are left out."""
     return [
         ToolDescription(
             name=tool.name,

@@ -106,6 +106,7 @@ class _RemoteServer:
         self._servers = servers
         self._limits = servers.limits
         self._target = target
+        # The longest first: replacing one that is part of another would leave the rest of the longer one to be read.
         self._secrets = sorted(_secrets(target), key=len, reverse=True)
         self._session: McpSession | None = None
 
@@ -160,6 +161,7 @@ class _RemoteServer:
     async def _call(self, name: str, arguments: dict[str, Any]) -> str | CallError:
         former_session = self._session
         outcome = await self._call_once(name, arguments)
+        # None: the server ran nothing, so the call may be sent again, in a new session. If this one was new, another would not help.
         if outcome is None and former_session is not None:
             if self._session is former_session:
                 self.close()
@@ -212,6 +214,7 @@ def _secrets(target: Target) -> Iterable[str]:
     if isinstance(target, CommandTarget):
         return {value for name, value in target.env.items() if is_secret(name) and len(value) >= MIN_SECRET_LENGTH}
     values = {value.strip() for value in target.headers.values()}
+    # Of `Bearer KEY` the key alone, too: an error message may repeat it without the scheme.
     return {word for value in values for word in (value, value.rpartition(" ")[2]) if len(word) >= MIN_SECRET_LENGTH}
 
 
@@ -261,6 +264,7 @@ def _explain(error: MCPError, exchange: Exchange, session_exchange: Exchange) ->
         session_exchange: of the session, whose end may have ended the call.
     """
     code, message, status = error.error.code, error.error.message, exchange.status or 0
+    # The library says then only that the connection ended: the reason is what this server saw, such as a limit.
     if exchange.problem:
         return _http_error(HTTPStatus.BAD_GATEWAY, _sentence(exchange.problem))
     if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:

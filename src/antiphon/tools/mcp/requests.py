@@ -92,7 +92,7 @@ class OwnServers:
 
     @property
     def labels(self) -> Sequence[str]:
-        """All labels."""
+        """Labels of servers and functions, for suggestions in errors."""
         return [*self._settings, *self._functions]
 
 
@@ -114,7 +114,7 @@ class ServerRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """By which the request names it."""
+        """The name that the request uses for it; also the namespace of its functions."""
         return self.tool.server_label
 
     @property
@@ -124,7 +124,7 @@ class ServerRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def description(self) -> str | None:
-        """What it is for, as the model is told."""
+        """What the server is for, in the model's prompt: as the request says, or else the operator."""
         own_text = self.settings.description if self.settings is not None else None
         return self.tool.server_description or own_text
 
@@ -192,6 +192,7 @@ def _read_own_request(path: str, tool: McpTool, headers: Mapping[str, str], own_
             code="missing_required_parameter",
             param=f"{path}.server_url",
         )
+    # Functions take none either: `settings` is None for them.
     if headers and not (settings is not None and settings.accept_credentials):
         raise ClientError(
             f"The MCP server '{label}' is the operator's, and takes no credentials from requests: leave out `authorization` and `headers`.",

@@ -1,4 +1,4 @@
-"""What the tool `mcp` asks of a server: that it lists tools and calls one, wherever it is and whatever it speaks."""
+"""What the tool `mcp` needs of a server, wherever it is and whatever it speaks: list the tools, and call one."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias

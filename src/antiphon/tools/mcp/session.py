@@ -135,6 +135,7 @@ class McpSession:
             await self._stay_over(target, is_sse=is_sse)
         except Exception as error:
             failure = self._failure(error)
+            # A problem is this server's own, such as a refused address: the other transport would meet it again.
             if self._client.done() or self.exchange.problem or failure.status not in _OLD_TRANSPORT_STATUSES:
                 raise
             try:
@@ -142,12 +143,14 @@ class McpSession:
             except Exception:
                 if self._client.done():
                     raise
+                # The first error is of the likelier transport, so it tells more.
                 raise failure from None
 
     async def _stay_over(self, target: HttpTarget, *, is_sse: bool) -> None:
         # A request that fails ends an SSE session: the library would go on waiting for an answer.
         transport = SessionTransport(self._pools.pool(target.is_own), self._limits.answer_bytes, self._end.set if is_sse else lambda: None)
         self.exchange = transport.exchange
+        # A session's own stream is silent while it waits for a call, and while the longest call runs.
         read_s = self._limits.call_s + self._limits.idle_s
         timeout = httpx2.Timeout(read_s, connect=self._limits.connect_s, pool=self._limits.connect_s)
 

@@ -126,6 +126,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
                 await process.wait()
                 break
         _kill(process, number)
+    # Also where the program ended by itself.
     # Children that outlive their parent have its process group.
     _kill(process, signal.SIGKILL)
     await process.wait()

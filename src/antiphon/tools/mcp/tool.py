@@ -32,7 +32,7 @@ INVALID_PARAMS = -32602
 """JSON-RPC 2.0, 5.1."""
 
 MAX_LISTS = 10_000
-"""Of which it is remembered which server they came from."""
+"""Lists of tools whose servers are remembered; the oldest are forgotten."""
 
 MAX_ORIGINS = 8
 """The most servers that are remembered for one list."""
@@ -83,7 +83,7 @@ class McpTools:
         """A connection to a server that is not in this process."""
         assert request.target is not None and self._make_dialer is not None
         async with self._dialer_lock:
-            if self._dialer is None:  # the library takes a second to load
+            if self._dialer is None:  # The library takes a second to load.
                 self._dialer = await asyncio.to_thread(self._make_dialer, self._limits)
         return self._dialer.connect(request.target)
 
@@ -140,6 +140,7 @@ class _Server:
         ]
         if functions and self.request.description:
             about = f"(All tools of '{self.request.label}': {self.request.description})"
+            # Once, not with each tool: all descriptions are in every prompt.
             first = functions[0]
             functions[0] = msgspec.structs.replace(first, description="\n".join(filter(None, (first.description, about))))
         return functions
@@ -193,6 +194,7 @@ class _OpenMcp:
                     item.fail(outcome.reason)
                     for _, other_task in tasks:
                         other_task.cancel()
+                    # Not raised here: a task group would wrap it in an `ExceptionGroup`.
                     failure = outcome
                     break
                 item.complete(server.take(outcome))
@@ -208,6 +210,7 @@ class _OpenMcp:
             return _say(f"There is no tool '{call.name}' on the MCP server '{call.namespace}'.")
         arguments = _read_arguments(call.arguments)
         label = server.request.label
+        # Arguments that can't be read need no approval, as nothing will be called.
         if arguments is not None and call.approval_request_id is None and needs_approval(tool, server.request.tool):
             report_approval_request(report, server_label=label, name=tool.name, arguments=call.arguments)
             return ApprovalRequired()
@@ -247,11 +250,12 @@ class _OpenMcp:
             tools = await (await self._reach(server)).list_tools()
         except ListingError as error:
             return error
-        except Exception as error:  # a defect of one server must not end the response as one of this server
+        except Exception as error:  # A defect met with one server becomes that server's error, not a 500 of this one.
             _log.error("A server's tools could not be listed.", label=server.request.label, error=type(error).__name__)
             return ListingError("it failed")
         usable_tools = [tool for tool in tools if _is_shallow(tool.input_schema)]
         allowed_tools = [tool for tool in usable_tools if is_allowed(tool, server.request.tool, server.request.allowed_names)]
+        # As the item has it, since that is what comes back with the conversation.
         self._tools.lists.remember(self._tenant, server.request, allowed_tools)
         return allowed_tools
 
@@ -266,6 +270,7 @@ def _listing_failed(label: str, failure: ListingError) -> ApiError:
     message = f"Error retrieving tool list from MCP server: '{label}'. Http status code: {status} ({phrases.get(status, 'Unknown')})"
     if failure.status is None:
         message = f"{message}. The reason: {failure.reason}."
+    # What the official Python SDK answers to an unknown `Host`: its protection against DNS rebinding.
     elif status == HTTPStatus.MISDIRECTED_REQUEST:
         message = f"{message}. The server does not answer to this host name: many take `localhost` alone until they are told otherwise."
     return ApiError(message, status=HTTPStatus.FAILED_DEPENDENCY, type="external_connector_error", code="http_error", param="tools")
@@ -281,7 +286,7 @@ def _is_shallow(schema: dict[str, Any]) -> bool:
 
 
 def _read_arguments(text: str) -> dict[str, Any] | None:
-    """A call's arguments, none of them for an empty text; None if it has no JSON object."""
+    """A call's arguments; `{}` for an empty text, None if the text is not a JSON object."""
     if not text.strip():
         return {}
     try:

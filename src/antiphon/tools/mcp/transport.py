@@ -95,6 +95,7 @@ class _GuardedBackend(httpcore2.AsyncNetworkBackend):
         for address in addresses:
             try:
                 return await self._backend.connect_tcp(address, port, timeout, local_address, socket_options)
+            # The next address may answer, such as the IPv4 one on a machine without IPv6.
             except httpcore2.ConnectError as error:
                 failure = error
         raise failure
@@ -201,6 +202,7 @@ class SessionTransport(httpx2.AsyncBaseTransport):
         return httpx2.Response(status_code=reply.status, headers=reply.headers, stream=body, extensions=reply.extensions)
 
     def _fail(self, exchange: Exchange, problem: str) -> httpx2.Response:
+        # The first problem is the cause; what follows, such as a broken connection, comes of it.
         exchange.problem = exchange.problem or problem
         if not self.is_open:
             raise httpx2.ConnectError(problem)
