@@ -15,13 +15,13 @@ from antiphon.tools.functions.messages import CallAnswered, CallFunction
 from antiphon.tools.functions.signature import ToolFunction
 
 MAX_DETAIL_CHARS = 4000
-"""Of what the operator gets to know of an error: the end of its traceback."""
+"""The most of a traceback that goes to the log; its end, which has the error."""
 
 MAX_ERROR_CHARS = 1000
 """Of an error's own text, for the model."""
 
 _RESERVE_BYTES = 8 << 20
-"""What is free again once a function has used up the memory, so that there is some to say so."""
+"""Memory that is kept back and released when a function has used up the rest: the answer that says so needs some."""
 
 _PATH = re.compile(r"file:\S+|(?<![\w/:.~])~?(?:/[^\s/'\"(){}\[\]<>:,;]+)+/?")
 _FIELD = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
@@ -44,8 +44,10 @@ def answer_call(call: CallFunction, function: ToolFunction, output_chars: int, m
     reserve = mmap.mmap(-1, _RESERVE_BYTES)
     try:
         value = function.call(arguments)
+        # The conversion belongs to the call: it may fail, or need the memory that the function has used up.
         text = to_text(asyncio.run(_finish(value)) if inspect.isawaitable(value) else value)
     except MemoryError:
+        # First of all: even formatting the message needs memory.
         reserve.close()
         limit = f"{memory_bytes >> 20} MiB (tools.functions.memory_mib)"
         return CallAnswered(call.id, f"The function needed more memory than {limit}.", is_error=True)
@@ -62,6 +64,7 @@ def limit_memory(extra_bytes: int) -> None:
         pages = int(Path("/proc/self/statm").read_bytes().split()[0])
     except OSError:
         return
+    # RLIMIT_AS counts addresses and not memory in use, and loaded libraries have many of them already.
     limit = pages * resource.getpagesize() + extra_bytes + _RESERVE_BYTES
     hard_limit = resource.getrlimit(resource.RLIMIT_AS)[1]
     if hard_limit == resource.RLIM_INFINITY or limit <= hard_limit:
@@ -70,13 +73,13 @@ def limit_memory(extra_bytes: int) -> None:
 
 def to_text(value: object) -> str:
     """
-    What a function returned, for the model: text as it is, all else as JSON.
+    Convert what a function returned for the model: text stays as it is, all else becomes JSON.
 
     Raises:
         ValueError: it has no JSON.
     """
     if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()  # half of a surrogate pair is no text
+        return value.encode("utf-8", "replace").decode()  # A lone surrogate can't be encoded as UTF-8.
     return msgspec.json.encode(value, enc_hook=_to_plain).decode()
 
 

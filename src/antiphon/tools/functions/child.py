@@ -60,6 +60,7 @@ class FunctionProcess:
 
     def run(self) -> None:
         """Serve until the server is gone."""
+        # Python, `signal.set_wakeup_fd`: the descriptor must be non-blocking, and only signals with a handler write to it.
         for end in (self._wakeup, self._wakeup_writer):
             end.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -100,7 +101,7 @@ class FunctionProcess:
             self._link.sendall(pack_frame(LoadFailed(str(error))))
             return
         gc.collect()
-        gc.freeze()  # so that a collection in a call doesn't copy the pages of all that was loaded
+        gc.freeze()  # Otherwise a collection in a call would write to, and so copy, the pages of all that was loaded.
         offer = tuple(LoadedFunction(name, each.description, each.parameters) for name, each in self._functions.items())
         self._link.sendall(pack_frame(FunctionsLoaded(offer)))
 
@@ -111,7 +112,8 @@ class FunctionProcess:
             self._run_call(call, reader, writer)
         os.close(writer)
         os.set_blocking(reader, False)
-        with contextlib.suppress(OSError):  # the child did it already, or is over
+        # Both processes do this, so that the group exists whichever of them runs first: a call may be cancelled at once.
+        with contextlib.suppress(OSError):  # The child did it already, or has ended.
             os.setpgid(pid, pid)
         self._calls[pid] = _RunningCall(call.id, pid, reader, bytearray())
         self._selector.register(reader, selectors.EVENT_READ, pid)
@@ -121,12 +123,15 @@ class FunctionProcess:
         code = 1
         try:
             parent = os.getppid()
-            os.setpgid(0, 0)  # with what it starts, so that all of it can be killed
+            os.setpgid(0, 0)  # A group with all that it starts, so that all of it can be killed.
+            # The socket is shared with the parent, which would take this process's signals for its own.
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             end_with_parent()
+            # prctl(2): a parent that died before the call above sends no signal.
             if os.getppid() != parent:
                 return
+            # A function must reach neither the server's socket nor the answers of other calls.
             for end in (self._link, self._wakeup, self._wakeup_writer, self._selector):
                 end.close()
             os.close(reader)
@@ -140,25 +145,27 @@ class FunctionProcess:
                 pipe.write(pack_frame(answer))
             code = 0
         finally:
-            os._exit(code)  # without what the operator's modules have for the end of the whole process
+            os._exit(code)  # Skips `atexit` handlers of the operator's modules, which are for the end of the whole process.
 
     def _read_answer(self, call: _RunningCall) -> None:
+        # While the call runs: an answer that is longer than the pipe would otherwise block its process for ever.
         with contextlib.suppress(BlockingIOError):
             while chunk := os.read(call.pipe, READ_BYTES):
                 call.answer.extend(chunk)
-            self._selector.unregister(call.pipe)  # its end; the process ends now, too
+            self._selector.unregister(call.pipe)  # The end of the pipe: the process is about to exit.
 
     def _reap(self) -> None:
         with contextlib.suppress(BlockingIOError):
             while self._wakeup.recv(READ_BYTES):
                 pass
+        # Signals are not queued: one may stand for several calls that have ended.
         for call in list(self._calls.values()):
             pid, status = os.waitpid(call.pid, os.WNOHANG)
             if pid:
                 self._end(call, os.waitstatus_to_exitcode(status))
 
     def _end(self, call: _RunningCall, code: int) -> None:
-        _kill(call)  # what it started and left behind
+        _kill(call)  # What the call started and left running.
         with contextlib.suppress(BlockingIOError):
             while chunk := os.read(call.pipe, READ_BYTES):
                 call.answer.extend(chunk)
@@ -166,6 +173,7 @@ class FunctionProcess:
             self._selector.unregister(call.pipe)
         os.close(call.pipe)
         del self._calls[call.pid]
+        # A process that failed may have written a part of its answer.
         answers = [*FrameDecoder(FROM_PROCESS).feed(bytes(call.answer))] if code == 0 else []
         reason = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         answer = answers[0] if answers else CallAnswered(call.id, "The function crashed.", is_error=True, detail=f"Its process {reason}.")
@@ -181,7 +189,7 @@ def main() -> None:
     """Serve the server that started this process."""
     end_with_parent()
     for name in [name for name in os.environ if name.startswith("ANTIPHON_")]:
-        del os.environ[name]  # the server's own settings and keys
+        del os.environ[name]  # The server's own settings and keys.
     with take_parent_socket() as link, contextlib.suppress(ConnectionError):
         FunctionProcess(link).run()
     sys.exit(0)

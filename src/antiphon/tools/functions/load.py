@@ -36,7 +36,7 @@ def load_functions(file: str | None, entry_point: str | None) -> dict[str, ToolF
         functions = [ToolFunction(function) for function in _functions_of(target)]
     except (LoadError, UnsuitableFunction) as error:
         raise LoadError(str(error)) from None
-    except BaseException as error:  # whatever the operator's code does, `sys.exit` too
+    except BaseException as error:  # The operator's code may raise anything; `sys.exit` is no reason to end either.
         raise LoadError(_where(error)) from None
     if not 0 < len(functions) <= MAX_FUNCTIONS:
         raise LoadError(f"there must be 1 to {MAX_FUNCTIONS} functions without '_' in front, but there are {len(functions)}")
@@ -72,6 +72,7 @@ def _functions_of(target: object) -> Sequence[Callable[..., object]]:
         names = getattr(target, "__all__", None)
         if names is not None:
             return [getattr(target, name) for name in names if inspect.isroutine(getattr(target, name))]
+        # Without `__all__`, what the file only imports from elsewhere is not meant as a tool.
         members = [value for name, value in vars(target).items() if not name.startswith("_") and inspect.isfunction(value)]
         return [function for function in members if function.__module__ == target.__name__]
     functions = target if isinstance(target, list | tuple) else (target,)
@@ -84,6 +85,7 @@ def _where(error: BaseException) -> str:
     """The error, with the line of the operator's file that it comes from."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: {error.msg}"
+    # Frames of Python's import machinery don't help the author of the file.
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     line = f"line {frames[-1].lineno} of {Path(frames[-1].filename).name}: " if len(frames) > 1 else ""
     return f"{line}{type(error).__name__}: {error}"

@@ -35,15 +35,15 @@ START_TIMEOUT_S = 60.0
 """How long functions may take to load: an operator's file may import anything."""
 
 RETRY_S = 5.0
-"""How long nothing is loaded again after it failed: loading may cost as much as it likes, and clients ask for it."""
+"""The pause after a failed load: loading may be expensive, and any client can trigger it."""
 
 KILL_GRACE_S = 2.0
-"""How long a call may take to end once it was told to; then the process is killed with all its calls."""
+"""How long a cancelled call may take to end; then the process is killed with all its calls."""
 
 MAX_ARGUMENTS_BYTES = 1 << 20
 
 INVALID_PARAMS, INTERNAL_ERROR = -32602, -32603
-"""What MCP servers answer to a tool that they don't have, and when they can't. Source: JSON-RPC 2.0, section 5.1; MCP, tools."""
+"""Errors for an unknown tool, and for functions that can't be loaded. Source: JSON-RPC 2.0, section 5.1; MCP, Tools, "Error Handling"."""
 
 _log = structlog.get_logger(__name__)
 
@@ -143,6 +143,7 @@ class FunctionServer:
             return _execution_error(f"The arguments are wrong: they have more than {MAX_ARGUMENTS_BYTES} bytes.")
         try:
             async with asyncio.timeout(self._limits.call_s):
+                # Waiting for a slot is not counted as the function's own time.
                 await self._slots.acquire()
         except TimeoutError:
             return _execution_error(
@@ -155,6 +156,7 @@ class FunctionServer:
 
     async def close(self) -> None:
         """End the process; idempotent."""
+        # Before the lock: a call that waits for it must not start another process.
         self._is_closed = True
         async with self._start_lock:
             if self._process is not None:
@@ -162,12 +164,13 @@ class FunctionServer:
 
     async def _call(self, name: str, payload: bytes) -> str | CallError:
         try:
-            process = await self._running_process()  # it may have died while the call waited
+            process = await self._running_process()  # It may have died while the call waited.
         except ListingError as error:
             return McpProtocolError(code=INTERNAL_ERROR, message=f"The functions can't be called: {error.reason}.")
         call_id, answer = process.call(name, payload)
         try:
             async with asyncio.timeout(self._limits.call_s):
+                # Shielded: the future still has to tell when the call has really ended, which frees its slot.
                 outcome = await asyncio.shield(answer)
         except TimeoutError:
             return _execution_error(
@@ -175,6 +178,7 @@ class FunctionServer:
             )
         finally:
             if not answer.done():
+                # The slot stays taken until the process of the call is gone; else cancelled calls would run beyond the limit.
                 await process.cancel(call_id, answer)
         if outcome.detail:
             _log.warning("A function failed.", label=self._label, function=name, reason=outcome.detail)
@@ -193,6 +197,7 @@ class FunctionServer:
             now = asyncio.get_running_loop().time()
             if self._is_closed or (self._failed_at is not None and now - self._failed_at < RETRY_S):
                 raise ListingError("they can't be loaded now")
+            # Ends and reaps the one that died, whose socket is still open.
             if self._process is not None:
                 await self._process.stop()
             process = self._process = _FunctionProcess()
@@ -263,13 +268,14 @@ class _FunctionProcess(asyncio.Protocol):
             await reap(self._process, KILL_GRACE_S)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's is no subclass
+        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's class is not a subclass of it.
 
     def data_received(self, data: bytes) -> None:
         try:
             for message in self._frames.feed(data):
                 self._on_message(message)
         except BadFrame as error:
+            # After a broken frame nothing in the stream can be read any more.
             self._lose(str(error))
             if self._transport is not None:
                 self._transport.abort()

@@ -25,7 +25,7 @@ _OTHER_FIELD = re.compile(r":(?:type|returns?|rtype|raises?)\b")
 
 
 class UnsuitableFunction(Exception):
-    """A function can't be a tool; the message says why, for whoever wrote it."""
+    """A function can't be a tool; the message tells its author why."""
 
 
 class Docstring(NamedTuple):
@@ -45,7 +45,7 @@ def parse_docstring(text: str) -> Docstring:
     """A docstring with Google's sections (`Args:`), or Sphinx's fields (`:param city:`)."""
     summary: list[str] = []
     arguments: dict[str, list[str]] = {}
-    section, indent, lines = "", 0, None  # `lines` are those of the open argument
+    section, indent, lines = "", 0, None  # `lines`: those of the argument that is being read.
     for line in inspect.cleandoc(text).splitlines():
         content = line.strip()
         depth = len(line) - len(line.lstrip())
@@ -124,6 +124,7 @@ def _arguments_type(function: Callable[..., object], descriptions: Mapping[str, 
         hint = _with_description(hints[parameter.name], descriptions.get(parameter.name))
         # An argument that is left out is not passed: so the function's own default counts, whatever it is.
         fields.append((parameter.name, hint) if parameter.default is parameter.empty else (parameter.name, hint | UnsetType, UNSET))
+    # An unknown argument is an error, as the function itself would raise one.
     return msgspec.defstruct(function.__name__, fields, kw_only=True, forbid_unknown_fields=True)
 
 
@@ -145,8 +146,8 @@ def _schema(arguments_type: type[Struct], parameters: Mapping[str, inspect.Param
     schema["properties"] = {name: _with_default(each, parameters[name]) for name, each in schema["properties"].items()}
     definitions = {name: _component(component, classes.get(name)) for name, component in components.items()}
     try:
-        result = _inline(schema, definitions)  # many model servers don't follow references
-    except RecursionError:  # a class that contains itself
+        result = _inline(schema, definitions)  # Many model servers don't follow `$ref`.
+    except RecursionError:  # A class that contains itself has to stay a reference.
         return {**schema, "$defs": definitions}
     assert isinstance(result, dict)
     return result
@@ -180,6 +181,7 @@ def _classes(hint: Any, classes: dict[str, type]) -> None:
 
 
 def _with_default(schema: dict[str, Any], parameter: inspect.Parameter) -> dict[str, Any]:
+    # A default of None says only that the argument may be left out, which `required` does already.
     if parameter.default is parameter.empty or parameter.default is None:
         return schema
     try:
@@ -200,11 +202,12 @@ def _inline(schema: object, components: Mapping[str, dict[str, Any]]) -> object:
         return result
     component = _inline(components[reference.rpartition("/")[2]], components)
     assert isinstance(component, dict)
+    # What stands beside the reference, such as the field's own description, counts more than the class's.
     return component | result
 
 
 def _whole(value: object) -> object:
-    """JSON has one kind of number: 3.0 is an integer, and models write it so."""
+    """Turn 3.0 into 3: JSON has one kind of number, and models write integers so. Beyond 2**53 floats are no exact integers."""
     match value:
         case float() if value.is_integer() and abs(value) < 2**53:
             return int(value)
