@@ -48,7 +48,7 @@ CHUNK_BYTES = 1 << 18
 """How much of a file is read at a time."""
 
 _LEFTOVER_AGE_S = 3600
-"""What nobody knows and is older was left by a server that was killed; what is younger may just be made."""
+"""Files without a record that are older were left by a server that was killed; younger ones may be in the making."""
 
 FORGET_S = 7 * 86_400
 """How long a container that has expired can still be looked up."""
@@ -62,7 +62,7 @@ EndListener: TypeAlias = Callable[[Collection[str]], Awaitable[None]]
 
 class Containers:
     """
-    The containers of all tenants; none sees another's. Whatever names a container that has not expired counts as its use.
+    The containers of all tenants; none sees another's. Every request that names a container counts as its use.
 
     Args:
         folder: where the containers lie; made if it isn't there. Several processes may share it.
@@ -131,6 +131,7 @@ class Containers:
             expires_after_minutes=minutes,
             memory_limit=memory,
         )
+        # The folder first: a record without one would be a container that can't be used.
         path = self.data_folder(container.id)
         await asyncio.to_thread(path.mkdir, 0o700)
         if not await self._call(self._index.add, container, limits.containers):
@@ -180,6 +181,7 @@ class Containers:
             ClientError: 404; there is none, or it is another tenant's.
         """
         container = None
+        # Ids become names of folders, so nothing else may get that far.
         if _ID.fullmatch(container_id):
             container = await self._call(self._index.touch, tenant, container_id, self.now)
         return _existing(container, container_id, param)
@@ -242,10 +244,12 @@ class Containers:
             message = f"Invalid file name: '{shorten(filename)!r}'. Expected up to 255 bytes of UTF-8 without '/' and control characters."
             raise ClientError(message, code="invalid_value", param=param)
         folder = self.data_folder(container.id)
+        # What the folder holds, not what the index knows: code writes to it as well.
         holding = await asyncio.to_thread(scan, folder, self._limits.files)
         if holding.is_over or holding.entries >= self._limits.files:
             message = f"The container has too many files: the limit is {self._limits.files} (tools.code_interpreter.files)."
             raise ClientError(message, code="too_many_files", param=param)
+        # Outside of the container, so that code never sees half a file; in the same file system, so that a rename puts it there whole.
         path = self._folder / _INCOMING / _new_id("incoming")
         try:
             await self._receive(path, chunks, container, holding.bytes, param)
@@ -310,6 +314,7 @@ class Containers:
             finally:
                 reader.close()
 
+        # The size when it was opened: code may write to the file meanwhile, and `Content-Length` has to stay true.
         return replace(file, bytes=size), read_chunks()
 
     async def delete_file(self, tenant: str, container_id: str, file_id: str) -> None:
@@ -338,7 +343,7 @@ class Containers:
         return await asyncio.to_thread(scan, self.data_folder(container.id), self._limits.files)
 
     async def note_changes(self, container: Container, holding: FolderScan) -> Sequence[ContainerFile]:
-        """Take over what code did to the files; returns those that are new or have changed, in the order of their paths."""
+        """Record what code did to the files; returns those that are new or have changed, in the order of their paths."""
         stamps = await self._call(self._index.stamps, container.id)
         changes = {
             path: (self._new_file(container.id, path, each, "assistant"), each)
@@ -352,10 +357,10 @@ class Containers:
         return await self._call(self._index.replace_files, container.id, changes, lost_paths)
 
     async def discard_changes(self, container: Container) -> None:
-        """Remove what code wrote since its files were last noted, as it went beyond a limit; nothing may run there now."""
+        """Remove what code wrote since the files were last recorded, as it exceeded a limit. Nothing may run in the container."""
         stamps = await self._call(self._index.stamps, container.id)
         keep = {path.removeprefix(f"{GUEST_FOLDER}/"): each for path, each in stamps.items()}
-        with contextlib.suppress(FileNotFoundError):  # it was deleted meanwhile
+        with contextlib.suppress(FileNotFoundError):  # The container was deleted meanwhile.
             await asyncio.to_thread(remove_others, self.data_folder(container.id), keep)
         await self.note_changes(container, await self.look(container))
 
@@ -364,7 +369,7 @@ class Containers:
         return await self._call(self._index.living_ids, ids, self.now)
 
     async def sweep(self) -> None:
-        """Delete the files of containers that have expired, and in time what is known of them; to be called now and then."""
+        """Delete the files of expired containers, and later their records; to be called every minute or so."""
         expired_ids = await self._call(self._index.expire, self.now, self.now - FORGET_S)
         if expired_ids:
             await self._erase(expired_ids)
@@ -373,20 +378,21 @@ class Containers:
         await asyncio.to_thread(self._remove_leftovers, living_ids)
 
     async def close(self) -> None:
-        """Give back what it holds; idempotent."""
+        """Close the index; idempotent."""
         if not self._is_closed:
             self._is_closed = True
             await self._call(self._index.close)
             self._executor.shutdown(wait=False)
 
     async def _erase(self, container_ids: Collection[str]) -> None:
+        # Processes first: they could write to the folder while it is removed.
         for listener in self._end_listeners:
             await listener(container_ids)
         for container_id in container_ids:
             await asyncio.to_thread(remove_tree, self.data_folder(container_id))
 
     async def _receive(self, path: Path, chunks: AsyncIterable[bytes], container: Container, used_bytes: int, param: str | None) -> None:
-        """Store what comes, as long as it fits with all else that the tenant is sending."""
+        """Store the chunks, as long as they fit together with all else that the tenant is uploading."""
         tenant, own_bytes = container.tenant, 0
         free_bytes = await self.free_bytes(container) - used_bytes
         try:
@@ -397,9 +403,10 @@ class Containers:
                     if self._incoming_bytes[tenant] > free_bytes:
                         raise self._full(param)
                     await asyncio.to_thread(file.write, chunk)
-            if own_bytes > await self.free_bytes(container) - used_bytes:  # others may have come meanwhile
+            if own_bytes > await self.free_bytes(container) - used_bytes:  # Other containers of the tenant may have grown meanwhile.
                 raise self._full(param)
         finally:
+            # The index counts the file from here on, or it was refused.
             self._incoming_bytes[tenant] -= own_bytes
             if not self._incoming_bytes[tenant]:
                 del self._incoming_bytes[tenant]
@@ -420,6 +427,7 @@ class Containers:
             if path.lstat().st_mtime < oldest_s:
                 path.unlink(missing_ok=True)
         for path in (self._folder / _DATA).iterdir():
+            # By the time of change, which code can't set.
             if path.name not in living_ids and path.lstat().st_ctime < oldest_s:
                 remove_tree(path)
 
@@ -458,7 +466,7 @@ def _file_not_found(file_id: str) -> ClientError:
 
 
 def _move(source: Path, target: Path) -> FileStamp | None:
-    """Put a file where it belongs: over a file or a symbolic link, of which the link itself is replaced; not over a folder."""
+    """Move a file to its place. It replaces a file or a symbolic link (the link itself); None where a folder has the name."""
     os.chmod(source, 0o644)
     try:
         os.replace(source, target)

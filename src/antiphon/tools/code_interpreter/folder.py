@@ -27,7 +27,7 @@ _BIDI_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u20
 
 
 class FileStamp(Struct, frozen=True):
-    """A file's size, and what changes whenever it does; its time of change can't be set by code, as its time of writing can."""
+    """Tells whether a file has changed. By `ctime`, which code can't set, as it can set `mtime`."""
 
     bytes: int
     inode: int
@@ -52,6 +52,7 @@ class FolderScan(Struct, frozen=True):
 
 def is_presentable(name: str) -> bool:
     """Whether a file name may be shown to clients: UTF-8 of at most 255 bytes, without control characters."""
+    # Cs: bytes that are no UTF-8 reach Python as lone surrogates (PEP 383), which can't be sent.
     if name in ("", ".", "..") or any(unicodedata.category(each) in ("Cc", "Cs") or each in _BIDI_CONTROLS for each in name):
         return False
     return "/" not in name and len(name.encode()) <= NAME_BYTES
@@ -73,7 +74,7 @@ def scan(root: Path, max_entries: int) -> FolderScan:
     except _TooDeep:
         return FolderScan(files, total_bytes, entries, True)
     except FileNotFoundError:
-        pass  # it was removed with its container
+        pass  # Removed with its container.
     return FolderScan(files, total_bytes, entries, False)
 
 
@@ -92,6 +93,7 @@ def open_file(root: Path, path: str) -> int | None:
     """A descriptor of a regular file; None where there is none, as where the path goes over a symbolic link."""
     with _open_parent(root, path) as (parent, name):
         file = None if parent is None else _open_allowing(name, _FILE_FLAGS, parent, 0o600)
+    # Of the open file, as what has the name may be another one by now.
     if file is not None and not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         return None
@@ -106,7 +108,7 @@ def remove_file(root: Path, path: str) -> None:
 
 
 def remove_others(root: Path, keep: Mapping[str, FileStamp]) -> None:
-    """Remove all but the files that are as they were, and the folders that these are in; nothing may write to it any more."""
+    """Remove everything but the files whose stamps are in `keep`, and their folders. Nothing may write to it any more."""
     kept_folders = {str(folder) for path in keep for folder in PurePosixPath(path).parents}
     pending = [""]
     while pending:
@@ -137,7 +139,7 @@ def remove_tree(root: Path) -> None:
             for name in os.listdir(folder):
                 path = folder / name
                 if stat.S_ISDIR(os.lstat(path).st_mode):
-                    os.chmod(path, 0o700)  # moving a folder writes to it: its `..` changes
+                    os.chmod(path, 0o700)  # Moving a folder writes to it, as its `..` changes.
                     moved_path = root.parent / f".removing-{secrets.token_hex(16)}"
                     os.rename(path, moved_path)
                     pending.append(moved_path)
@@ -185,6 +187,7 @@ def _walk(folder: int, prefix: str, depth: int) -> Iterator[tuple[str, os.stat_r
             if stat.S_ISDIR(status.st_mode):
                 if depth >= MAX_DEPTH:
                     raise _TooDeep
+                # `O_NOFOLLOW` in the flags: code may put a link in place of the folder after the `stat`.
                 child = _open_allowing(entry.name, _FOLDER_FLAGS, folder, 0o700)
                 if child is not None:
                     try:

@@ -78,6 +78,7 @@ class Confinement:
             _, hard = resource.getrlimit(number)
             limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
             resource.setrlimit(number, (limit, limit))
+        # landlock_restrict_self(2), seccomp(2): without privileges, both demand this first.
         self._check(self._libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
         self._drop_capabilities()
         self._check(self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "parent's death signal")
@@ -85,18 +86,20 @@ class Confinement:
         if self._setup["landlock"] is not None:
             version = self._restrict_files(self._setup["landlock"])
         if self._setup["seccomp"] is not None:
+            # Last, as the filter refuses what the lines above need.
             self._filter_calls(base64.b64decode(self._setup["seccomp"]))
         return version
 
     def _drop_capabilities(self) -> None:
         for capability in range(_LAST_CAPABILITY + 1):
-            self._libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails where there are none to drop
+            self._libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # Fails in a process without capabilities, which has none to drop.
         header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
         self._check(self._libc.capset(header, bytes(24)), "capset")
 
     def _restrict_files(self, paths: dict[str, list[str]]) -> int:
         version = int(self._check(self._libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), 1), "landlock"))
         all_rights = (1 << 13) - 1
+        # landlock(7): a right is known from that version on, and an older kernel refuses a ruleset that names it.
         for since, right in ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL_DEV)):
             all_rights |= right if version >= since else 0
         network, scopes = (3 if version >= 4 else 0), (3 if version >= 6 else 0)
@@ -104,6 +107,7 @@ class Confinement:
         ruleset = self._check(
             self._libc.syscall(_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0), "landlock ruleset"
         )
+        # Execution, too: otherwise code could write a program and start it.
         never = _MAKE_CHAR | _MAKE_BLOCK | _MAKE_SOCK | _MAKE_FIFO | _IOCTL_DEV | _EXECUTE
         rights = {"read": _READ_FILE | _READ_DIR, "execute": _READ_FILE | _READ_DIR | _EXECUTE, "write": all_rights & ~never}
         for access, beneath in paths.items():
@@ -117,8 +121,9 @@ class Confinement:
         try:
             descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except OSError:
-            return  # not everything that may be read is there on every machine
+            return  # Not every path exists on every machine.
         if not os.path.isdir(path):
+            # landlock_add_rule(2): a rule for a file may have no rights of folders (EINVAL).
             rights &= _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
         rule = struct.pack("=Qi", rights, descriptor)
         self._check(self._libc.syscall(_LANDLOCK_ADD_RULE, ruleset, 1, rule, 0), "landlock rule")
@@ -174,7 +179,7 @@ class GuestKernel:
             self._runs += 1
             self.run(command["code"])
             if os.getpid() != own_pid:
-                os._exit(0)  # code that forked has come to its end in the child
+                os._exit(0)  # Code called `os.fork`, and this is the child: it must not answer for its parent.
             reply(self._replies_fd, {"type": "done", "run": command["run"]})
 
     def run(self, code: str) -> None:
@@ -183,7 +188,7 @@ class GuestKernel:
         linecache.cache[filename] = (len(code), None, code.splitlines(keepends=True), filename)
         try:
             try:
-                signal.signal(signal.SIGINT, signal.default_int_handler)  # the server's word that time is up
+                signal.signal(signal.SIGINT, signal.default_int_handler)  # How the server says that time is up.
                 self._execute(code, filename)
                 self._show_figures()
             finally:
@@ -193,7 +198,7 @@ class GuestKernel:
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
-            except BaseException:  # code may have closed or replaced it
+            except BaseException:  # Code may have closed or replaced it.
                 pass
 
     def echo(self, value: object) -> None:
@@ -214,14 +219,17 @@ class GuestKernel:
                 sys.stdout.flush()
                 reply(self._replies_fd, {"type": "image", "png": base64.b64encode(picture).decode()})
                 pyplot = sys.modules.get("matplotlib.pyplot")
+                # A figure that was shown must not be shown again with those that are open at the end.
                 if pyplot is not None and hasattr(value, "savefig"):
                     pyplot.close(value)
 
     def _execute(self, code: str, filename: str) -> None:
+        # Parsed whole before anything runs: a syntax error at the end must not leave half of the code done.
         tree = ast.parse(code, filename)
         if self._rewriter is not None:
             tree = self._rewriter.visit(tree)
         last: list[ast.stmt] = []
+        # As in a notebook, `;` keeps the last value from being shown.
         if tree.body and isinstance(tree.body[-1], ast.Expr) and not code.rstrip().endswith(";"):
             last = [tree.body.pop()]
         for part in (tree, ast.Interactive(last)):
@@ -237,6 +245,7 @@ class GuestKernel:
         if pyplot is not None:
             for number in pyplot.get_fignums():
                 figure = pyplot.figure(number)
+                # A figure that was opened but never drawn on is an empty picture.
                 if figure.axes:
                     self.display(figure)
             pyplot.close("all")
@@ -285,13 +294,13 @@ def _exit(code: object = None) -> None:
 
 
 def _print_error(error: BaseException) -> None:
-    # The frames of this program say nothing to who wrote the code.
+    # The frames of this program would tell the author of the code nothing.
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == "<string>":
         trace = trace.tb_next
     try:
         text = "".join(traceback.format_exception(type(error), error, trace))
-    except BaseException:  # its own `__str__` may fail
+    except BaseException:  # The error's own `__str__` may fail.
         text = f"{type(error).__name__}\n"
     try:
         sys.stdout.flush()
@@ -304,6 +313,7 @@ def take_pipes() -> tuple[int, int]:
     """The descriptors of commands and replies, with nothing but them and the standard ones left open."""
     replies_fd = os.dup(int(sys.argv[1]))
     commands_fd = os.dup(0)
+    # Code that reads standard input finds it empty, and not the commands.
     with open(os.devnull) as null:
         os.dup2(null.fileno(), 0)
     own_fds = sorted((commands_fd, replies_fd))
@@ -328,6 +338,7 @@ def main() -> None:
     commands_fd, replies_fd = take_pipes()
     setup = read_setup(commands_fd)
     sys.path += setup["packages"]
+    # The packages can't be written to.
     sys.dont_write_bytecode = True
     sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     sys.stderr.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""What is known of containers and their files: a SQLite file, so that processes may share it. Its calls block."""
+"""The records of containers and their files, in a SQLite file that processes may share. Its calls block."""
 
 import sqlite3
 from collections.abc import Iterable, Mapping
@@ -43,6 +43,7 @@ class ContainerIndex:
         self._database = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         self._database.row_factory = sqlite3.Row
         write_ahead(self._database, _BUSY_TIMEOUT_S)
+        # SQLite, WAL: a power failure may lose the last commits but not damage the file, and containers live for minutes.
         self._database.execute("PRAGMA synchronous = NORMAL")
         self._database.executescript(_SCHEMA)
         # One for the event loop's thread, which the other's transactions don't hold up.
@@ -65,6 +66,7 @@ class ContainerIndex:
             "memory_limit": container.memory_limit,
             "limit": max_containers,
         }
+        # One statement, so that two processes can't both take the last place.
         cursor = self._database.execute(
             "INSERT INTO containers (id, tenant, name, created_at, last_active_at, expires_after_minutes, memory_limit)"
             " SELECT :id, :tenant, :name, :now, :now, :minutes, :memory_limit WHERE"
@@ -76,6 +78,7 @@ class ContainerIndex:
     def touch(self, tenant: str, container_id: str, now: int) -> Container | None:
         """A container; used now, if it has not expired. None if there is none."""
         with self._database:
+            # The write lock at once: where a transaction begins by reading, its first write fails if another process wrote meanwhile.
             self._database.execute("BEGIN IMMEDIATE")
             values = {"id": container_id, "tenant": tenant, "now": now}
             self._database.execute(
@@ -100,6 +103,7 @@ class ContainerIndex:
             return None
         if name is not None:
             condition += " AND name = :name"
+        # One more than asked for shows whether there is a next page.
         rows = self._database.execute(
             f"SELECT {_COLUMNS} FROM containers WHERE {condition}{_ORDERS[order]} LIMIT :limit",
             {**values, "now": now, "limit": limit + 1, "name": name},
@@ -172,7 +176,8 @@ class ContainerIndex:
         return {row["path"]: FileStamp(row["bytes"], row["inode"], row["changed_at_ns"]) for row in rows}
 
     def put_file(self, file: ContainerFile, stamp: FileStamp, origin: str | None = None) -> ContainerFile:
-        """Add a file, or note its change: one that is known by its path keeps its id."""
+        """Add a file, or record its change; a file at a known path keeps its id."""
+        # The origin stays: a copy that code has changed must not be copied again over the change.
         row = self._database.execute(
             "INSERT INTO files (id, container_id, path, bytes, inode, changed_at_ns, created_at, source, origin) VALUES (?,?,?,?,?,?,?,?,?)"
             " ON CONFLICT (container_id, path) DO UPDATE SET bytes = excluded.bytes, inode = excluded.inode, source = excluded.source,"

@@ -23,7 +23,7 @@ START_TIMEOUT_S = 30.0
 """How long a process may take to be ready: it takes a twentieth of a second on a machine that is not busy."""
 
 INTERRUPT_GRACE_S = 2.0
-"""How long code that was interrupted may go on."""
+"""How long interrupted code may go on; it may catch `KeyboardInterrupt`."""
 
 END_TIMEOUT_S = 10.0
 """How long killed processes may take to be gone before bubblewrap is killed, with which they die too, but later."""
@@ -36,7 +36,7 @@ TASKS_PER_PROCESS = 8
 _PNG_START = b"\x89PNG\r\n\x1a\n"
 _PIPE_BYTES = 1 << 16
 _MAX_TURN_BYTES = 1 << 20
-"""Read at once from a pipe that is never empty, before others get their turn."""
+"""The most that is read at once: code may fill a pipe as fast as it is emptied."""
 
 _BWRAP_PROCESSES = 2
 """Bubblewrap itself, and its first process in the new namespace."""
@@ -138,7 +138,7 @@ class Kernel:
         self._process: asyncio.subprocess.Process | None = None
         self._guest_pid = 0
         self._names_by_path: Mapping[str, str] = {}
-        self._top_pid = 0  # the first process of the namespace, or of all
+        self._top_pid = 0  # Of the first process in the namespace, or of the guest where there is none.
         self._output: _Pipe | None = None
         self._replies: _Pipe | None = None
 
@@ -171,6 +171,7 @@ class Kernel:
             await self.stop()
             raise ServerError("The code interpreter could not be started in time.", code="code_interpreter_failed") from None
         except BaseException:
+            # Shielded: a second cancellation must not leave processes behind.
             await asyncio.shield(self.stop())
             raise
 
@@ -181,6 +182,7 @@ class Kernel:
         Args:
             disk_bytes: the most that its folders may hold together now.
         """
+        # Can't be guessed: what earlier code left behind could otherwise announce the end of this run.
         run_id = secrets.token_hex(8)
         assert self._process is not None
         assert self._output is not None
@@ -223,7 +225,7 @@ class Kernel:
             # The first process of a PID namespace is gone only when all others in it are, and bubblewrap waits for it.
             # Not by `process.kill`, which may take the exit status away from asyncio.
             _signal(self._top_pid or process.pid, signal.SIGKILL)
-            _signal(process.pid, signal.SIGCONT)  # it may be frozen
+            _signal(process.pid, signal.SIGCONT)  # It may be frozen.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(END_TIMEOUT_S):
                     await process.wait()
@@ -243,7 +245,7 @@ class Kernel:
         descriptors, command = [replies], [*launch.command, str(replies)]
         if launch.outer_filter is not None:
             filter_end, filter_fd = os.pipe()
-            os.write(filter_fd, launch.outer_filter)  # some kilobytes, which a pipe holds
+            os.write(filter_fd, launch.outer_filter)  # Some kilobytes, which fit into a pipe.
             os.close(filter_fd)
             descriptors.append(filter_end)
             command = [str(filter_end) if part == OUTER_FILTER_FD else part for part in command]
@@ -255,7 +257,7 @@ class Kernel:
                 stdout=output,
                 stderr=output,
                 pass_fds=descriptors,
-                start_new_session=True,  # Ctrl-C is for the server alone
+                start_new_session=True,  # Ctrl-C is meant for the server alone.
                 cwd="/",
             )
         except OSError as error:
@@ -282,6 +284,7 @@ class Kernel:
             error.operator_message = f"The sandbox could not be started: {reason}"
             raise error
         pids = await asyncio.to_thread(descendants, self._process.pid)
+        # Bubblewrap, its first process in the namespace, the guest; without bubblewrap, the guest alone.
         self._top_pid, self._guest_pid = pids[min(1, len(pids) - 1)], pids[-1]
 
     async def _send(self, line: bytes, run: "_Run") -> None:
@@ -289,6 +292,7 @@ class Kernel:
         assert self._process.stdin is not None
         with contextlib.suppress(ConnectionError):
             self._process.stdin.write(line)
+            # More than the pipe holds is taken only while the guest reads, which code of an earlier call may prevent.
             if len(line) > _PIPE_BYTES:
                 draining = asyncio.ensure_future(self._process.stdin.drain())  # noqa: TID251 - ended here
                 ending = asyncio.ensure_future(run.end.wait())  # noqa: TID251 - ended here
@@ -322,7 +326,8 @@ class Kernel:
         return _Violation(f"The Python process {exit_reason(self._process)}.")
 
     async def _interrupt(self, run: "_Run", reason: str) -> Exception:
-        """Stop code, in the hope that it can be told to; else with its process."""
+        """Interrupt the code; if it does not end in time, end its process."""
+        # Too much output has set it already; what counts from here on is the end of the run.
         run.end.clear()
         _signal(self._guest_pid, signal.SIGINT)
         with contextlib.suppress(TimeoutError):
@@ -363,7 +368,7 @@ class Kernel:
         pids = descendants(pid, max_pids)
         own = pids.index(self._guest_pid) if self._guest_pid in pids else 0
         guest_pids = pids[own:]
-        if len(guest_pids) > self._limits.processes:  # first, as looking at thousands would take long
+        if len(guest_pids) > self._limits.processes:  # First, as measuring thousands would take long.
             return _Violation(f"It had more than {self._limits.processes} processes (tools.code_interpreter.processes), and was stopped.")
         usage = measure(guest_pids, disk_bytes)
         if usage.memory_bytes > self._memory_bytes:
@@ -387,7 +392,7 @@ class Kernel:
         return None
 
     def _hide_paths(self, text: str) -> str:
-        """The text without this machine's paths, which code sees where no mount namespace hides them."""
+        """Replace this machine's paths, which code sees where no mount namespace hides them."""
         for path, name in self._names_by_path.items():
             text = text.replace(path, name)
         return text
@@ -420,6 +425,7 @@ class _Run:
         head, tail = self._head, self._tail[-half:]
         missing_bytes = self._written_bytes - len(head) - len(tail)
         note = f"\n[{missing_bytes} bytes are left out here (tools.code_interpreter.output_kib).]\n" if missing_bytes else ""
+        # Without a gap the halves are decoded together: they may meet in the middle of a character.
         return head.decode(errors="replace") + note + tail.decode(errors="replace") if note else (head + tail).decode(errors="replace")
 
     def add_output(self, chunk: bytes) -> None:
@@ -453,6 +459,7 @@ class _Run:
             self._fail("The Python process broke the protocol with the server.")
             return
         match reply:
+            # Only while it starts: code could send these in a later run.
             case _Ready() if not self._run_id:
                 self.is_ready = True
                 self.end.set()
@@ -474,6 +481,7 @@ class _Run:
             return
         with contextlib.suppress(ValueError):
             png = base64.b64decode(text, validate=True)
+            # Clients show it as a PNG, whatever code claimed it to be.
             if png.startswith(_PNG_START) and len(png) <= self._limits.image_bytes:
                 self.images.append(png)
 
@@ -483,7 +491,7 @@ class _Run:
 
 
 class _Pipe:
-    """The end of a pipe that is read only while somebody waits for it: whoever writes to it meanwhile fills it and waits."""
+    """The reading end of a pipe, read only during a run: whatever writes to it between runs fills it and then blocks."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

@@ -19,11 +19,11 @@ WAIT_S = 30.0
 """How long a call waits for one of the server's kernels to be free."""
 
 TOUCH_INTERVAL_S = 20.0
-"""How often a container is used by code that runs: less than the shortest time after which it expires."""
+"""How often running code counts as a use of its container: more often than the shortest time to expiry, a minute."""
 
 
 class PoolLimits(Struct, frozen=True, kw_only=True):
-    """How many processes there may be: at once, and of one tenant. Those that wait for code are ended to make room."""
+    """The most processes at once, in all and of one tenant. Idle ones are ended to make room."""
 
     kernels: int = 8
     tenant_kernels: int = 4
@@ -77,7 +77,7 @@ class Kernels:
         self._scratch_folder = folder.absolute() / str(os.getpid())
         self._limits = limits or KernelLimits()
         self._pool = pool or PoolLimits()
-        self._slots: dict[str, _Slot] = {}  # those used last come last
+        self._slots: dict[str, _Slot] = {}  # In the order of their last use.
         self._room = asyncio.Condition()
         _remove_leftovers(folder)
         containers.on_end(self._end)
@@ -117,7 +117,7 @@ class Kernels:
 
     @contextlib.asynccontextmanager
     async def _slot_of(self, container: Container) -> AsyncIterator[_Slot]:
-        # What was made before this server started may have had variables in an earlier one.
+        # An older container may have had variables in a server that ran before this one.
         slot = self._slots.pop(container.id, None) or _Slot(container.tenant, has_run=container.created_at < self._started_at)
         self._slots[container.id] = slot
         slot.users += 1
@@ -126,13 +126,14 @@ class Kernels:
                 yield slot
         finally:
             slot.users -= 1
+            # A process that ended with the run frees its place for the next in line.
             if slot.kernel is not None and not slot.kernel.is_alive:
                 slot.kernel = None
             async with self._room:
                 self._room.notify_all()
 
     async def _prepare(self, slot: _Slot, container: Container) -> bool:
-        """See that there is a kernel; returns whether it takes the place of one that had variables."""
+        """Make sure that there is a kernel; returns whether variables of an earlier one are lost."""
         if slot.kernel is not None and slot.kernel.is_alive:
             return False
         disk_bytes = await self._containers.free_bytes(container)
@@ -159,14 +160,16 @@ class Kernels:
                         await self._room.wait()
                     else:
                         await _stop(idle)
+                # Counted before it is started, or two calls could take the last place.
                 slot.kernel = kernel
         except TimeoutError:
             raise overloaded_error("All of the server's code interpreters are busy. Please try again.") from None
 
     def _rivals(self, tenant: str) -> list[_Slot]:
-        """Those with a kernel of which one has to end first, the one that was used longest ago first; none if there is room."""
+        """The slots of which one has to give up its kernel, the least recently used first; none if there is room."""
         running = [slot for slot in self._slots.values() if slot.kernel is not None]
         own = [slot for slot in running if slot.tenant == tenant]
+        # First, so that a tenant at its limit ends a kernel of its own and not another's.
         if len(own) >= self._pool.tenant_kernels:
             return own
         return running if len(running) >= self._pool.kernels else []

@@ -31,12 +31,14 @@ def find_packages(names: Iterable[str]) -> dict[str, Path]:
             distribution = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             continue
+        # Extras are optional. Of other markers none is evaluated: what they exclude is not installed.
         pending += [_NAME.match(each)[0] for each in distribution.requires or () if "extra ==" not in each and _NAME.match(each)]  # type: ignore[index]
         paths |= _top_paths(distribution)
     return paths
 
 
 def _top_paths(distribution: metadata.Distribution) -> dict[str, Path]:
+    # `..` leads to scripts in `bin`, and a `.pth` file is nothing to import.
     tops = {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}
     paths = {top: Path(str(distribution.locate_file(top))) for top in sorted(tops) if not top.endswith(".pth")}
     return {top: path.resolve() for top, path in paths.items() if path.exists()}

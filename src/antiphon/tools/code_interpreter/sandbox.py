@@ -37,12 +37,12 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 _SHARED_FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/usr/share/zoneinfo", "/usr/share/fonts", "/etc/fonts")
 
 _OTHER_PACKAGES = ("site-packages", "dist-packages")
-"""Folders within the standard library's that have packages, and not those for code."""
+"""Folders within the standard library's with the machine's own packages, which code may not import."""
 
 _SCRATCH = "tmp"
 
 _COMMON_PREFIXES = ("/", "/usr", "/usr/local")
-"""Say nothing of the machine."""
+"""Prefixes that reveal nothing about the machine, so they need not be hidden."""
 
 SANDBOX_LIMITS = {
     "RLIMIT_CORE": 0,
@@ -95,6 +95,7 @@ class Launch(Struct, frozen=True, kw_only=True):
         """The guest's first line; `pid` is that of the process."""
         setup = self.setup.copy()
         if setup["landlock"] is not None:
+            # Made when the process runs: the filter has its id, as it may signal itself alone.
             program = seccomp_filter(platform.machine(), own_pid=None if self.has_pid_namespace else pid)
             setup["seccomp"] = None if program is None else base64.b64encode(program).decode()
         return json.dumps(setup).encode() + b"\n"
@@ -132,12 +133,14 @@ class Sandbox:
         own_limits = SANDBOX_LIMITS | {"RLIMIT_AS": limits.memory_bytes, "RLIMIT_FSIZE": limits.file_bytes}
         if self.walls == "landlock-only":
             return self._launch_bare(data_folder, run_folder, own_limits, limits.image_bytes)
+        # setrlimit(2): the number of processes is counted for the user, so without a namespace the server's own would count.
         return self._launch_in_namespaces(data_folder, run_folder, own_limits | {"RLIMIT_NPROC": limits.tasks}, limits.image_bytes)
 
     def _launch_in_namespaces(self, data_folder: Path, run_folder: Path, limits: dict[str, int], image_bytes: int) -> Launch:
         bwrap = find_bwrap()
         python = f"{_PYTHON}/bin/{_interpreter().name}"
         environment = _environment("/tmp") | {"LD_LIBRARY_PATH": f"{_PYTHON}/lib"}
+        # bwrap(1), `--new-session`: otherwise code could type into the server's terminal (TIOCSTI).
         command = [
             str(bwrap or "bwrap"),
             *("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
@@ -165,6 +168,7 @@ class Sandbox:
         return Launch(
             command=tuple(command),
             environment={},
+            # The guest builds the inner wall behind this filter; its own filter then takes these calls away.
             outer_filter=seccomp_filter(platform.machine(), may_confine=True),
             setup=setup,
             has_pid_namespace=True,
@@ -183,6 +187,7 @@ class Sandbox:
         mounts += _system_mounts()
         mounts += ["--bind", str(scratch_folder(run_folder)), "/tmp"]
         mounts += ["--bind", str(data_folder), GUEST_FOLDER]
+        # At the end: bubblewrap makes the mount points in these folders itself.
         return [*mounts, "--remount-ro", "/opt", "--remount-ro", "/dev", "--remount-ro", "/"]
 
     def _launch_bare(self, data_folder: Path, run_folder: Path, limits: dict[str, int], image_bytes: int) -> Launch:
@@ -212,6 +217,7 @@ class Sandbox:
             has_pid_namespace=False,
             names_by_path={
                 str(data_folder): GUEST_FOLDER,
+                # Of a path in it `/tmp/...` is left.
                 str(run_folder): "",
                 **{str(source): target for source, target in _interpreter_mounts().items()},
                 **({sys.base_prefix: _PYTHON} if sys.base_prefix not in _COMMON_PREFIXES else {}),

@@ -181,7 +181,7 @@ def _one_of(argument: int, values: Sequence[int], error: int) -> list[_Instructi
 
 
 def _load(argument: int) -> _Instruction:
-    return (_LOAD, 0, 0, _FIRST_ARGUMENT_OFFSET + 8 * argument)  # its lower half: all of what is compared is an int
+    return (_LOAD, 0, 0, _FIRST_ARGUMENT_OFFSET + 8 * argument)  # The lower half, as all arguments that are compared are of the type int.
 
 
 def _refuse(error: int) -> _Instruction:

@@ -98,6 +98,7 @@ class CodeInterpreterKind:
         assert isinstance(tool, wire_tools.CodeInterpreterTool)
         param = f"{path}.container"
         if isinstance(tool.container, str):
+            # At once, as opening has no `await`: a wrong id is an error of the request before the response begins.
             self._containers.check(context.tenant, tool.container, param)
             return CodeInterpreter(self._containers, self._kernels, self._uploads, context, param, tool.container, None)
         auto = tool.container
@@ -152,11 +153,11 @@ class CodeInterpreter:
 
     @property
     def must_prepare(self) -> bool:
-        """Whether a container is named, or files for it: both must be there."""
+        """Whether the request names a container or files, so that a wrong id fails the request and not a call."""
         return self._container_id is not None or bool(self._file_ids)
 
     async def prepare(self, report: Report) -> None:
-        """See that the container and its files are there."""
+        """Check that the container and its files exist; without either there is nothing to do before the first call."""
         await self._find_container()
 
     async def run(self, call: ServerToolCall, report: Report) -> ToolOutput:
@@ -197,6 +198,7 @@ class CodeInterpreter:
 
     async def _find_container(self) -> Container:
         """The container of this response, with the files that belong to it."""
+        # Calls of one turn run at the same time, and must not make a container each.
         async with self._lock:
             container = await self._get_or_create()
             self._container_id = container.id
@@ -211,12 +213,13 @@ class CodeInterpreter:
             return await self._containers.use(tenant, self._container_id, self._param)
         assert self._auto is not None
         memory_limit = self._auto.memory_limit if isinstance(self._auto.memory_limit, str) else None
+        # Code interpreter guide, auto mode: a container that an earlier call in the context used is used again while it lives.
         for item in reversed(self._context.items):
             if isinstance(item, CodeInterpreterCall):
                 try:
                     container = await self._containers.use(tenant, item.container_id)
                 except ClientError:
-                    continue  # it has expired, or is none of this server's
+                    continue  # It has expired, or belongs to another server.
                 if memory_limit in (None, container.memory_limit):
                     return container
         return await self._containers.create(tenant, _AUTO_NAME, memory_limit=memory_limit)
@@ -261,7 +264,7 @@ def read_code(arguments: str) -> str | None:
     code = value.get("code") if isinstance(value, dict) else value
     if not isinstance(code, str) or not code.strip() or len(code) > MAX_CODE_CHARS:
         return None
-    return code.encode(errors="replace").decode()  # JSON may have halves of surrogate pairs, which no file can hold
+    return code.encode(errors="replace").decode()  # JSON may have lone surrogates, which can't be encoded.
 
 
 def find_input(conversation: Sequence[items.Item]) -> list[InputCopy]:
@@ -278,7 +281,7 @@ def plain_name(filename: str) -> str:
     """A file name without folders and without what no name in a container may have."""
     name = filename.replace("\\", "/").rpartition("/")[2]
     name = "".join(each if is_presentable(each) or each == "." else "_" for each in name)
-    while len(name.encode()) > 200:  # some room for what the file system allows
+    while len(name.encode()) > 200:  # Less than the 255 bytes that file systems allow.
         name = name[1:]
     return name if is_presentable(name) else "file"
 
@@ -304,6 +307,7 @@ def _copy_of(part: InputFile | InputImage) -> InputCopy | None:
     if isinstance(part.file_id, str):
         return InputCopy(part.file_id, part.file_id, "", None)
     content = part.file_data if isinstance(part, InputFile) else part.image_url
+    # Nothing is fetched for a container: only what came with the request is copied.
     if not isinstance(content, str) or content.startswith(("http:", "https:")):
         return None
     subtype = content.partition(";")[0].partition("/")[2] if content.startswith("data:") else ""

@@ -1,4 +1,4 @@
-"""What the processes of a sandbox take: of memory, and of disk in files that no folder lists any more. Linux's `/proc`."""
+"""How much memory the processes of a sandbox use, and disk in files that no folder lists any more. By Linux's `/proc`."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ _FREEZE_ROUNDS = 5
 
 class ProcessUsage(Struct, frozen=True):
     """
-    What processes take together.
+    What processes use together.
 
     Attributes:
         memory_bytes: resident; pages that they share are counted for each.
@@ -29,10 +29,11 @@ class ProcessUsage(Struct, frozen=True):
 
 def descendants(pid: int, limit: int = 10_000) -> list[int]:
     """The process and all that come from it, parents first, up to about `limit`; one that ends meanwhile may be among them."""
+    # proc(5): only kernels built with CONFIG_PROC_CHILDREN have this file.
     if not os.path.exists(f"/proc/{pid}/task/{pid}/children"):
         return _scan_descendants(pid)
     pids = [pid]
-    for each in pids:  # grows on the way
+    for each in pids:  # Grows while it is walked.
         if len(pids) > limit:
             break
         with contextlib.suppress(OSError):
@@ -44,7 +45,7 @@ def descendants(pid: int, limit: int = 10_000) -> list[int]:
 
 def measure(pids: Sequence[int], largest_file_bytes: int) -> ProcessUsage:
     """
-    What processes take.
+    Measure processes.
 
     Args:
         largest_file_bytes: what a nameless file counts for whose size can't be seen, as it is mapped but not open.
@@ -57,6 +58,7 @@ def measure(pids: Sequence[int], largest_file_bytes: int) -> ProcessUsage:
         with contextlib.suppress(OSError):
             nameless |= _nameless_open_files(pid)
     mapped_inodes: set[tuple[int, int]] = set()
+    # A file may be closed and deleted, and yet live on in a mapping.
     for pid in pids:
         with contextlib.suppress(OSError):
             mapped_inodes |= _nameless_mapped_inodes(pid)
@@ -68,7 +70,7 @@ def measure(pids: Sequence[int], largest_file_bytes: int) -> ProcessUsage:
 def freeze(pid: int) -> None:
     """Stop a process and all that come from it until `thaw`: they use no processor then."""
     stopped_pids: set[int] = set()
-    for _ in range(_FREEZE_ROUNDS):  # one may fork while the others are stopped
+    for _ in range(_FREEZE_ROUNDS):  # One may fork while the others are being stopped.
         new_pids = [each for each in descendants(pid) if each not in stopped_pids]
         if not new_pids:
             break
@@ -106,6 +108,7 @@ def _nameless_open_files(pid: int) -> dict[tuple[int, int], int]:
     for name in os.listdir(f"/proc/{pid}/fd"):
         with contextlib.suppress(OSError):
             status = os.stat(f"/proc/{pid}/fd/{name}")
+            # A file that still has a name is counted in its folder.
             if stat.S_ISREG(status.st_mode) and status.st_nlink == 0:
                 sizes[status.st_dev, status.st_ino] = weight(status)
     return sizes
