@@ -69,10 +69,10 @@ class _FindArguments(Struct):
 
 def parse_action(name: str, arguments: str) -> Action:
     """
-    A call as an action.
+    Read a call of the model as an action.
 
     Raises:
-        MalformedCall: it is none.
+        MalformedCall: the arguments don't fit the function.
     """
     body = arguments.strip() or "{}"
     try:
@@ -80,6 +80,7 @@ def parse_action(name: str, arguments: str) -> Action:
             case "web_search":
                 return _parse_search(msgspec.json.decode(body, type=_SearchArguments, strict=False))
             case "open_page":
+                # Not strict: `"2"` is as good as 2.
                 opening = msgspec.json.decode(body, type=_OpenArguments, strict=False)
                 return OpenPage(opening.url.strip(), max(1, opening.part))
             case _:

@@ -12,8 +12,8 @@ class SearchQuery(Struct, frozen=True, kw_only=True):
 
     Attributes:
         text: what to search for.
-        tenant: for whom, as nobody finds what was fetched for others.
-        max_results: the most results that are of use.
+        tenant: on whose behalf: pages that were fetched for one tenant are not found by another.
+        max_results: the most results that will be used.
         snippet_chars: the most characters of each result's text.
         allowed_domains: with their subdomains, where results may be from; empty for anywhere.
         blocked_domains: with their subdomains, where no result may be from.
@@ -65,7 +65,7 @@ class SearchProvider(Protocol):
         """
 
     async def close(self) -> None:
-        """Give back what it holds; idempotent."""
+        """Close its connections or files; idempotent."""
 
 
 class FetchedPage(Protocol):

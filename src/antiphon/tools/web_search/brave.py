@@ -17,7 +17,7 @@ MAX_RESULTS = 20
 MAX_QUERY_CHARS = 400
 MAX_QUERY_WORDS = 50
 MAX_SITES = 12
-"""With the `OR` between them they count as two words each."""
+"""Each counts as two of the words, with the `OR` before it."""
 
 SAFE_SEARCH = ("off", "moderate", "strict")
 
@@ -60,7 +60,7 @@ class BraveProvider:
         )
 
     async def search(self, query: SearchQuery) -> Sequence[WebSearchResult]:
-        # A token that is wrong gets a 422 instead of a 401, so the query must be within the limits.
+        # A wrong token gets a 422 and not a 401, and so does a query beyond the limits: it is kept within them to tell one from the other.
         own = MAX_QUERY_WORDS - 2 * MAX_SITES if query.allowed_domains or query.blocked_domains else MAX_QUERY_WORDS
         words = " ".join(query.text.split()[:own])
         params = {

@@ -14,10 +14,10 @@ _DOMAIN = re.compile(r"(?=.{1,253}\Z)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\
 
 def parse_domains(domains: Sequence[str], param: str) -> tuple[str, ...]:
     """
-    The domains in the form in which hosts are compared with them: lower case, ASCII.
+    The domains in the form that `host_of` gives hosts: lower case, ASCII.
 
     Raises:
-        ClientError: there are too many, or one is none.
+        ClientError: there are too many, or one is no domain.
     """
     if len(domains) > MAX_DOMAINS:
         raise ClientError(
@@ -76,6 +76,7 @@ def with_sites(text: str, allow: Sequence[str], block: Sequence[str], max_chars:
     Those domains that don't fit into `max_chars` are left out, so results must be checked again.
     """
     text = text[:max_chars]
+    # Allowed domains alone are enough: what is blocked among them is dropped when the results are checked.
     if allow:
         sites, room = [], max_chars - len(text) - 3
         for domain in allow:

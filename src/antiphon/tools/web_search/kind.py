@@ -48,6 +48,7 @@ class WebSearchKind:
 
     def open(self, tools: Sequence[tuple[str, wire_tools.Tool]], context: ToolContext) -> WebSearchCalls:
         options = parse_options(tools)
+        # `external_web_access: false` means that nothing outside is asked, the search engine included.
         return WebSearchCalls(options, context, self._provider if options.is_live else self._index, self._reader)
 
     async def close(self) -> None:
@@ -72,6 +73,7 @@ def _build_provider(settings: WebSearchSettings, key: str | None) -> SearchProvi
 
 def _check_key(settings: WebSearchSettings, key: str | None) -> str:
     key = (key or "").strip()
+    # A key with a line break could not be sent in a header.
     if not key or not key.isascii() or not key.isprintable():
         raise ServerError(f"`tools.web_search` needs a key in the environment variable {settings.key_env}.")
     return key

@@ -38,9 +38,9 @@ MAX_PAGE_CHARS = 1_000_000
 MAX_QUERY_WORDS = 32
 MAX_HITS = 500
 BUSY_S = 10.0
-"""How long another process may hold the file."""
+"""How long to wait for another process that has locked the file."""
 REFRESH_S = 10.0
-"""How old a look at the folders may be when a search begins."""
+"""How long the last scan of the folders is good enough for a search."""
 
 APPLICATION_ID = 0x616E7470
 """In the header of a file that is an index. Source: https://www.sqlite.org/fileformat2.html, 1.3.17."""
@@ -104,7 +104,7 @@ class LocalIndex:
         return await self._run(self._search, query)
 
     async def read(self, tenant: str, url: str) -> PageText | None:
-        """A page by its address, if it is there for this tenant."""
+        """A page by its address: a file of a folder, or a page that was fetched for this tenant. None if there is neither."""
         return await self._run(self._read, tenant, url)
 
     async def has_file(self, url: str) -> bool:
@@ -138,6 +138,7 @@ class LocalIndex:
             try:
                 self._check_file(database)
                 write_ahead(database, BUSY_S)
+                # All pages can be fetched again, so the last commits may be lost with the machine's power.
                 database.execute("PRAGMA synchronous = NORMAL")
                 database.executescript(_SCHEMA)
                 # Folders that are no longer configured are not searched any more.
@@ -150,7 +151,7 @@ class LocalIndex:
         return self._database
 
     def _check_file(self, database: sqlite3.Connection) -> None:
-        # In this order: another process may write both now, at once.
+        # In this order: another process may be writing both now, in one transaction.
         (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
         (number,) = database.execute("PRAGMA application_id").fetchone()
         if tables and number != APPLICATION_ID:
@@ -161,6 +162,7 @@ class LocalIndex:
         if not words:
             return []
         self._refresh()
+        # A word in the title counts four times. Any of the words is enough: the rank puts pages with most of them first.
         rows = self._open().execute(
             "SELECT pages.url, pages.title, snippet(words, 1, '', '', ' … ', 64) FROM words JOIN pages ON pages.id = words.rowid"
             " WHERE words MATCH ? AND (pages.folder != '' OR pages.tenant = ?) ORDER BY bm25(words, 4.0, 1.0) LIMIT ?",
@@ -193,6 +195,7 @@ class LocalIndex:
         database = self._open()
         with _Transaction(database):
             self._put("", tenant, url, page, "")
+            # A tenant that reads much displaces its own pages first, not those of others.
             while True:
                 (size,) = database.execute("SELECT coalesce(sum(size), 0) FROM pages WHERE folder = ''").fetchone()
                 if size <= self._max_bytes:
@@ -204,6 +207,7 @@ class LocalIndex:
 
     def _put(self, folder: str, tenant: str, url: str, page: PageText, stamp: str) -> None:
         database, text = self._open(), page.text[:MAX_PAGE_CHARS]
+        # Not an upsert: the index of words follows insertions and deletions by triggers, and there is none for updates.
         database.execute("DELETE FROM pages WHERE folder = ? AND tenant = ? AND url = ?", (folder, tenant, url))
         database.execute(
             "INSERT INTO pages (folder, tenant, url, title, text, size, stamp, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -221,6 +225,7 @@ class LocalIndex:
     def _refresh_folder(self, folder: PageFolder) -> None:
         stamps = dict(self._open().execute("SELECT url, stamp FROM pages WHERE folder = ?", (folder.url,)))
         for path, stamp in _text_files(folder.path):
+            # Folders may be large, and the end of the server must not wait for them.
             if self._is_closing.is_set():
                 return
             url = normalize(f"{folder.url.rstrip('/')}/{quote(path.relative_to(folder.path).as_posix())}")
@@ -229,6 +234,7 @@ class LocalIndex:
             if stamps.pop(url, None) != stamp and (page := _read_file(path)) is not None:
                 with _Transaction(self._open()):
                     self._put(folder.url, "", url, page, stamp)
+        # What is left in `stamps` was not found again: these files are gone.
         with _Transaction(self._open()):
             self._open().executemany("DELETE FROM pages WHERE folder = ? AND url = ?", [(folder.url, url) for url in stamps])
 

@@ -110,6 +110,7 @@ def to_text(body: bytes, content_type: str, charset: str) -> PageText:
     text = decode(body, charset)
     if content_type in HTML_TYPES:
         return extract(text)
+    # Indentation means something in text and code.
     text = tidy(text, keeps_spaces=True)
     first_line = next((line for line in text.splitlines()[:50] if line.strip()), "")
     return PageText(first_line.lstrip("# ")[:MAX_TITLE_CHARS], text)
@@ -117,6 +118,7 @@ def to_text(body: bytes, content_type: str, charset: str) -> PageText:
 
 def decode(body: bytes, charset: str) -> str:
     """Bytes as text; what can't be decoded becomes U+FFFD. Source: WHATWG HTML 13.2.3.2, WHATWG Encoding 6."""
+    # A byte order mark wins over the header's charset.
     for mark, encoding in _BYTE_ORDER_MARKS:
         if body.startswith(mark):
             return body[len(mark) :].decode(encoding, "replace")
@@ -170,7 +172,7 @@ class _Reader:
         self._add_text(page[place:])
 
     def _read_markup(self, markup: re.Match[str]) -> int:
-        """Where the text goes on."""
+        """Read a tag, comment or declaration; returns the position of the text after it."""
         name = markup[2]
         if name is None:
             return self._end_of("-->" if markup[0] == "<!--" else ">", markup.end())
@@ -193,9 +195,10 @@ class _Reader:
         attributes: dict[str, str] = {}
         while (attribute := _ATTRIBUTE.match(page, place)) is not None:
             place = attribute.end()
+            # HTML, 13.2.5.33: of attributes with one name the first counts.
             if wants_values and len(attributes) < 100:
                 attributes.setdefault(attribute[1].lower(), attribute[2] or attribute[3] or attribute[4] or "")
-        place = _SPACES.match(page, place).end()  # type: ignore[union-attr]  # it matches the empty text too
+        place = _SPACES.match(page, place).end()  # type: ignore[union-attr]  # It matches the empty text, too.
         # A stray `=`, or a quotation that never ends: whatever comes up to `>` belongs to the tag.
         return (place + 1 if page.startswith(">", place) else self._end_of(">", place)), attributes
 
@@ -226,6 +229,7 @@ class _Reader:
         self._break_line(name)
 
     def _close(self, name: str) -> None:
+        # Asked first, so that an end tag without an element does not walk the whole stack.
         if not self._counts[name]:
             return
         while True:
@@ -255,6 +259,7 @@ class _Reader:
 
 
 def _is_hidden(name: str, attributes: dict[str, str]) -> bool:
+    # HTML: a dialog is shown only while it is open.
     if name == "dialog":
         return "open" not in attributes
     if name in _HIDDEN or "hidden" in attributes or attributes.get("aria-hidden", "").lower() == "true":

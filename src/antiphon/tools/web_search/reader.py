@@ -16,7 +16,7 @@ from antiphon.tools.web_search.urls import normalize
 MAX_RECENT = 200
 MAX_RECENT_CHARS = 8 << 20
 RECENT_S = 300.0
-"""How long a page that was read is read again without being fetched."""
+"""How long a page is read from memory before it is fetched again."""
 
 _log = structlog.get_logger(__name__)
 
@@ -52,7 +52,7 @@ class PageReader:
         A page.
 
         Args:
-            tenant: for whom; nobody reads what was fetched for others.
+            tenant: on whose behalf: pages that were fetched for one tenant are not given to another.
             url: in the form of `urls.normalize`.
             judge: is asked about each URL that a redirect leads to.
             is_live: whether it may be fetched.
@@ -65,13 +65,14 @@ class PageReader:
             if copy is None:
                 raise SearchFailure("The page can't be opened: it is not stored on this server, and no page is fetched.")
             return Page(url, copy.title, copy.text)
+        # Asked again: this request may block the domain that the page's redirects led to.
         if (page := self._find_recent(tenant, url)) is not None and judge(page.url) is None:
             return page
         page = await self._fetch_page(self._fetch, url, judge)
         self._remember(tenant, url, page)
         try:
             await self._index.add(tenant, page.url, PageText(page.title, page.text))
-        except SearchFailure as failure:  # the page is here all the same
+        except SearchFailure as failure:  # The page was read all the same.
             _log.warning("A page was not kept.", reason=failure.operator_message)
         return page
 
@@ -89,6 +90,7 @@ class PageReader:
         return page if page is not None and asyncio.get_running_loop().time() - at < RECENT_S else None
 
     def _remember(self, tenant: str, url: str, page: Page) -> None:
+        # Under both addresses: the model reads further parts by the one that the answer named.
         for key in {(tenant, url), (tenant, page.url)}:
             self._recent[key] = (asyncio.get_running_loop().time(), page)
             self._recent.move_to_end(key)

@@ -15,7 +15,7 @@ MAX_PLACE_CHARS = 200
 
 
 class ContextSize(Struct, frozen=True):
-    """How much of the web the model reads: results of a query, and characters of each result and of each part of a page."""
+    """How much the model reads: results for each query, characters of each result, and of each part of a page."""
 
     results: int
     snippet_chars: int

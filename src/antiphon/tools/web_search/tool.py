@@ -47,7 +47,7 @@ class WebSearchCalls:
     An open web search; a `Tool`.
 
     Args:
-        provider: who searches for this request.
+        provider: the search engine for this request, or the local index.
     """
 
     must_prepare = False
@@ -128,6 +128,7 @@ class WebSearchCalls:
             for place, text in enumerate(search.queries):
                 group.create_task(ask(place, text))
         failures = [answer for answer in answers if isinstance(answer, SearchFailure)]
+        # A search that worked is worth more than the errors of the others, which the model is told.
         if len(failures) == len(answers):
             raise failures[0]
         for failure in failures:
@@ -155,7 +156,7 @@ class WebSearchCalls:
         )
 
     def _merge(self, answers: Sequence[Sequence[WebSearchResult]]) -> list[WebSearchResult]:
-        """The best of each query, then the second of each; each page once, and none whose domain must not be used."""
+        """The best result of each query, then the second of each; every page once, and none of a domain that is excluded."""
         pages: dict[str, WebSearchResult] = {}
         for row in zip_longest(*(self._usable(answer)[: self._options.size.results] for answer in answers)):
             for result in row:
@@ -219,6 +220,7 @@ class WebSearchCalls:
         url = normalize(text)
         if url is None:
             raise SearchFailure("The page can't be opened: this is no address of the web.")
+        # A page could have the model put the conversation into an address of its own making (docs/decisions/0053).
         if url not in self._sources and url not in self._user_urls:
             raise SearchFailure(
                 "The page can't be opened: only pages that stood in results, and those that the user named, are. Search for it first."

@@ -76,6 +76,7 @@ class ProviderClient:
         data = None if body is None else msgspec.json.encode(body)
         headers = {} if data is None else {"content-type": "application/json"}
         try:
+            # Redirects are not followed: the key is in the headers, and is meant for this server alone.
             async with (
                 asyncio.timeout(self._server.timeout_s),
                 self._open_session().request(
@@ -143,13 +144,14 @@ _UNUSABLE = "The search service can't be used as it is configured. The operator 
 
 
 def _retry_delay_s(headers: Mapping[str, str]) -> float | None:
-    """When to try once more after a 429; None if that is too far away."""
+    """Seconds to wait before one more try after a 429; None if that would take too long."""
     # Brave: `X-RateLimit-Reset: 1, 1419704`, in seconds, for the limits of the second and of the month.
     remaining = [part.strip() for part in headers.get("x-ratelimit-remaining", "").split(",")]
+    # The month's searches are used up: no wait will help.
     if len(remaining) > 1 and remaining[-1] == "0":
         return None
     text = headers.get("retry-after") or headers.get("x-ratelimit-reset", "1").split(",")[0].strip()
-    delay_s = float(text) if text.isdecimal() else 1.0  # RFC 9110 10.2.3 allows a date too
+    delay_s = float(text) if text.isdecimal() else 1.0  # RFC 9110, 10.2.3: it may also be a date.
     return delay_s if delay_s <= MAX_RETRY_S else None
 
 

@@ -22,7 +22,7 @@ MAX_USER_URLS = 1000
 MAX_SCAN_CHARS = 500_000
 """Of the user's text, from the newest message: the rest is not searched for addresses."""
 MAX_BRACKETS = 8
-"""That are taken for the sentence's at the end of an address."""
+"""The most closing brackets at the end of an address that are taken as part of the sentence around it."""
 
 # `example.com/a` is an address too when a person writes it.
 _WRITTEN = re.compile(
@@ -33,6 +33,7 @@ _CLOSING = ".,;:!?'\"*_"
 
 def normalize(url: str) -> str | None:
     """The form in which two addresses are compared: without what makes no difference; None if it is no web address."""
+    # `urlsplit` silently drops tabs and line breaks, so two texts could mean one address.
     if len(url) > MAX_URL_CHARS or not url.isprintable():
         return None
     try:
@@ -40,6 +41,7 @@ def normalize(url: str) -> str | None:
         host, port = parts.hostname, parts.port
     except ValueError:
         return None
+    # A user in an address is a way to disguise its host: `https://bank.example@evil.example/`.
     if parts.scheme not in ("http", "https") or not host or "@" in parts.netloc:
         return None
     if not host.isascii():
@@ -64,10 +66,11 @@ def link_form(url: str) -> str:
 
 
 def written_urls(text: str) -> Iterator[str]:
-    """The addresses in what a person wrote; without a scheme it may be either."""
+    """The addresses in a person's text. One without a scheme is given with each of the two."""
     for match in _WRITTEN.finditer(text):
         url = match[0].rstrip(_CLOSING)
         for _ in range(MAX_BRACKETS):
+            # `(see https://en.wikipedia.org/wiki/Set_(mathematics))`: only the last bracket is the sentence's.
             if not url.endswith((")", "]")) or url.count(url[-1]) <= url.count("(" if url[-1] == ")" else "["):
                 break
             url = url[:-1].rstrip(_CLOSING)
@@ -91,6 +94,7 @@ def user_urls(conversation: Sequence[items.Item]) -> set[str]:
 
 
 def _user_texts(conversation: Sequence[items.Item]) -> Iterator[str]:
+    # Not what tools answered: an attacker may have written it.
     for item in reversed(conversation):
         if isinstance(item, items.Message) and item.role == "user":
             if isinstance(item.content, str):
@@ -103,7 +107,7 @@ def earlier_sources(conversation: Sequence[items.Item]) -> Iterator[tuple[str, s
     """The pages that earlier calls and answers of the conversation have named, oldest first, each with its title or nothing."""
     for item in conversation:
         if isinstance(item, WebSearchCall):
-            if item.status == "completed":  # the address of a page that was not opened may be made up
+            if item.status == "completed":  # The address of a page that was not opened may be one that the model made up.
                 yield from _sources_of_call(item)
         elif isinstance(item, items.Message) and item.role == "assistant" and not isinstance(item.content, str):
             for part in item.content:
