@@ -27,7 +27,7 @@ ENVELOPE_BYTES = 256 << 10
 """What an answer may have around the picture."""
 
 CLIENT_STATUSES = (400, 413, 415, 422)
-"""With these the server says what is wrong with the request."""
+"""Statuses with which a server says what is wrong with the request; its message is then passed on."""
 
 NAME = "images server"
 
@@ -70,7 +70,7 @@ class GeneratedImage(Struct, frozen=True, kw_only=True):
     A picture, or an earlier stage of one; the rest is None where the server and the picture don't say it.
 
     Attributes:
-        base64: without `data:`.
+        base64: the picture, without `data:`.
     """
 
     base64: str
@@ -84,7 +84,7 @@ class GeneratedImage(Struct, frozen=True, kw_only=True):
 
 
 OnPartial = Callable[[int, GeneratedImage], None]
-"""Is told about earlier stages of a picture, with their numbers."""
+"""Takes the number of an earlier stage of a picture, and the stage."""
 
 
 class _Tokens(Struct):
@@ -157,7 +157,7 @@ class ImagesEndpoint:
         except TimeoutError:
             limit = f"{self._entry.timeout_s:g} seconds (tools.images.timeout_s)"
             raise ImageFailure(f"The picture took longer than {limit}.", code="timeout") from None
-        except ClientError as error:  # of a URL that the server gave
+        except ClientError as error:  # The server named a URL that can't be fetched.
             raise ImageFailure(f"The {NAME} answered with a picture that can't be downloaded.") from error
         except ImageFailure as failure:
             if failure.detail:
@@ -165,7 +165,7 @@ class ImagesEndpoint:
             raise
         except ApiError as error:
             _log.warning("A server of images failed.", model=self._entry.model, reason=error.operator_message)
-            if error.code == "upstream_unreachable":  # its text names the address
+            if error.code == "upstream_unreachable":  # Its message has the address in it.
                 raise ImageFailure(f"The {NAME} can't be reached.", code=error.code) from None
             raise ImageFailure(error.message, code=error.code or "server_error", type=error.type) from None
 
@@ -181,6 +181,7 @@ class ImagesEndpoint:
 
     async def _request(self, request: ImageRequest, on_partial: OnPartial) -> GeneratedImage:
         fields: dict[str, Any] = {"model": request.model, "prompt": request.prompt, "n": 1, **request.fields}
+        # GPT Image models refuse it and always answer in base64; other servers need it (docs/decisions/0054).
         if "response_format" in self._entry.fields:
             fields["response_format"] = "b64_json"
         if request.partial_images:
@@ -207,6 +208,7 @@ class ImagesEndpoint:
             answer = await _decode(event)
             if answer.type.endswith(".partial_image"):
                 partials += 1
+                # A client that asked for two must not get more, whatever the server sends.
                 if partials <= request.partial_images and answer.b64_json:
                     on_partial(answer.partial_image_index, await self._picture(answer))
             elif answer.type.endswith(".completed"):
@@ -243,6 +245,7 @@ class ImagesEndpoint:
         """A picture that the server named, in base64."""
         if url.startswith("data:"):
             return url
+        # Only the operator's own server may be at any address and gets the key; all else goes through the guard of URLs.
         if urlsplit(url)[:2] != urlsplit(self._entry.base_url)[:2]:
             content, _ = await self._fetch(url, "url", ("image/", "application/octet-stream"))
             return binascii.b2a_base64(content, newline=False).decode()
@@ -263,6 +266,7 @@ def _form(fields: Mapping[str, Any], request: ImageRequest) -> aiohttp.FormData:
     for name, value in fields.items():
         for key, text in _form_fields(name, value):
             form.add_field(key, text)
+    # OpenAI's SDKs write arrays in forms as `image[]`.
     name = "image" if len(request.pictures) == 1 else "image[]"
     for index, picture in enumerate(request.pictures):
         format = image_format(picture) or "png"
@@ -342,7 +346,7 @@ def _failure_of_status(status: int, body: bytes | None) -> ImageFailure:
 
 
 def _failure_of_error(error: object, status: int) -> ImageFailure:
-    """The failure that an error object tells; only what is wrong with the request is told with the server's own words."""
+    """The failure that an error object describes. Only mistakes in the request are passed on in the server's own words."""
     if isinstance(error, dict) and isinstance(error.get("error"), dict | str):
         error = error["error"]
     fields = error if isinstance(error, dict) else {"message": error}
@@ -350,6 +354,7 @@ def _failure_of_error(error: object, status: int) -> ImageFailure:
         value if isinstance(value := fields.get(name), str) else None for name in ("code", "type", "message", "param")
     )
     is_refusal = "user_error" in (kind or "") or code in ("moderation_blocked", "content_policy_violation")
+    # What a server says about itself names keys, hosts and files: it goes to the log (docs/decisions/0054).
     if message is None or not (status in CLIENT_STATUSES or is_refusal):
         return _failure_of_server(status, f"{status}: {shorten(message or 'no message', 1000)}")
     details = fields.get("moderation_details")

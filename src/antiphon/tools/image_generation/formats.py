@@ -37,7 +37,7 @@ def image_format(picture: bytes) -> ImageFormat | None:
 
 
 def image_size(picture: bytes) -> str | None:
-    """Width and height, as `1024x1536`; None where the picture doesn't say it where its format has it."""
+    """Width and height, as `1024x1536`; None for SVG, and where the header is damaged."""
     try:
         match image_format(picture):
             case "png":  # PNG, 11.2.1: the header comes first
@@ -61,6 +61,7 @@ def _jpeg_size(picture: bytes) -> tuple[int, int]:
         if picture[at] != 0xFF:
             raise ValueError("no marker")
         if picture[at + 1] in _JPEG_FRAMES:
+            # ITU-T T.81, B.2.2: the height comes first.
             height, width = struct.unpack_from(">HH", picture, at + 5)
             return width, height
         at += 2 + struct.unpack_from(">H", picture, at + 2)[0]
@@ -77,6 +78,7 @@ def _webp_size(picture: bytes) -> tuple[int, int]:
             return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
         case b"VP8 ":
             width, height = struct.unpack_from("<HH", picture, 26)
+            # The two upper bits are a scale for display.
             return width & 0x3FFF, height & 0x3FFF
         case _:
             raise ValueError("no image")

@@ -31,7 +31,7 @@ _ESSENTIAL_FIELDS: tuple[ImageField, ...] = ("background", "output_format", "siz
 """Fields that a server must take if a request has them: without one the picture is another. All others are hints."""
 
 _NO_WISHES: dict[str, object] = {"background": "auto", "size": "auto", "output_format": "png"}
-"""What a server does without being told."""
+"""Values that a server may be spared, as it does the same without them."""
 
 
 class ImageOptions(Struct, frozen=True, kw_only=True):

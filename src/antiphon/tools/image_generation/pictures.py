@@ -133,11 +133,12 @@ async def decode_picture(text: str, param: str) -> bytes:
     Raises:
         ClientError: it is neither, or too large.
     """
+    # Before it is decoded; 300 is room for the head of a data URL.
     if len(text) * 3 // 4 > MAX_PICTURE_BYTES + 300:
         raise file_too_large(param, MAX_PICTURE_BYTES)
     try:
         return await offload(len(text), _decode_base64, text)
-    except ValueError:  # also where it is not ASCII
+    except ValueError:  # Also raised for text that is not ASCII.
         raise ClientError(
             f"Invalid '{param}': expected an image in base64, or a data URL with one.", code="invalid_value", param=param
         ) from None

@@ -92,13 +92,14 @@ class ImageGeneration:
 
 def _key(entry: ImagesEntry, secrets: Mapping[str, str]) -> str | None:
     key = secrets.get(entry.key_env or "", "").strip()
+    # Anything else could not be sent in a header.
     if not re.fullmatch(r"[\x21-\x7e]*", key):
         raise ServerError(f"[[tools.images]] '{entry.model}': the key in {entry.key_env} must be ASCII without spaces.")
     return key or None
 
 
 class OpenImageGeneration:
-    """The tool of one response."""
+    """The tool of one response; it remembers the pictures that it made, which further calls may change."""
 
     def __init__(self, options: ImageOptions, endpoint: ImagesEndpoint, sources: PictureSources, context: ToolContext) -> None:
         self._options = options
@@ -216,7 +217,7 @@ def _function(options: ImageOptions) -> FunctionTool:
 
 
 def _fields(fields: Mapping[str, Any], *, is_edit: bool) -> dict[str, Any]:
-    """`input_fidelity` is a field of edits alone."""
+    """The fields for this request: `input_fidelity` is left out where nothing is edited, as only edits take it."""
     return {name: value for name, value in fields.items() if is_edit or name != "input_fidelity"}
 
 
