@@ -1,4 +1,4 @@
-"""What the tool `file_search`, the vector stores and the library between them say to each other."""
+"""The interfaces between the tool `file_search`, the vector stores, and the library that both use."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -8,11 +8,11 @@ from msgspec import Struct
 from antiphon.tools.file_search.formats import UnreadableFileError as UnreadableFileError
 from antiphon.wire.responses.tools import Filter
 
-if TYPE_CHECKING:  # numpy takes 100 ms to load, which would delay the start of servers that search no files
+if TYPE_CHECKING:  # numpy takes 100 ms to load, which would delay the start of servers that search no files.
     from antiphon.tools.file_search.vectors import Floats32
 
 Attributes = Mapping[str, str | int | float | bool]
-"""What the client has written about a file, by key."""
+"""A file's metadata, as its client set it."""
 
 
 class QueryEmbedder(Protocol):

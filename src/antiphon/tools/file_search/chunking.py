@@ -26,10 +26,10 @@ WINDOW_TOKENS = 200
 """Of an encoder that reads 256: the estimate may be a quarter too low."""
 
 _SNAP_TOKENS = 24
-"""A window may be so much longer or shorter, to end with a sentence."""
+"""By how much a window may be longer or shorter, so that it ends with a sentence."""
 
 _LONGEST_WORD = 24
-"""What has more letters is no word of a language, and models have few tokens for it."""
+"""Longer ones are keys, hashes or the like, for which models need more tokens by the letter."""
 
 UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u3100-\u318f\u31a0-\u31ff"
@@ -122,6 +122,7 @@ def cut_windows(text: str, chunks: list[Chunk]) -> list[TextWindow]:
 def _spans(ruler: "_Ruler", chunking: Chunking) -> Iterator[tuple[int, int]]:
     first = 0
     while first < ruler.pieces:
+        # At least one piece, even one that is over the limit: each turn must get ahead.
         end = max(ruler.last_within(first, chunking.max_tokens), first + 1)
         yield ruler.starts[first], ruler.starts[end]
         if end >= ruler.pieces:
@@ -156,10 +157,12 @@ def _cut(text: str) -> Iterator[str]:
     first = 0
     while first < ruler.pieces:
         rest = ruler.total - ruler.sums[first]
+        # The rest in equal parts: a last window of two words would say nothing.
         size = rest / max(1, -(-rest // WINDOW_TOKENS))
         last = ruler.pieces if rest <= WINDOW_TOKENS else max(ruler.last_within(first, size), first + 1)
         if last < ruler.pieces:
             near = bisect_left(ends, ruler.last_within(last, -_SNAP_TOKENS)), bisect_right(ends, ruler.last_within(last, _SNAP_TOKENS))
+            # A sentence that ends where the window begins would make an empty one.
             candidates = [end for end in ends[slice(*near)] if end > first]
             last = min(candidates, key=lambda end: abs(ruler.sums[end] - ruler.sums[last]), default=last)
         yield text[ruler.starts[first] : ruler.starts[last]].strip()

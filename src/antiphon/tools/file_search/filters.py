@@ -18,7 +18,7 @@ from antiphon.wire.codec.types import JsonDict
 from antiphon.wire.responses.tools import And, Equal, Filter, Greater, GreaterOrEqual, In, Less, LessOrEqual, NotEqual, NotIn, Or
 
 MAX_COMPARISONS = 1000
-"""Of one filter: each is made for each file."""
+"""In one filter: each is evaluated for every file."""
 
 MAX_DEPTH = 20
 """Of filters in filters."""
@@ -89,6 +89,7 @@ def _check(filter: Filter, path: str, depth: int) -> int:
     if not filter.filters:
         raise _wrong("Invalid filter: it has no filters to combine.", f"{path}.filters")
     paths = [f"{path}.filters[{index}]" for index in range(len(filter.filters))]
+    # The filters in a filter come as plain objects, so they are read here, and each mistake gets its own path.
     return sum(_check(_read(fields, own), own, depth - 1) for fields, own in zip(filter.filters, paths, strict=True))
 
 
@@ -115,7 +116,7 @@ def _test(filter: Filter) -> Callable[[Attributes], bool]:
 
 
 def _is_equal(own: object, value: object) -> bool:
-    # In Python, 1 == True.
+    # In Python `1 == True`, and a client that asks for 1 does not mean `true`.
     return isinstance(own, bool) == isinstance(value, bool) and own == value
 
 

@@ -15,7 +15,7 @@ TEXT_ENDINGS = frozenset(
     sh sql srt svelte swift tcl tex text toml ts tsv tsx txt vb vtt vue xml xsd yaml yml zig
     """.split()
 )
-"""What is text by its name: where it can't be decoded, the file is invalid, and not of a type that isn't read."""
+"""Endings of text files. If such a file can't be decoded, it is invalid; any other is of an unsupported type."""
 
 _FORMATS: dict[str, Format] = {"htm": "html", "html": "html", "xhtml": "html", "pdf": "pdf", "docx": "docx", "pptx": "pptx"}
 _PDF_MARK = b"%PDF-"
@@ -29,7 +29,7 @@ MAX_TEXT_CHARS = 24_000_000
 
 _BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 for _name in ("utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"):
-    codecs.lookup(_name)  # Python loads it from a file, and where files are read none can be opened
+    codecs.lookup(_name)  # Python loads a codec from a file, and the processes that read files can open none.
 _UTF32_MARKS = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
 
 _SAMPLE_BYTES = 4096
@@ -67,6 +67,7 @@ def file_format(content: bytes, filename: str) -> Format:
     ending = filename.rpartition(".")[2].lower() if "." in filename else ""
     if not content:
         raise UnreadableFileError("invalid_file", "The file is empty.")
+    # The name first: a text about PDF may have the mark of a PDF in it.
     if ending in _FORMATS:
         return _FORMATS[ending]
     if ending in TEXT_ENDINGS:
@@ -91,7 +92,7 @@ def _guess(content: bytes, ending: str) -> Format:
     if _PDF_MARK in begin:
         return "pdf"
     if begin.startswith(_ZIP_MARK):
-        names = content[-_DIRECTORY_BYTES:]  # of the archive's parts, as they are
+        names = content[-_DIRECTORY_BYTES:]  # The directory at the end of the archive has the parts' names, uncompressed.
         if b"word/document.xml" in names:
             return "docx"
         if b"ppt/presentation.xml" in names:
@@ -109,6 +110,7 @@ def decode_text(content: bytes, *, is_whole: bool = True) -> str | None:
     Args:
         is_whole: whether they are all of it: else the last character may be incomplete, and is left out.
     """
+    # UTF-32 begins with the mark of UTF-16, and would be decoded as that.
     if content.startswith(_UTF32_MARKS):
         return None
     encoding = next((name for mark, name in _BYTE_ORDER_MARKS if content.startswith(mark)), None) or _guess_encoding(content)

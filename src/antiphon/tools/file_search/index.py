@@ -37,17 +37,17 @@ EMBED_TEXTS = 32
 """How many windows are embedded at once: some seconds, after which it can be cancelled, and others have their turn."""
 
 MAX_SEARCH_S = 5.0
-"""That the words of a query may take; what is found by vectors is returned all the same."""
+"""How long a query's words may be searched; after that, what the vectors found is returned alone."""
 
 _BATCH_CHUNKS = 64
-"""How many chunks are written at once, while no search can look: some 20 ms."""
+"""How many chunks are written at once: some 20 ms, for which searches have to wait."""
 
 _LEAST_WEIGHT = 1e-5
 _MAX_TERMS = 10_000
-"""Whose weights are remembered."""
+"""The most terms whose weights are remembered."""
 
 _CHECK_STEPS = 10_000
-"""Of SQLite's virtual machine, between looks at the clock: about a millisecond."""
+"""Steps of SQLite's virtual machine between two looks at the clock: about a millisecond."""
 
 _SCHEMA = f"""
 CREATE TABLE file (id TEXT PRIMARY KEY, version TEXT NOT NULL, parents BLOB NOT NULL, vectors BLOB NOT NULL);
@@ -64,7 +64,7 @@ class IndexEntry(Struct, frozen=True, kw_only=True, eq=False):
 
     Attributes:
         file_id: of the file.
-        version: anything that changes with the file's chunks; for who compares what is indexed with what should be.
+        version: changes whenever the file's chunks do, to find out what has to be indexed again.
         chunks: its text, cut.
         vectors: of unit length, of windows of the text: (windows, dimensions), half floats.
         parents: for each window the position of its chunk.
@@ -131,14 +131,14 @@ class Index:
     """
 
     def __init__(self, dimensions: int, path: Path | None = None) -> None:
-        self._lock = threading.Lock()  # for one step: searches come between those of a large file
+        self._lock = threading.Lock()  # Held for one step at a time, so that searches come between the steps of a large file.
         self._write_lock = threading.RLock()
         self._dimensions = dimensions
         self._vectors = VectorTable(dimensions)
         self._versions: dict[str, str] = {}
         self._texts: int | None = None
         self._term_weights: dict[str, float] = {}
-        self._next_id = 1  # never that of a chunk that is gone: a search may still have it
+        self._next_id = 1  # Ids are not used again: a search under way may still hold that of a removed chunk.
         self._database = _open(path)
         try:
             self._load()
@@ -162,6 +162,7 @@ class Index:
             ids: list[int] = []
             for begin in range(0, len(entry.chunks), _BATCH_CHUNKS):
                 ids += self._insert(entry.file_id, begin, entry.chunks[begin : begin + _BATCH_CHUNKS])
+            # Last: what has no row here is not found, and is cleaned up when the index is opened again.
             with self._lock, self._database as database:
                 row = (entry.file_id, entry.version, parents.tobytes(), vectors.tobytes())
                 database.execute("INSERT INTO file VALUES (?, ?, ?, ?)", row)
@@ -172,6 +173,7 @@ class Index:
         """Forget a file; whether it was there."""
         with self._write_lock:
             with self._lock, self._database as database:
+                # First, with the vectors: the file is gone from searches while its chunks are deleted little by little.
                 database.execute("DELETE FROM file WHERE id = ?", (file_id,))
                 was_there = self._versions.pop(file_id, None) is not None
                 ids = database.execute("SELECT id FROM chunk WHERE file_id = ?", (file_id,)).fetchall()
@@ -203,7 +205,7 @@ class Index:
             return {id: (file_id, position, text) for id, file_id, position, text in rows if file_id in self._versions}
 
     def close(self) -> None:
-        """Give back memory and files; idempotent."""
+        """Release memory and files; idempotent."""
         with self._lock:
             self._database.close()
             self._vectors = VectorTable(self._dimensions)
@@ -226,14 +228,14 @@ class Index:
         with self._lock, self._database as database:
             self._forget_weights()
             rows = database.execute("SELECT id, text FROM chunk WHERE file_id = ? LIMIT ?", (file_id, _BATCH_CHUNKS)).fetchall()
-            # FTS5: an index that doesn't keep its texts is told again what the deleted one was.
+            # FTS5, contentless tables: to delete a text, it has to be given again, as the index does not keep it.
             words = ((id, indexable(text)) for id, text in rows)
             database.executemany("INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", words)
             database.executemany("DELETE FROM chunk WHERE id = ?", ((id,) for id, _ in rows))
         return len(rows) == _BATCH_CHUNKS
 
     def _load(self) -> None:
-        # What was being added or removed when the server ended.
+        # Chunks without a file were being added or removed when the server ended.
         for (file_id,) in self._database.execute(
             "SELECT DISTINCT file_id FROM chunk WHERE file_id NOT IN (SELECT id FROM file)"
         ).fetchall():
@@ -256,12 +258,13 @@ class Index:
         """Chunks that have words of the query, with how much of it they cover, 0 to 1."""
         is_allowed = frozenset(allowed_rows.tolist()).__contains__ if allowed_rows is not None else None
         matches: list[tuple[int, float]] = []
-        with self._deadline(), contextlib.suppress(sqlite3.OperationalError):  # as the time is over
+        with self._deadline(), contextlib.suppress(sqlite3.OperationalError):  # Raised when time is up.
             weights = {term: self._weight(term) for term in query_terms(text)}
             if not weights:
                 return []
             # Words that half of the chunks have say nothing, and take the most time.
             terms = [term for term, own in weights.items() if own > _LEAST_WEIGHT] or list(weights)
+            # With a filter any number may be left out, so SQLite can't limit them.
             limit = "" if is_allowed else f" LIMIT {depth}"
             query = f"SELECT rowid, rank FROM words WHERE words MATCH ? ORDER BY rank{limit}"
             for id, score in self._database.execute(query, (" OR ".join(terms),)):
@@ -311,7 +314,7 @@ def search(sources: Sequence[tuple[Index, Set[str] | None]], queries: Sequence[Q
     chunks = [source.chunks([id for (own, id), _ in ranks if own == number]) for number, (source, _) in enumerate(sources)]
     matches: dict[tuple[str, str], Match] = {}
     for (source, id), score in ranks:
-        if (content := chunks[source].get(id)) is not None:  # else it was removed just now
+        if (content := chunks[source].get(id)) is not None:  # Otherwise it has just been removed.
             file_id, position, text = content
             match = Match(source=source, file_id=file_id, position=position, text=text, score=score)
             matches.setdefault((file_id, text), match)
@@ -336,7 +339,7 @@ def _open(path: Path | None, is_new: bool = False) -> sqlite3.Connection:
             path.with_name(path.name + suffix).unlink(missing_ok=True)
     database = sqlite3.connect(path if path is not None else "", check_same_thread=False)
     try:
-        # It can be made again, so nothing waits for the disk.
+        # The index can be rebuilt from the store, so nothing needs to wait for the disk.
         database.execute("PRAGMA synchronous = OFF")
         version = database.execute("PRAGMA user_version").fetchone()[0]
         if version == FORMAT:

@@ -21,7 +21,7 @@ MAX_XML_BYTES = 200_000_000
 """Unpacked, all parts that are read together: Word needs some 10 bytes for each character of a text."""
 
 _RELATIONSHIP_ID = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
-codecs.lookup("cp437")  # of names in archives: Python loads it from a file, and where files are read none can be opened
+codecs.lookup("cp437")  # For names in archives. Python loads a codec from a file, and the process that reads can open none.
 
 _SLIDE = re.compile(r"ppt/slides/slide\d+\.xml")
 _EXTRA_PARTS = re.compile(r"word/(?:footnotes|endnotes|header\d*|footer\d*)\.xml")
@@ -29,7 +29,7 @@ _HEADING_STYLE = re.compile(r"(?:Heading|heading |berschrift)(\d)|(Title)")
 
 _BREAKS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 _BLANK_AREAS = frozenset({"Fallback", "pPrChange", "rPrChange", "del", "moveFrom", "tabs"})
-"""What is not shown: what older programs get instead, what was deleted or moved away, and where tabs stop."""
+"""Elements that are not shown: fallbacks for older programs, deleted or moved text, and the positions of tabs."""
 
 
 def read_docx(content: bytes) -> str:
@@ -44,6 +44,7 @@ def read_docx(content: bytes) -> str:
         raise UnreadableFileError("invalid_file", "The file is no Word document, or is damaged.")
     extra_parts = sorted(name for name in archive.names if _EXTRA_PARTS.fullmatch(name))
     texts = [_text(archive.read(name)) for name in ("word/document.xml", *extra_parts)]
+    # Each text once: sections often repeat a header.
     return "\n\n".join(dict.fromkeys(text for text in texts if text))
 
 
@@ -92,7 +93,8 @@ class _Archive:
 
 def _events(content: bytes) -> Iterator[tuple[str, ElementTree.Element]]:
     """Each element as it begins and ends; what has ended is forgotten."""
-    # Office writes no document types, and entities grow: nothing that has one is read. In UTF-16 one could not see it.
+    # Office writes no document types, and entities could expand without end, so a file with one is refused.
+    # So is UTF-16, in which this search would not find it.
     if b"<!DOCTYPE" in content or b"<!ENTITY" in content or b"\0" in content[:4096]:
         raise UnreadableFileError("invalid_file", "A part of the file is not as Office writes it.")
     try:
@@ -130,7 +132,7 @@ class _Lines:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self._runs: list[list[str]] = []  # of the open paragraphs: a text box stands in one
+        self._runs: list[list[str]] = []  # Of the open paragraphs, as a text box may stand inside one.
         self._rows: list[list[list[str]]] = []  # the open rows' cells, with their lines
         self._chars = 0
 

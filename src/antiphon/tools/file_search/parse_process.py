@@ -31,7 +31,7 @@ _MODULES: dict[Format, tuple[str, str]] = {
 """What reads a format; a module is loaded only where it is used, as each has a library of its own."""
 
 _RESERVE_BYTES = 8 << 20
-"""What is free again once the memory is used up, so that there is some to say so."""
+"""Memory that is kept back and released when the rest is used up: the answer that says so needs some."""
 
 
 class ParseTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ def main() -> None:
     end_with_parent()
     with take_parent_socket() as link, link.makefile("rwb") as stream:
         task = msgspec.json.decode(stream.readline(), type=ParseTask)
-        _reader(task.format)  # while files can be opened
+        _reader(task.format)  # Loads the module and its library while files can be opened.
         reserve = mmap.mmap(-1, _RESERVE_BYTES)
         limit_process(task)
         text = b""
@@ -106,11 +106,11 @@ def limit_process(task: ParseTask) -> None:
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_NPROC: 0,
-        resource.RLIMIT_NOFILE: 0,  # what is open stays open; nothing more is opened, so there is no network either
+        resource.RLIMIT_NOFILE: 0,  # What is open stays open; nothing more can be opened, so there is no network either.
     }
     for kind, limit in limits.items():
-        with contextlib.suppress(ValueError, OSError):  # a limit that is lower already
-            # With equal limits of time the process would be killed, as it is when the machine has no memory left.
+        with contextlib.suppress(ValueError, OSError):  # A limit is lower already.
+            # setrlimit(2): at the soft limit comes SIGXCPU, at the hard one SIGKILL, which also means that memory is short.
             resource.setrlimit(kind, (limit, limit + 1 if kind == resource.RLIMIT_CPU else limit))
 
 

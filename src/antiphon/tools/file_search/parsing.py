@@ -27,7 +27,7 @@ MAX_ANSWER_BYTES = 4 * MAX_TEXT_CHARS + 4096
 """A character is four bytes at most."""
 
 _ENVIRONMENT = ("HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "TZ")
-"""The variables that a process gets: the server's others may be secrets, and what takes a parser over could read them."""
+"""The variables that a process gets: others may be secrets, which a file that takes over a parser could read."""
 
 _WRITE_BYTES = 256 << 10
 _LIBRARIES: dict[Format, str] = {"pdf": "pypdfium2", "html": "selectolax"}
@@ -94,6 +94,7 @@ class Parsers:
         except TimeoutError:
             raise UnreadableFileError("invalid_file", f"The file takes more than {limits.wall_s:g} seconds to be read.") from None
         finally:
+            # Shielded: also where the task is cancelled the process must not outlive the file.
             await asyncio.shield(process.stop())
 
 
@@ -150,12 +151,12 @@ class _ParseProcess(asyncio.Protocol):
         _log.warning("A process that read a file died.", reason=exit_reason(self._process))
         if self._process.returncode == -signal.SIGXCPU:
             return UnreadableFileError("invalid_file", "The file takes too much time to be read.")
-        if self._process.returncode == -signal.SIGKILL:  # Linux, where memory is short
+        if self._process.returncode == -signal.SIGKILL:  # What Linux sends when memory is short.
             return UnreadableFileError("server_error", "The server has not enough memory to read the file now.")
         return UnreadableFileError("invalid_file", "The file can't be read: it is damaged, or too large.")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's is no subclass
+        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's class is not a subclass of it.
         self._may_write.set()
 
     def pause_writing(self) -> None:
@@ -166,6 +167,7 @@ class _ParseProcess(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._answer += data
+        # A parser that was taken over could send without end.
         if len(self._answer) > MAX_ANSWER_BYTES and self._transport is not None:
             self._transport.abort()
 

@@ -10,7 +10,7 @@ _PASSWORD_ERROR = 4
 """`FPDF_ERR_PASSWORD`; source: fpdfview.h of PDFium."""
 
 _LINE_HYPHEN = re.compile("[\ufffe\x02]\r?\n?")
-"""What PDFium has for a hyphen that divides a word at the end of a line."""
+"""PDFium's marks for a hyphen that divides a word at the end of a line."""
 
 
 def read_pdf(content: bytes) -> str:

@@ -59,6 +59,7 @@ def rank(queries: Sequence[QueryMatches[Key]], ranking: Ranking, limit: int) -> 
 
 
 def _scores(matches: QueryMatches[Key], ranking: Ranking) -> dict[Key, float]:
+    # A cosine may be negative or, by rounding, above 1; the score is 0 to 1.
     if ranking.ranker == "none":
         return {key: min(max(similarity, 0.0), 1.0) for key, similarity in matches.by_vector}
     total = ranking.embedding_weight + ranking.text_weight

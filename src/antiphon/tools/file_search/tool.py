@@ -92,7 +92,7 @@ class FileSearch:
         return OpenFileSearch(self._stores, scopes, context.tenant, self._result_chars)
 
     async def close(self) -> None:
-        """The stores are closed by who opened them."""
+        """Nothing: the vector stores belong to the server."""
 
 
 def read_scope(path: str, tool: FileSearchTool) -> SearchScope:
@@ -130,7 +130,7 @@ class OpenFileSearch:
         self._scopes = scopes
         self._tenant = tenant
         self._result_chars = result_chars
-        self._numbers: dict[tuple[str, str], int] = {}  # of the excerpts that the model has seen, by file and text
+        self._numbers: dict[tuple[str, str], int] = {}  # Of the excerpts that the model has seen, by file and text.
 
     async def prepare(self, report: Report) -> None:
         """
@@ -188,6 +188,7 @@ class OpenFileSearch:
         citations: list[Citation] = []
         room = self._result_chars
         for result in results:
+            # Brackets of a mark in a file could make the model cite another one.
             text = result.text.translate(_BRACKETS)
             if len(text) > room and excerpts:
                 break
@@ -203,7 +204,7 @@ class OpenFileSearch:
 
 
 def read_queries(arguments: str) -> list[str]:
-    """What the model looks for, from arguments as models write them: some give one query, or a list alone; empty if there is none."""
+    """The queries in a call's arguments. Models also write one query, or a list alone. Empty if there is none."""
     try:
         fields = msgspec.json.decode(arguments.encode("utf-8", "replace"))
     except (msgspec.DecodeError, RecursionError):

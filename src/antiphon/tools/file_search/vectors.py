@@ -41,6 +41,7 @@ class VectorTable:
         """Add vectors: (vectors, dimensions)."""
         end = self._size + len(owners)
         if end > len(self._owners):
+            # Doubled, so that adding many files copies each vector a constant number of times.
             self._resize(max(end, 2 * self._size, _SMALLEST_CAPACITY))
         self._owners[self._size : end] = owners
         self._codes[self._size : end] = self._signs(vectors)
@@ -77,6 +78,7 @@ class VectorTable:
         similarities: Floats32 = self._vectors[rows].astype(np.float32) @ query
         order = np.argsort(-similarities, kind="stable")[:limit]
         best, similarities = owners[rows[order]], similarities[order]
+        # `unique` sorts by owner; the positions bring back the order of similarity.
         _, first = np.unique(best, return_index=True)
         first.sort()
         return best[first], similarities[first]

@@ -43,7 +43,7 @@ def query_terms(query: str) -> list[str]:
 
 
 def weight(texts: int, matches: int) -> float:
-    """What a word counts that `matches` of `texts` have: as in FTS5's bm25, where it may not be below this."""
+    """The weight of a word that `matches` of `texts` have, as in FTS5's bm25, which has the same lower bound."""
     return max(1e-6, math.log((texts - matches + 0.5) / (matches + 0.5)))
 
 
