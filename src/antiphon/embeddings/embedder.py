@@ -18,13 +18,13 @@ from antiphon.errors import overloaded_error, shutting_down
 T = TypeVar("T")
 
 BATCH_TOKENS = 256
-"""What is computed at once, a text being whole: some 100 ms of one core, which is how long the next caller waits."""
+"""How much is computed in one step; no text is divided. About 100 ms of one core, for which the next caller waits."""
 
 TOKENIZE_CHARS = 65_536
-"""What is split into tokens at once: some 50 ms."""
+"""How much is split into tokens in one step: about 50 ms."""
 
 MAX_CALLERS = 64
-"""Whoever comes while so many wait is refused."""
+"""The most callers at once; further ones are refused."""
 
 
 class EmbeddedTexts(Struct, frozen=True, eq=False):
@@ -97,7 +97,7 @@ class Embedder:
         return EmbeddedTexts(np.concatenate(vectors), sum(map(len, token_ids)))
 
     async def stop(self) -> None:
-        """Refuse what comes and what waits, and wait for the thread to end; idempotent."""
+        """Refuse new and waiting callers, and wait for the thread to end; idempotent."""
         self._is_open = False
         await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
 
@@ -112,11 +112,12 @@ class Embedder:
             self._callers -= 1
 
     async def _run(self, work: Callable[[], T]) -> T:
-        # The thread takes one step of each caller in turn: whoever has the next step goes to the end of its queue.
+        # The thread takes one step of each caller in turn, as each caller queues its next step when one is done.
         self._check_is_open()
         try:
             return await asyncio.wrap_future(self._thread.submit(work))
         except asyncio.CancelledError:
+            # Not the task but the step was cancelled, by `stop`: the caller gets an error.
             if (task := asyncio.current_task()) is None or not task.cancelling():
                 self._check_is_open()
             raise
@@ -129,6 +130,7 @@ class Embedder:
         return await self._run(self._load) if self._model is None else self._model
 
     def _load(self) -> MiniLM:
+        # Asked again in the thread: several callers may have found no model.
         if self._model is None:
             self._model = MiniLM(self._folder)
         return self._model

@@ -1,6 +1,6 @@
 """
 The sentence encoder MiniLM-L6 (Wang et al. 2020; Reimers and Gurevych 2019) in numpy: six layers of BERT, whose outputs
-are averaged over the tokens of a text and magnitude to unit length.
+are averaged over the tokens of a text and scaled to unit length.
 
 The texts of a batch are not padded: they stand one after another, and only attention looks at each alone. So a vector
 depends on its own text, not on the others of the batch, but for rounding.
@@ -135,6 +135,7 @@ def _attention(query: Floats, key: Floats, value: Floats) -> Floats:
     query, key, value = (each.reshape(tokens, -1, HEAD_SIZE).transpose(1, 0, 2) for each in (query, key, value))
     scores: Floats = query @ key.transpose(0, 2, 1)
     scores *= np.float32(1 / math.sqrt(HEAD_SIZE))
+    # The same result, and `exp` can't overflow.
     scores -= scores.max(axis=-1, keepdims=True)
     np.exp(scores, out=scores)
     np.divide(scores, scores.sum(axis=-1, keepdims=True), out=scores)
@@ -174,7 +175,7 @@ def use_one_thread() -> None:
     times as slow (measured 2026-11-22). Other BLAS libraries, such as macOS's, have no such function, and stay as they
     are.
     """
-    # A look-up in numpy's own extension module looks into the libraries that it needs, too.
+    # dlsym(3): a search in numpy's extension module also covers the libraries that it depends on, such as OpenBLAS.
     library = ctypes.CDLL(importlib.import_module("numpy._core._multiarray_umath").__file__)
     for name in _THREAD_SETTERS:
         if (setter := getattr(library, name, None)) is not None:

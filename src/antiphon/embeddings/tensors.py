@@ -43,6 +43,7 @@ def load(path: Path) -> dict[str, Floats]:
 
 def _floats(name: str, tensor: _Tensor, data: NDArray[np.uint8]) -> Floats:
     begin, end = tensor.data_offsets
+    # A damaged download must fail here, and not read what is beside it.
     if not 0 <= begin <= end <= data.size or end - begin != 4 * prod(tensor.shape):
         raise ValueError(f"the place of '{name}' is not what its shape needs")
     return np.frombuffer(data[begin:end].data, "<f4").reshape(tensor.shape)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 MAX_CHARS = 65_536
-"""So much of a text is looked at: 256 tokens are some 1,200 characters of English."""
+"""The most of a text that is read: 256 tokens are about 1,200 characters of English."""
 
 MAX_WORD_CHARS = 100
 """A longer word is unknown, as in the original."""
@@ -82,6 +82,7 @@ class WordPiece:
             OSError, ValueError, KeyError, TypeError: it can't be read, or is none of an uncased BERT.
         """
         content = json.loads(path.read_text(encoding="utf-8"))
+        # Another tokenizer would give vectors without any sense, and no error.
         if content["model"]["type"] != "WordPiece" or not content["normalizer"]["lowercase"]:
             raise ValueError("the tokenizer is no uncased WordPiece")
         return cls(content["model"]["vocab"])
