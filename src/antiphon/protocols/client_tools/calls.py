@@ -88,6 +88,7 @@ class ClientCalls:
     def take(self, event: _CallEvent) -> Sequence[ToolCallEvent] | WrongCall | None:
         """What may be shown now; None for an event of any other call."""
         if isinstance(event, engine_events.ToolCallStarted):
+            # These functions have no namespace: one of that name in a namespace is the client's own.
             tool = None if event.namespace or event.custom else self._tools.get(event.name)
             if tool is None or event.call_id in self._held_calls or event.call_id in self._shown_calls:
                 return None
@@ -108,6 +109,7 @@ class ClientCalls:
             return (event,)
         if not call.stream.is_open:
             return ()
+        # Sure from here on: the beginning is shown with all that was held back.
         self._shown_calls[call.id] = call
         return call.started, engine_events.ToolArgumentsDelta(event.id, call.id, "".join(call.chunks))
 
@@ -122,6 +124,7 @@ class ClientCalls:
         try:
             call.fields = call.tool.read(_arguments(arguments))
         except ValueError as error:
+            # Told to the model: clients run what an item says, and their libraries raise at a call that they don't know.
             return WrongCall(call.id, call.tool, arguments, f"The call was not made: {error}.", call.is_streamed)
         id, self._shown_calls[call.id] = call.started.id, call
         done_event = engine_events.ToolCallDone(id, call.id)
@@ -151,6 +154,7 @@ class ClientCalls:
         if item.call is None or not self._async_keys or not isinstance(wire, items.FunctionCall | items.CustomToolCall):
             return wire
         name, namespace = item.call.name, item.call.namespace
+        # A deferred function is shown as its own namespace when it is called (docs/decisions/0057).
         key = f"{namespace}.{name}" if namespace and namespace != name else name
         return msgspec.structs.replace(wire, async_=True) if key in self._async_keys else wire
 
@@ -203,7 +207,7 @@ def _empty_fields(call: _Call, fields: JsonDict) -> JsonDict:
 
 
 def _visible_pieces(pieces: Sequence[TextPiece]) -> Iterator[TextPiece]:
-    """The pieces that are shown: a diff has no event for its beginning."""
+    """The pieces that have an event: there is none for the beginning of a diff."""
     return (piece for piece in pieces if piece.kind != "begin" or piece.key == "commands")
 
 

@@ -29,7 +29,7 @@ CLIENT_ITEM_TYPES = (
     calls.ToolSearchCall,
     calls.ToolSearchOutput,
 )
-"""What such tools leave in a conversation; every engine with functions can be told these."""
+"""The items that such tools make; any engine with functions can read them as calls and results."""
 
 
 class ClientTool(Struct, frozen=True):
@@ -152,7 +152,7 @@ def read_shell_action(arguments: JsonDict) -> calls.ShellAction:
     Raises:
         ValueError: the arguments have none.
     """
-    # By now the commands may be shown: a limit that is no number is none.
+    # The commands may have been shown already, so a limit that is no number is dropped, and no reason to refuse the call.
     length, timeout_ms = (value if type(value := arguments.get(name)) is int else None for name in ("max_output_length", "timeout_ms"))
     commands = _list_of_texts(arguments.get("commands", arguments.get("command")), "commands")
     return calls.ShellAction(commands=commands, max_output_length=length, timeout_ms=timeout_ms)
@@ -195,12 +195,14 @@ _PATCH = _object(
 
 
 def _read_patch(arguments: JsonDict) -> JsonDict:
+    # Models that know the item write its fields; others write those of the function.
     operation = arguments.get("operation", arguments)
     if not isinstance(operation, dict):
         raise ValueError("`type` and `path` are missing")
     kind = operation.get("type")
     if kind not in ("create_file", "update_file", "delete_file"):
         raise ValueError("`type` must be one of `create_file`, `update_file` and `delete_file`")
+    # The item of a deletion has no diff, whatever the model wrote.
     fields = _present(operation, "type", "path") | ({} if kind == "delete_file" else _present(operation, "diff"))
     return {"operation": _convert(fields, calls.CreateFile | calls.DeleteFile | calls.UpdateFile)}
 
@@ -281,6 +283,7 @@ _QUERY = _object("query", {"query": _text("What the tools should be able to do."
 
 
 def _tool_search(tool: tools.ToolSearchTool) -> ClientTool | None:
+    # Without `client`, the server does the search (`search.ToolSearch`).
     if tool.execution != "client":
         return None
     description = value_or(tool.description, None) or "Finds further tools, which can be called from then on."

@@ -19,7 +19,7 @@ from antiphon.wire.responses import tools
 SEARCH_NAME = "tool_search"
 MAX_DESCRIPTION_CHARS = 300
 MAX_MATCHES = 5
-"""How many tools are loaded for words that are no name."""
+"""The most tools that a search by words, rather than by a name, loads."""
 
 
 class DeferredTool(Struct, frozen=True):
@@ -36,7 +36,7 @@ class DeferredTool(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """What is searched for words."""
+        """The text that words are searched in."""
         return f"{self.tool.key} {self.tool.description or ''}".lower()
 
 
@@ -100,18 +100,18 @@ class ToolSearch:
         return namespace in self._labels and key not in self._loaded_keys
 
     def add(self, tool: DeferredTool) -> None:
-        """Have one more tool that can be found."""
+        """Add a tool that can be found."""
         self._deferred_tools[tool.tool.key] = tool
 
     def add_function(self, function: FunctionTool) -> None:
-        """Have one more function of a server."""
+        """Add a function of a server that can be found."""
         wire = tools.FunctionTool(
             name=function.name, description=function.description, parameters=function.parameters, strict=False, defer_loading=True
         )
         self.add(DeferredTool(function, wire))
 
     def find(self, arguments: str) -> FoundTools:
-        """Find the tools that the model asks for; they are loaded then, and no more deferred."""
+        """Find the tools that the model asks for, and load them: they can't be found again."""
         paths = _paths(arguments)
         found_tools: dict[str, DeferredTool] = {}
         for path in paths:

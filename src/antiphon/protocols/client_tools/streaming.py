@@ -43,14 +43,14 @@ class MemberTextReader:
     def __init__(self) -> None:
         self._buffer = ""
         self._depth = 0
-        self._is_list = False  # what is open at the second level
+        self._is_list = False  # Whether what is open at the second level is a list.
         self._is_key_next = False
         self._key = ""
         self._index = 0
-        self._chunks: list[str] | None = None  # of the text that is open
+        self._chunks: list[str] | None = None  # Of the text that is open.
 
     def feed(self, text: str) -> Iterator[TextPiece]:
-        """More of the JSON. What is no JSON gives some pieces or none; whoever reads it whole finds out."""
+        """Read more of the JSON. Invalid JSON gives some pieces or none: it is found out when the arguments are read whole."""
         self._buffer += text
         while self._buffer:
             if self._chunks is None:
@@ -72,7 +72,7 @@ class MemberTextReader:
         return TextPiece(kind, self._key, self._index if self._depth == 2 else None, text)
 
     def _to_next_text(self) -> TextPiece | None:
-        """Read up to the beginning of a text; None where nobody is told of it, or there is none yet."""
+        """Read up to the beginning of a text; None if the text is not reported, or has not begun yet."""
         for match in _STRUCTURE.finditer(self._buffer):
             mark = match[0]
             if mark == '"':
@@ -101,6 +101,7 @@ class MemberTextReader:
         end = body.end() if body is not None else 0
         is_over = self._buffer[end : end + 1] == '"'
         complete = self._buffer[:end]
+        # Half of a surrogate pair waits for the other half: alone it is no character.
         if not is_over and (half := _HIGH_SURROGATE.search(complete)):
             complete = complete[: half.start()]
         self._buffer = self._buffer[len(complete) + is_over :]
@@ -119,8 +120,9 @@ class MemberTextReader:
 def _decode(body: str) -> str:
     try:
         text: str = json.loads(f'"{body}"', strict=False)
-    except ValueError:  # an escape that JSON does not have
+    except ValueError:  # An escape that JSON does not have.
         return body
+    # A lone surrogate could not be sent as UTF-8.
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -170,6 +172,7 @@ class DiffStream:
         """More of the arguments."""
         for piece in self._reader.feed(text):
             if piece.key == "diff" and piece.index is None:
+                # Only then is it known which file the diff is for; a diff that comes first is shown at the end.
                 if piece.kind == "begin" and self._head.get("type") in ("create_file", "update_file") and "path" in self._head:
                     self.is_open = True
                 if self.is_open:

@@ -1,5 +1,5 @@
 """
-Tools that the client runs and sends no schema of, because the original's models know them: here any model gets the schema
+Tools that the client runs and sends no schema of, because the original's models know them. Here any model gets the schema
 that the original publishes.
 
 Source: the tool reference of the Messages API (bash, text editor, memory, computer use).
@@ -92,7 +92,7 @@ KNOWN_TOOLS: Mapping[str, KnownTool] = {
         ),
     ),
 }
-"""By the name that their types begin with; a date follows."""
+"""By the beginning of their types, before the date: `bash` for `bash_20250124`."""
 
 
 def known_tool(type: str, fields: Mapping[str, object]) -> KnownTool | None:

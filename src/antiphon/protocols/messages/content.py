@@ -16,16 +16,16 @@ from antiphon.wire.messages import blocks
 from antiphon.wire.messages.request import CountTokensRequest, MessageParam
 
 FAILED_TOOL_TEXT = "The tool reported an error:\n"
-"""Stands before the output of a tool that failed: the field that says so has no place in a model's template."""
+"""Put before the output of a tool that failed, as prompt templates of models have no place for the field `is_error`."""
 
 BILLING_HEADER = "x-anthropic-billing-header"
 """
-Begins a block of Claude Code's system prompt that is for the original's books, and changes with every request in some
-versions: a model that read it would find nothing in its prompt cache.
+The beginning of a block in Claude Code's system prompt that is for the original's accounting. In some versions it changes
+with every request, so a model server that got it would never find the prompt in its cache.
 """
 
 _HOSTED_TYPES = ("server_tool_use", "container_upload", "tool_reference", "mcp_tool_use", "mcp_tool_result")
-"""Blocks that only tools of the original's servers leave, besides those that end in `_tool_result`."""
+"""Types of blocks that only tools on the original's servers make, besides those that end in `_tool_result`."""
 
 _BLOCK_TYPES = ("text", "image", "document", "search_result", "thinking", "redacted_thinking", "tool_use", "tool_result")
 
@@ -154,7 +154,7 @@ _ItemBlock = blocks.ToolUseBlockParam | blocks.ToolResultBlockParam | blocks.Thi
 
 
 def _own_items(block: _ItemBlock, path: str, call_ids: set[str], context: MessagesContext) -> Sequence[history.HistoryItem]:
-    """The item that a block is by itself, if any."""
+    """The item that a call, a result or reasoning becomes; none for reasoning that can't be used."""
     match block:
         case blocks.ToolUseBlockParam():
             call_ids.add(block.id)
@@ -175,7 +175,7 @@ def _thinking(text: str, signature: str, context: MessagesContext) -> Sequence[h
 
 
 def _omit(block: Unknown, path: str, context: MessagesContext) -> None:
-    """Leave out what a tool of the original's servers left; any other type is a mistake."""
+    """Leave out a block that a tool on the original's servers made; any other unknown type is an error."""
     is_hosted = block.type in _HOSTED_TYPES or block.type.endswith("_tool_result")
     if not is_hosted or not context.omit_unsupported:
         raise invalid_value(f"{path}.type", block.type, _BLOCK_TYPES)
@@ -251,7 +251,7 @@ def _document(block: blocks.DocumentBlockParam, path: str, context: MessagesCont
             return [_tagged_text("document", {"title": title}, text)]
         case blocks.UrlSource(url=url):
             document = context.documents.get(url)
-            if document is None:  # the engine fetches it
+            if document is None:  # The engine fetches it itself.
                 return [history.FilePart(url, filename=title)]
             return [_file(document, path, context)]
         case blocks.FileSource(file_id=file_id):

@@ -29,7 +29,7 @@ _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """From the least to the most."""
 
 _BUDGETS = ((4_096, "low"), (16_384, "medium"))
-"""The effort of a `budget_tokens` below each of these; from the last one on it is `high`."""
+"""A `budget_tokens` below one of these means its effort; a larger one means `high`."""
 
 
 class ResolvedMessagesRequest(Struct, frozen=True, kw_only=True):
@@ -117,6 +117,7 @@ def messages_engine_request(resolved_request: ResolvedMessagesRequest) -> Messag
         sampling=_sampling(request, capabilities, resolved_request.model) if isinstance(request, MessagesRequest) else Sampling(),
         format=_format(request, capabilities, resolved_request.model),
         reasoning_effort=_effort(request, capabilities.efforts),
+        # The signature of a block holds it, and there are blocks only where the client wants them.
         encrypt_reasoning=resolved_request.wants_thinking,
     )
     return MessagesEngineRequest(respond, context.omissions)
@@ -137,6 +138,7 @@ def clamp_max_tokens(respond: commands.Respond, window: int | None, input_tokens
 def _sampling(request: MessagesRequest, capabilities: Capabilities, model: str) -> Sampling:
     temperature, top_p = value_or(request.temperature, None), value_or(request.top_p, None)
     for name, value, is_supported in (("temperature", temperature, capabilities.temperature), ("top_p", top_p, capabilities.top_p)):
+        # 1 asks for nothing: it is the default temperature, and a `top_p` that cuts nothing off.
         if value not in (None, 1) and not is_supported:
             raise unsupported_parameter(name, model)
     extra: JsonDict = {}

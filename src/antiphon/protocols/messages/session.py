@@ -66,7 +66,7 @@ class MessagesSession:
 
     Attributes:
         usage: what the client is told at the end; None before.
-        stop_reason: likewise.
+        stop_reason: why the message ended; None before.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class MessagesSession:
         return TextRun(lambda text: events.ContentBlockDelta(index=index, delta=events.TextPiece(text=text)), place[1])
 
     def end_text(self, count: int) -> None:
-        """Its events have no number."""
+        """Nothing: the events of this API have no numbers."""
 
     def _handle_control_event(
         self, event: FromClient[ResolvedMessagesRequest] | FromTool | Hangup | PersistFailed | Shutdown | Tick
@@ -164,7 +164,7 @@ class MessagesSession:
                 effects: _Effects = [SendToEngine(commands.Cancel(self._respond.id))]
                 self._fail(error, effects)
                 return effects
-            case Tick() | PersistFailed() | FromTool():  # this session sets no timer, stores nothing and calls no tools
+            case Tick() | PersistFailed() | FromTool():  # This session sets no timer, stores nothing and calls no tools.
                 return []
 
     def _begin(self) -> list[Effect[MessageEvent]]:
@@ -235,9 +235,9 @@ class MessagesSession:
             self._thinking, self._thinking_kind = "", step.part.kind
             self._open(step.item, blocks.ThinkingBlock(thinking="", signature=""), effects)
         elif step.part.kind is not self._thinking_kind:
-            return  # a summary of what was told in full, or the other way round
+            return  # A summary of reasoning that was sent in full, or the other way round.
         elif len(step.part.chunks) == 1:
-            text = f"\n\n{text}"  # another part of the summary
+            text = f"\n\n{text}"  # A further part of the summary begins.
         self._thinking += text
         if self._resolved_request.shows_thinking:
             self._grow(events.ThinkingPiece(thinking=text), effects)
@@ -264,7 +264,7 @@ class MessagesSession:
         if self._open_block is item:
             is_shown = self._resolved_request.shows_thinking
             text = self._thinking
-            # In one piece, just before the block ends.
+            # Messages, streaming: the signature comes in one `signature_delta`, just before the block ends.
             signature = sign_thinking(self._sign, text, item.encrypted_content, is_shown=is_shown)
             self._grow(events.SignaturePiece(signature=signature), effects)
             self._close(lambda: blocks.ThinkingBlock(thinking=text if is_shown else "", signature=signature), effects)
@@ -279,7 +279,7 @@ class MessagesSession:
         if step.failure is not None:
             self._fail(_to_api_error(step.failure), effects)
             return
-        if step.outcome == "cancelled":  # by the engine alone: a client that leaves closes the session
+        if step.outcome == "cancelled":  # By the engine: when a client leaves, the session is closed before this.
             self._fail(UpstreamError("The model was stopped before it had finished.", code="server_error"), effects)
             return
         self.usage = self._final_usage()
@@ -296,6 +296,7 @@ class MessagesSession:
 
     def _fail(self, error: ApiError, effects: _Effects) -> None:
         self._is_closed = True
+        # The status line has long been sent, so the error is an event; otherwise `Close` makes it the answer.
         if self._is_streamed:
             effects.append(Send(message_error(error)))
         effects.append(Close(error))
@@ -303,6 +304,7 @@ class MessagesSession:
     def _final_stop_reason(self, step: steps.OutputFinished) -> StopReason:
         if step.reason == "content_filter":
             return "refusal"
+        # A call that was cut off must not be run: `tool_use` would tell the client to.
         if step.outcome == "incomplete":
             return "model_context_window_exceeded" if self._is_window_full() else "max_tokens"
         if self._has_called:
@@ -318,7 +320,7 @@ class MessagesSession:
 
     def _final_usage(self) -> MessageUsage:
         usage = self._output.usage
-        if usage is None:  # the field is required: what the engine does not count is estimated
+        if usage is None:  # The field is required, so what the engine did not count is estimated.
             output_tokens = sum(text_tokens(len(_text_of(item).encode())) for item in self._output.items)
             return MessageUsage(
                 input_tokens=self._input_tokens,

@@ -1,7 +1,7 @@
 """
-The reasoning of earlier answers: what stands in the `signature` of a block, and what comes of it when it is given back.
+The reasoning of earlier answers: what the `signature` of a block contains, and how it is read when it comes back.
 
-A client gives every block back as it came. Its signature has, encrypted, what else the model needs of the reasoning: the
+A client sends every block back as it came. Its signature has, encrypted, what else the model needs of the reasoning: the
 engine's own form of it, and the text where the client was not shown it. A signature that this server did not make is
 that of another model: the block is left out, as the original leaves out what its model can't use.
 """

@@ -68,6 +68,7 @@ def _function(tool: ToolParam, path: str) -> FunctionTool | None:
 
 def _omit(tool: ToolParam, path: str, forced_name: str | None, context: MessagesContext) -> None:
     kind = str(tool.type)
+    # Leaving it out would leave a choice that no tool can meet.
     if (tool.name and tool.name == forced_name) or not context.omit_unsupported:
         raise ClientError(
             f"Input tag '{shorten(kind)}' is not supported with the '{context.model}' model: this server runs no tools.",
