@@ -1,11 +1,11 @@
-"""What of a configuration can be changed while the server runs."""
+"""Which settings of a configuration can be changed while the server runs."""
 
 from typing import Any, NamedTuple
 
 from antiphon.config.load import Config, with_origins, with_secrets
 
 LIVE_LISTS = ("models", "prompts", "rewrites", "routing")
-"""Tables that are taken over whole."""
+"""Lists of tables that are replaced as a whole."""
 
 LIVE_SETTINGS = frozenset(
     {
@@ -43,7 +43,10 @@ LIVE_SETTINGS = frozenset(
         "logging.content",
     }
 )
-"""Settings that are read for every request or session, or whose tools are made anew. All others are read when the server starts."""
+"""
+Settings that are read for every request or session, or whose tools are made anew. All others are read when the server
+starts, so a setting that is missing here is reported as in need of a restart, and not taken over by half.
+"""
 
 
 class ConfigChanges(NamedTuple):
@@ -62,13 +65,14 @@ class ConfigChanges(NamedTuple):
 
 
 def compare(former: Config, new: Config) -> ConfigChanges:
-    """The difference between the configuration in use and a new one; models are compared by who offers them."""
+    """The difference between two configurations. Changes of models are left out of `settings`: the models are compared elsewhere."""
     changes = [key for key, value in _values(new).items() if value != _values(former)[key]]
     live = [key for key in changes if key in LIVE_SETTINGS or key in LIVE_LISTS]
     updates: dict[str, Any] = {key: getattr(new, key) for key in LIVE_LISTS}
     for section, name in (key.split(".") for key in live if "." in key):
         current = updates.get(section, getattr(former, section))
         updates[section] = current.model_copy(update={name: getattr(getattr(new, section), name)})
+    # The former secrets, too: what needs a restart is still in use, and may name variables that are gone.
     config = with_secrets(former.model_copy(update=updates), {**former.secrets, **new.secrets})
     origins = {key: origin for key, origin in former.origins.items() if key not in LIVE_LISTS and key not in live}
     origins |= {key: origin for key, origin in new.origins.items() if key in LIVE_LISTS or key in live}

@@ -1,4 +1,4 @@
-"""The languages of texts that are told apart."""
+"""The languages that this server recognizes in texts."""
 
 LANGUAGES = {
     "ar": "Arabic",

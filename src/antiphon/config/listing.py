@@ -43,6 +43,7 @@ def list_settings(config: Config) -> Iterator[ShownSetting]:
             key=key,
             value=_without_folders(value),
             origin=hide_folders(origin_of(config.origins, key)),
+            # The defaults of these depend on the environment, and those of `_defaults` are placeholders.
             default=None if key in ("home", "models_dir") else defaults.get(key),
             secret=_secret_state(key, value, config.secrets),
             needs_restart=key not in LIVE_SETTINGS and key not in LIVE_LISTS,
@@ -58,7 +59,7 @@ def flatten(config: Config) -> dict[str, object]:
 
 
 def origin_of(origins: Mapping[str, str], key: str) -> str:
-    """What set a setting, or a part of it, as that of a table has a key of its own."""
+    """The origin of a setting. Parts of a table have origins of their own; the first one stands for the table."""
     return next((origin for each, origin in origins.items() if each == key or each.startswith(f"{key}.")), "built-in")
 
 
@@ -74,13 +75,13 @@ def _leaves(table: BaseModel, path: str = "") -> Iterator[tuple[str, object]]:
 
 
 def _model_table(model: ModelEntry) -> dict[str, object]:
-    """The model as it stands in a file."""
+    """The model as in a file, where the engine's options are keys of the table itself."""
     sessions = {} if model.sessions is None else {"sessions": model.sessions}
     return {"name": model.name, "engine": model.engine, **sessions, **model.options}
 
 
 def hide_folders(message: str) -> str:
-    """A message for who may be on another machine: it names files without their folders."""
+    """The message for people on other machines: files are named without their folders."""
     return re.sub(r"(?m)^/(?:[^:/\n]*/)+|(?<![\w:/.])/(?:[^\s:/'\"`]+/)+", "", message)
 
 

@@ -166,7 +166,7 @@ class Config(BaseModel, frozen=True, extra="forbid"):
             raise ValueError(f"more than one version is the default of {quote_list(duplicates)}")
         return prompts
 
-    # No settings: never dumped, shown or put into a schema.
+    # Private, so that they are never dumped, shown or put into a schema.
     _secrets: dict[str, str] = PrivateAttr(default_factory=dict)
     _places: dict[str, str] = PrivateAttr(default_factory=dict)
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
@@ -183,7 +183,7 @@ class Config(BaseModel, frozen=True, extra="forbid"):
 
     def locate(self, key: str, problem: str) -> str:
         """
-        A problem that its reader finds in a file: `antiphon.toml:12: ...`; as it is where no file is known to have it.
+        The problem with its place in a file before it: `antiphon.toml:12: ...`. Unchanged if no file is known to have it.
 
         Args:
             key: of a table in a list, or of a setting in it, such as `routing[0].default`.
@@ -193,11 +193,11 @@ class Config(BaseModel, frozen=True, extra="forbid"):
         return f"{self._places[key]}: {problem}" if key else problem
 
     def locate_model(self, name: str, problem: str) -> str:
-        """A problem of a model likewise, at the option that it names."""
+        """As `locate`, for a problem of a model: the place is that of the option that the problem names."""
         key = next((f"models[{index}]" for index, model in enumerate(self.models) if model.name == name), "")
         for option in re.findall(r"[`'](?:\$\.)?([^`'\s]+)[`']", problem):
             if f"{key}.{option}" in self._places:
-                key = f"{key}.{option}"  # which may be a table with the next one in it
+                key = f"{key}.{option}"  # This may be a table that contains the next one.
         return self.locate(key, problem)
 
     @property
@@ -229,7 +229,7 @@ class Config(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def files_location(self) -> str | None:
-        """The location of uploaded files, likewise; None where they must not outlive the store, which is in memory."""
+        """As `recordings_location`, of uploaded files. None if the store is in memory: files without records could not be found."""
         if self.files.url is None and self.database_url is None:
             return None
         url = self.files.url or "files"
@@ -305,6 +305,7 @@ def load(
         config = _validate(settings, environ.get("HOME"))
     except ConfigError as error:
         if error.valid_part is not None:
+            # The mistakes are reported in any case; a secret that can't be read must not hide them.
             with contextlib.suppress(ConfigError):
                 error.valid_part._secrets.update(_read_secrets(error.valid_part, environ))
         raise
@@ -316,6 +317,7 @@ def load(
 
 def with_secrets(config: Config, secrets: Mapping[str, str]) -> Config:
     """A copy of the configuration with these secrets and no others."""
+    # Not `model_copy`, which would share the private dictionaries with the original.
     copy = Config.model_validate(config.model_dump())
     copy._secrets.update(secrets)
     copy._places.update(config._places)
@@ -387,7 +389,7 @@ def _read_secret_file(path: str, variable: str) -> str:
 def schema() -> dict[str, Any]:
     """The JSON Schema of a configuration file."""
     json_schema = Config.model_json_schema()
-    del json_schema["required"]  # every setting has a default
+    del json_schema["required"]  # Every setting has a default.
     return json_schema
 
 
@@ -432,11 +434,11 @@ def _file_settings(path: Path, *, is_required: bool = False) -> Iterator[_Settin
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: is not valid TOML: {error}") from None
     lines = find_lines(text)
-    if isinstance(table.get("routing"), dict):  # one table is an array of one
+    if isinstance(table.get("routing"), dict):  # A single table is an array of one.
         table["routing"] = [table["routing"]]
         lines |= {("routing", 0, *path[1:]): line for path, line in lines.items() if path[0] == "routing"}
     unknown_tables = [((key,), value) for key, value in table.items() if value == {} and key not in Config.model_fields]
-    for keys, value in (*unknown_tables, *_leaves(table)):  # an empty table has no leaves
+    for keys, value in (*unknown_tables, *_leaves(table)):  # An empty table has no leaves.
         yield _Setting(keys, value, str(path), path.parent, lines)
 
 
@@ -446,6 +448,7 @@ def _environment_settings(environ: Mapping[str, str], cwd: Path) -> Iterator[_Se
     programs.
     """
     ours = {name: _SHORT_NAMES.get(name, name).removeprefix("ANTIPHON_") for name in environ if name.startswith("ANTIPHON_")}
+    # The short names last, so that they win over the long ones.
     for name, key in sorted(ours.items(), key=lambda pair: pair[0] in _SHORT_NAMES):
         path = tuple(key.lower().split("__"))
         if environ[name] and (len(path) > 1 or path in FOLDER_SETTINGS):
@@ -474,6 +477,7 @@ def _leaves(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[t
 
 def _validate(settings: Mapping[tuple[str, ...], _Setting], user_home: str | None) -> Config:
     tree: dict[str, Any] = {}
+    # Short paths first: a value that stands where a table should be is met before the table's keys.
     for setting in sorted(settings.values(), key=lambda setting: len(setting.path)):
         _set_nested(tree, setting, _resolve_paths(setting, user_home))
     try:
@@ -504,7 +508,7 @@ def _valid_part(tree: Mapping[str, Any], wrong: Collection[KeyPath]) -> Config |
 
 
 def _table_places(settings: Mapping[tuple[str, ...], _Setting], wrong: Collection[KeyPath] = ()) -> Iterator[tuple[str, str]]:
-    """The keys in lists of tables that files have, and where they stand; the tables that are wrong don't count."""
+    """The keys in lists of tables, and their places in files. Wrong tables are left out, and the indices counted without them."""
     for section in TABLE_LISTS:
         setting = settings.get((section,))
         if setting is None or not isinstance(setting.value, list):

@@ -1,4 +1,4 @@
-"""Mistakes in settings, in words."""
+"""Descriptions of mistakes in settings."""
 
 import difflib
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from antiphon.errors import quote_list
 from antiphon.masking import mask_password, mask_secrets
 
 FOLDER_SETTINGS = (("home",), ("models_dir",), ("tools", "code_interpreter", "packages_folder"), ("tools", "web_search", "file"))
-"""Paths of the settings that are folders."""
+"""Settings that are paths, and may be relative to the file that they stand in."""
 
 TABLE_LISTS = ("models", "prompts", "routing", "webhooks", "rewrites")
 """Settings that are lists of tables."""
@@ -23,7 +23,7 @@ _FORMER_KEYS = {
     "speech.ears_languages": "speech.stt_languages",
     "speech.ears_url": "speech.stt_url",
 }
-"""Today's keys of settings, by those of earlier versions."""
+"""New keys of renamed settings, by their former ones: an error names the new one."""
 
 _TABLE_ARRAYS = (*TABLE_LISTS, "rules", "examples", "mcp", "functions", "images")
 """Keys whose value is an array of tables."""
@@ -34,13 +34,15 @@ def describe_mistake(error: ErrorDetails, kind: type[BaseModel]) -> str:
     What was expected and what it got.
 
     Args:
-        kind: what all settings are, in which a path of keys begins.
+        kind: the class of the whole configuration, in which the path of keys begins.
     """
     names = [part for part in error["loc"] if isinstance(part, str)]
+    # The message goes to logs and terminals, and a mistaken value may be a secret.
     value = repr(mask_secrets(error["input"], names[-1]))
     match error["type"]:
         case "extra_forbidden":
             return f"there is no such setting; {_suggestion(error['loc'], kind)}"
+        # All unknown keys of a model's table are in `options`, for its engine: a misspelt `engine` is among them.
         case "missing" if similar := difflib.get_close_matches(str(error["loc"][-1]), error["input"].get("options", ()), n=1):
             return f"is missing; did you write {quote_list(similar)} for it?"
         case "missing":
@@ -62,11 +64,11 @@ def describe_mistake(error: ErrorDetails, kind: type[BaseModel]) -> str:
 
 
 def _suggestion(path: tuple[str | int, ...], kind: type[BaseModel]) -> str:
-    """Today's key for a former one, and similar or else all known keys for an unknown one."""
+    """The new key for a former one; for an unknown one a similar key, or else all keys."""
     if new_key := _FORMER_KEYS.get(".".join(map(str, path))):
         return f"it is called '{new_key}' now"
     *above, key = path
-    model: Any = kind  # pydantic's annotations have no common type
+    model: Any = kind  # pydantic's annotations have no common type.
     for part in above:
         model = get_args(model)[0] if isinstance(part, int) else model.model_fields[part].annotation
     names: Iterable[str] = model.model_fields

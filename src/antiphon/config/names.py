@@ -8,7 +8,7 @@ from antiphon.config.routing import routing_problems
 
 
 def name_problems(config: Config, models: Sequence[str]) -> Iterator[str]:
-    """What of the routes and rewrites does not fit the models; one line for each setting, with its place and key."""
+    """The names in routes and rewrites that no model has; one line for each, with its place and key."""
     routes = [entry.name for entry in config.routing]
     for key, problem in (*routing_problems(config.routing, models), *rewrite_problems(config.rewrites, models, routes)):
         yield config.locate(key, f"{key}: {problem}")

@@ -32,6 +32,7 @@ class RewriteRule(BaseModel, frozen=True, extra="forbid"):
     @model_validator(mode="after")
     def _validate_pattern(self) -> "RewriteRule":
         try:
+            # `sub` also parses the replacement, and finds a group that the pattern does not have.
             re.compile(self.pattern).sub(self.replacement, "")
         except (re.error, IndexError, OverflowError, RecursionError) as error:
             raise ValueError(f"{self.pattern!r} with {self.replacement!r} is no replacement: {error}") from None
@@ -96,7 +97,7 @@ class RewriteEntry(BaseModel, frozen=True, extra="forbid"):
 
 
 def rewrite_problems(rewrites: Sequence[RewriteEntry], models: Sequence[str], routes: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The key of each name in rewrites that no model has, and no route either where that may stand, and what is wrong."""
+    """The key of each name in rewrites that no model (nor route, where routes are allowed) has, and what is wrong."""
     for index, entry in enumerate(rewrites):
         if entry.model is not None and not is_configured(entry.model, models):
             hint = did_you_mean(entry.model, models) or f" There {is_or_are(models)}."
@@ -109,7 +110,7 @@ def rewrite_problems(rewrites: Sequence[RewriteEntry], models: Sequence[str], ro
 
 
 def _fits_any(pattern: str, names: Sequence[str]) -> bool:
-    """Whether the pattern stands for any of the configured names, which may end in `*` too."""
+    """Whether the pattern fits any of the configured names, which may also end in `*`."""
     if not pattern.endswith("*"):
         return is_configured(pattern, names)
     start = pattern[:-1]

@@ -31,7 +31,7 @@ Category = Annotated[str, Field(pattern=_CATEGORY)]
 
 
 def _as_list(value: Any) -> Any:
-    """One name, or several."""
+    """A single name as a list of one."""
     return [value] if isinstance(value, str) else value
 
 
@@ -39,7 +39,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 
 
 class HourRange(NamedTuple):
-    """A part of the day in minutes from midnight; one that ends before it begins goes on over midnight."""
+    """A part of the day, in minutes from midnight. One that ends before it begins includes midnight."""
 
     start_min: int
     end_min: int
@@ -84,14 +84,14 @@ def compile_pattern(pattern: str) -> SchemaValidator:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[-1])
         raise ValueError(f"'{pattern}' is not a valid regular expression: {reason}") from None
-    own_words = " ".join(re.findall(r"\w+", pattern))  # without them, many an expression is done at a glance
+    own_words = " ".join(re.findall(r"\w+", pattern))  # A text without the pattern's words is often rejected at once.
     if any(_search_s(search, text) > _MAX_PROBE_S for text in (*_PROBES, f"{own_words} " * (512 // (len(own_words) + 1)))):
         raise ValueError(f"'{pattern}' takes too long to search; shorten its repetitions, or write `*` and `+` for those in braces")
     return search
 
 
 _PROBES = ("x " * 256, "a" * 512, "Ab1-é. " * 73)
-_MAX_PROBE_S = 0.002  # which is an eighth of a second for the longest text; ordinary expressions take a hundredth of it
+_MAX_PROBE_S = 0.002  # An eighth of a second for the longest text; ordinary expressions take a hundredth of it.
 
 
 def _search_s(search: SchemaValidator, text: str) -> float:
@@ -201,7 +201,7 @@ class RouteEntry(BaseModel, frozen=True, extra="forbid"):
         return {category: models[0][1] for category, models in self._models_by_category().items() if models}
 
     def _models_by_category(self) -> dict[str, list[tuple[str, str]]]:
-        """For each category with examples, where a model is named for it and which; those of rules come last."""
+        """For each category with examples, the settings that name a model for it, and the models; those of rules come last."""
         models: dict[str, list[tuple[str, str]]] = {entry.category: [] for entry in self.examples}
         for index, entry in enumerate(self.examples):
             if entry.model is not None:

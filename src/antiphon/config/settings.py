@@ -28,10 +28,10 @@ def _split_commas(names: Any) -> Any:
 
 def check_networks(networks: tuple[str, ...]) -> tuple[str, ...]:
     """
-    Networks as they are.
+    Check that these are networks, and return them unchanged.
 
     Raises:
-        ValueError: one of them is none.
+        ValueError: one of them is no network.
     """
     for network in networks:
         try:

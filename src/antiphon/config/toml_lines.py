@@ -19,11 +19,11 @@ _SPACE = re.compile(r"[ \t]*")
 _BLANK = re.compile(r"(?:\s|#[^\n]*)*")
 _KEY = re.compile(r'"(?:[^"\\]|\\.)*"|' r"'[^']*'|[\w-]+")
 _SCALAR = re.compile(
-    r'"""(?:[^\\]|\\.)*?"{3,5}'  # one or two quotes at the end belong to the text
+    r'"""(?:[^\\]|\\.)*?"{3,5}'  # One or two quotes before the last three belong to the text.
     r"|'''.*?'{3,5}"
     r'|"(?:[^"\\]|\\.)*"'
     r"|'[^']*'"
-    r"|[^,\]}#\n]+",  # a number, a word or a time, which may have a space in it
+    r"|[^,\]}#\n]+",  # A number, a word or a time, which may contain a space.
     re.DOTALL,
 )
 
@@ -57,9 +57,9 @@ class _Scanner:
         self._text = text
         self._position = 0
         self._line = 1
-        self._line_position = 0  # to which lines are counted
+        self._line_position = 0  # Lines are counted up to here.
         self._lines: dict[KeyPath, int] = {}
-        self._table_counts: dict[KeyPath, int] = {}  # of arrays of tables
+        self._table_counts: dict[KeyPath, int] = {}  # Of arrays of tables.
 
     def scan(self) -> dict[KeyPath, int]:
         table: KeyPath = ()
@@ -85,6 +85,7 @@ class _Scanner:
             self._lines.setdefault(path, line)
             if brackets == 2 and number == len(keys):
                 self._table_counts[path] = self._table_counts.get(path, 0) + 1
+            # A header within an array of tables belongs to the table that came last.
             if path in self._table_counts:
                 path = (*path, self._table_counts[path] - 1)
         self._lines[path] = line
@@ -96,7 +97,7 @@ class _Scanner:
         for key in self._scan_key():
             path = (*path, key)
             self._lines.setdefault(path, line)
-        self._position += 1  # the equals sign
+        self._position += 1  # The equals sign.
         self._take(_SPACE)
         self._scan_value(path)
 
@@ -106,6 +107,7 @@ class _Scanner:
         while True:
             self._take(_SPACE)
             key = self._take(_KEY)
+            # A quoted key may have escapes, which tomllib knows.
             keys.append(tomllib.loads(f"key = {key}")["key"] if key[0] in "\"'" else key)
             self._take(_SPACE)
             if not self._skips("."):

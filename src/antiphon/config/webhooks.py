@@ -21,7 +21,7 @@ EVENTS: tuple[EventName, ...] = get_args(EventName)
 
 
 class InvalidSecret(ValueError):
-    """A text is no secret of a webhook; the message never has it in it."""
+    """A text is no secret of a webhook. The message never contains the text, as it may be a secret with a mistake in it."""
 
     def __init__(self) -> None:
         super().__init__(

@@ -20,7 +20,7 @@ def is_header(name: str, value: str) -> bool:
 
 def is_server_url(url: str) -> bool:
     """Whether a server can be asked at this URL; one with a user in it can't, as the user would be in logs."""
-    if not url.isprintable() or " " in url:  # `urlsplit` leaves out line breaks, and would read another URL
+    if not url.isprintable() or " " in url:  # `urlsplit` drops line breaks, and would read another URL.
         return False
     try:
         parts = urlsplit(url)
