@@ -59,7 +59,7 @@ def move_by_words(annotations: Sequence[_Annotation], before: str, after: str) -
 
 
 def _find_words(words: str, number: int, before: str, after: str) -> int:
-    """Where the words stand that were the `number`-th in the old text, from 0; -1 if that is not certain."""
+    """Where those words are that were the `number`-th of their kind in the old text, from 0; -1 if that is not certain."""
     count = after.count(words)
     if count != before.count(words):
         return after.find(words) if count == 1 else -1
@@ -70,7 +70,7 @@ def _find_words(words: str, number: int, before: str, after: str) -> int:
 
 
 def _place_of(annotation: _Annotation) -> tuple[int, int] | None:
-    """From where to where it is; None for one that is of the whole text."""
+    """The start and end of an annotation; None for one of the whole text."""
     start, end = annotation.get("start_index"), annotation.get("end_index")
     return (start, max(start, end)) if isinstance(start, int) and isinstance(end, int) and start >= 0 else None
 
@@ -86,7 +86,7 @@ def _move_positions(positions: Sequence[int], edits: Edits) -> dict[int, tuple[i
             shift += edit.size - (edit.end - edit.start)
             inserted_size += edit.size if edit.start == position else 0
             index += 1
-        if index < len(edits) and edits[index].start < position:  # within what was replaced
+        if index < len(edits) and edits[index].start < position:  # Within what was replaced.
             edit = edits[index]
             moves[position] = (edit.start + shift, edit.start + shift + edit.size)
         else:

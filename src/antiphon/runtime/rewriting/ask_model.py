@@ -1,4 +1,4 @@
-"""A model asked to write a text anew."""
+"""Asks a model to rewrite a text."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,7 +15,7 @@ from antiphon.runtime.rewriting.failure import RewriteFailed
 from antiphon.runtime.rewriting.replacements import code_blocks
 
 MAX_QUESTION_CHARS = 2_000
-"""As much of the question is shown to a model that aligns the language."""
+"""How much of the question a model that aligns the language gets to read."""
 
 _EFFORTS = ("none", "minimal", "low")
 
@@ -33,7 +33,7 @@ class Reply:
     What a model writes in place of a text.
 
     Args:
-        max_chars: a longer one is none.
+        max_chars: a longer reply is a failure.
 
     Attributes:
         is_over: whether its last event has come.
@@ -74,7 +74,7 @@ class Reply:
                 self.is_over = True
                 self._fail(event.message)
             case _:
-                pass  # reasoning, and what is not of this response
+                pass  # Reasoning, and events that are not about the text.
 
     def take_all(self, batch: Sequence[events.EngineEvent]) -> None:
         """Take events that came together."""
@@ -84,7 +84,7 @@ class Reply:
     def _fail(self, reason: str) -> None:
         if not self.text.done():
             self.text.set_exception(RewriteFailed(reason))
-            self.text.exception()  # marks it as retrieved: who asked may have left
+            self.text.exception()  # Marks it as retrieved: its caller may have left.
 
 
 def ask_other(engine: Engine, settings: ConversationSettings) -> Ask:
@@ -98,7 +98,7 @@ def ask_other(engine: Engine, settings: ConversationSettings) -> Ask:
                     conversation.send(request)
                 except EngineOverrun as error:
                     reply.take(overrun_event(request, error))
-                await asyncio.wait((reply.text,))  # raises nothing, which the engine's tasks would wrap
+                await asyncio.wait((reply.text,))  # Raises nothing inside, where a task group of the engine would wrap it.
         except* ApiError as errors:
             failures += (str(error) for error in errors.exceptions)
         if failures:
@@ -141,6 +141,7 @@ def read_reply(reply: str, entry: RewriteEntry, text: str) -> str:
         RewriteFailed: there is none, or it changes code that it was to leave alone.
     """
     content, tag = reply.strip(), _unused_tag(text)
+    # Models may repeat the tags, though the prompt tells them not to.
     content = content.removeprefix(f"<{tag}>").removesuffix(f"</{tag}>").strip()
     if not content:
         raise RewriteFailed("the model wrote nothing")

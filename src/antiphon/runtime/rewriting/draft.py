@@ -1,4 +1,4 @@
-"""What an engine has said of a response, as far as it matters to who rewrites it."""
+"""The events of a response that may be rewritten: which go to the client at once, and which wait."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from antiphon.engine_api import events
 
 _CLOSING_EVENTS = (events.ItemBoundary, events.EncryptedReasoning, events.ToolCallStarted, events.HostedToolStarted)
-"""What ends the message before it; so does more reasoning or a refusal, unless it is empty."""
+"""Events that end the message before them; so does a delta of reasoning or of a refusal that is not empty."""
 
 _OUTPUT_EVENTS = (
     events.ReasoningBoundary,
@@ -15,11 +15,11 @@ _OUTPUT_EVENTS = (
     events.HostedToolProgress,
     events.HostedToolDone,
 )
-"""What belongs to an earlier item, and has its place behind the text all the same."""
+"""Events of an earlier item that came after text, and keep their place after it."""
 
 
 _AFTER_BOUNDARY = (events.ItemBoundary, events.Usage, events.ResponseEnded, events.ResponseFailed)
-"""What does not make an item of its own after the message."""
+"""Events that don't begin another item after the message."""
 
 
 class Draft:
@@ -64,13 +64,13 @@ class Draft:
         if self._boundaries and not isinstance(event, _AFTER_BOUNDARY):
             return (*self._close(), *self.take(event))
         if isinstance(event, events.ItemBoundary) and self._is_rewritable:
-            self._boundaries.append(event)  # the response may end now: some engines say where its last item ends, too
+            self._boundaries.append(event)  # The response may be about to end: some engines also say where its last item ends.
             return ()
         return self._take_at_once(event)
 
     def _take_at_once(self, event: events.EngineEvent) -> Sequence[events.EngineEvent]:
         match event:
-            case events.TextDelta() | events.AudioTranscriptDelta():  # what nobody asked to be spoken is text
+            case events.TextDelta() | events.AudioTranscriptDelta():  # Without a voice in the request, a transcript is the text.
                 return self._add_text(event)
             case events.AnnotationAdded():
                 self.annotations.append(event.annotation)
@@ -109,6 +109,7 @@ class Draft:
     def _add_text(self, event: events.TextDelta | events.AudioTranscriptDelta) -> Sequence[events.EngineEvent]:
         self._size += len(event.text)
         if self._size > self._max_chars:
+            # Too long to be rewritten: what was held has no more reason to wait.
             self._chunks.clear()
             return (*self.release(), event)
         if event.text:

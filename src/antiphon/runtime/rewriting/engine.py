@@ -59,10 +59,10 @@ class RewritingEngine:
         return self._engine.capabilities
 
     async def start(self) -> None:
-        """Nothing to do: the engine behind has started."""
+        """Nothing: the engine behind has been started by its owner."""
 
     async def stop(self) -> None:
-        """Nothing to do: others use the engine behind."""
+        """Nothing: others use the engine behind."""
 
     async def count(self, request: commands.Respond) -> int:
         """As the engine behind, if it counts."""
@@ -94,6 +94,7 @@ class RewritingEngine:
         for rewrite in rewrites:
             name, before = rewrite.entry.name, text
             try:
+                # Outside of the time limit: on a busy machine a start alone takes longer than a rule may.
                 await rewrite.prepare()
                 async with asyncio.timeout(rewrite.entry.deadline_s):
                     text = await rewrite.apply(text, answer)
@@ -113,13 +114,13 @@ class _RewritingConversation(ForwardingConversation):
         self._engine = engine
         self._settings = settings
         self._deliver: Deliver = deliver
-        self._context = contextvars.copy_context()  # with the id of the request, for the log: engines deliver in any
+        self._context = contextvars.copy_context()  # Has the request's id for the log; engines deliver in any context.
         self._is_inner_paused = False
         self._tasks: asyncio.TaskGroup | None = None
         self._requests: dict[str, commands.Respond] = {}
         self._drafts: dict[str, Draft] = {}
         self._work: dict[str, asyncio.Task[None]] = {}
-        self._replies: dict[str, Reply] = {}  # of the model that answered, when it is asked to rewrite too
+        self._replies: dict[str, Reply] = {}  # Of the model that answered, if it is also the one that rewrites.
 
     def begin(self, tasks: asyncio.TaskGroup, inner: EngineConversation) -> None:
         self._tasks = tasks
@@ -156,7 +157,7 @@ class _RewritingConversation(ForwardingConversation):
         self._update_pause()
 
     def _update_pause(self) -> None:
-        """A model that rewrites is not paused: nothing of that goes to the client before it is complete."""
+        """Pause the engine for a slow client, but not while it rewrites: the client gets nothing of that before it is complete."""
         is_paused = self._is_paused and not self._replies
         if self.inner is not None and is_paused is not self._is_inner_paused:
             self._is_inner_paused = is_paused
@@ -170,6 +171,7 @@ class _RewritingConversation(ForwardingConversation):
         for event in batch:
             if (reply := self._replies.get(event.id)) is not None:
                 reply.take(event)
+                # Only then: the late events of a cancelled reply must not reach the client.
                 if reply.is_over:
                     del self._replies[event.id]
                     self._update_pause()
@@ -206,6 +208,7 @@ class _RewritingConversation(ForwardingConversation):
         answer = Answer(request=self._requests[id], settings=self._settings, engine=self._engine, ask=self._ask, add_usage=add_usage)
         before = Text(draft.text, draft.annotations)
         after, has_worked = await self._engine.rewrite(before, rewrites, answer)
+        # Before the last event: a tool loop asks again from within it, under the same id (docs/decisions/0055).
         self._work.pop(id, None)
         self._forget(id)
         self._deliver([*_final_events(id, draft, before, after, has_worked), *((usage,) if usage is not None else ()), _end_of(draft)])
@@ -242,7 +245,7 @@ def _end_of(draft: Draft) -> events.ResponseEnded:
 
 
 def _final_events(id: str, draft: Draft, before: Text, after: Text, has_worked: bool) -> Iterator[events.EngineEvent]:
-    """What tells the client the final text, whether it has got the draft or not."""
+    """The events that give the client the final text, whether or not it has the draft already."""
     status: events.RewriteStatus = "completed" if has_worked else "failed"
     if after.content == before.content:
         yield events.RewriteEnded(id=id, status=status)

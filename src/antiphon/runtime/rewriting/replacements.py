@@ -45,6 +45,7 @@ def _apply_rule(text: str, rule: Replacement, skip_code: bool, max_chars: int) -
     copied_to, size = 0, len(text)
     for start, end in prose(text) if skip_code else ((0, len(text)),):
         for match in rule.pattern.finditer(text, start, end):
+            # Not `sub`: each replacement is recorded, so that annotations can be moved.
             words = match.expand(rule.template)
             if words == match[0]:
                 continue
@@ -81,12 +82,13 @@ def code_places(text: str) -> Iterator[tuple[int, int]]:
             if match and match[1].startswith(fence) and not match[2].strip():
                 yield fence_start, at + len(line)
                 fence = ""
+        # CommonMark, 4.5: the info string of a fence of backticks has no backticks.
         elif match and not (match[1][0] == "`" and "`" in match[2]):
             fence, fence_start = match[1], at
         else:
             yield from ((at + code.start(), at + code.end()) for code in _INLINE_CODE.finditer(line))
         at += len(line)
-    if fence:  # a fence that is never closed reaches to the end
+    if fence:  # A fence that is never closed reaches to the end.
         yield fence_start, len(text)
 
 

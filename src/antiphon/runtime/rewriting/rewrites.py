@@ -127,7 +127,7 @@ class Rewrite:
     async def _ask_model(self, text: str, answer: Answer) -> str:
         entry = self.entry
         is_same = entry.model is None or entry.model == answer.settings.model
-        model = answer if is_same else self._other_model(entry.model or "")  # held to the end, as it may be removed meanwhile
+        model = answer if is_same else self._other_model(entry.model or "")  # Referenced to the end, as a reload may remove it meanwhile.
         engine = model.engine
         settings = ConversationSettings(model=entry.model or "", tenant=answer.settings.tenant, key_id=answer.settings.key_id)
         ask = answer.ask if is_same else ask_other(engine, settings)
@@ -137,8 +137,9 @@ class Rewrite:
         try:
             content = read_reply(await ask(request, reply), entry, text)
         finally:
-            if reply.usage is not None:  # it counts though the rewrite may fail
+            if reply.usage is not None:  # The tokens were used even if the rewrite failed.
                 answer.add_usage(reply.usage)
+        # Only a clear failure: short texts are in doubt, and are taken.
         if language is not None and certain_language(content) not in (None, language):
             raise RewriteFailed(f"the model did not write in the language '{language}'")
         return content

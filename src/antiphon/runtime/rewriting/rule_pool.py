@@ -39,7 +39,7 @@ class RuleTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RuleResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of it: the text and the edits of each rule, or an error."""
+    """The result of a task: the text and the edits of each rule, or an error."""
 
     text: str = ""
     edits: list[list[Edit]] = []
@@ -53,8 +53,8 @@ _EMPTY_TASK = _encoder.encode(RuleTask(text="", rules=(), skip_code=False, max_c
 
 class RulePool:
     """
-    A few processes, started when they are needed. Who waits for one too long, or stops waiting for its answer, cancels
-    the call: the process is then killed, as nothing else stops it.
+    A few processes, started when they are needed. A call that takes too long is cancelled by its caller, and its process is
+    killed, as nothing else stops it.
     """
 
     def __init__(self, max_processes: int = MAX_PROCESSES) -> None:
@@ -72,6 +72,7 @@ class RulePool:
             RewriteFailed: it does not start.
         """
         async with self._start_lock:
+            # Where all are busy, nothing is started: `apply` waits for one of them in any case.
             if not self._idle_processes and not self._free_slots.locked():
                 async with self._free_slots:
                     await self._give_back(await self._start_process())
@@ -161,6 +162,7 @@ class _RuleProcess(asyncio.Protocol):
             self._process = await spawn((sys.executable, "-P", *PROCESS_MODULE), lambda: self)
         except OSError as error:
             raise RewriteFailed(f"the process of the rules could not be started: {error.strerror}") from None
+        # An empty task: its answer shows that Python and the modules are loaded.
         await self.ask(_EMPTY_TASK)
 
     async def ask(self, line: bytes) -> RuleResult:
@@ -178,7 +180,7 @@ class _RuleProcess(asyncio.Protocol):
             await reap(self._process, 0)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's is no subclass
+        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's class is not a subclass of it.
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -190,5 +192,5 @@ class _RuleProcess(asyncio.Protocol):
         self.is_over = True
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(RewriteFailed("the process of the rules died"))
-            # Marks it as retrieved: nobody may wait for it any more.
+            # Marks it as retrieved: its caller may have left.
             self._answer.exception()

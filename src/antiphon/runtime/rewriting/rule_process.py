@@ -18,7 +18,7 @@ from antiphon.runtime.rewriting.replacements import Replacement, TextTooLong, ap
 from antiphon.subprocesses import end_with_parent, take_parent_socket
 
 MEMORY_BYTES = 1 << 30
-"""More than any text of rules needs; beyond it the process dies, not the machine."""
+"""More than any rule needs. A replacement that grows a text without end exhausts this process, and not the machine."""
 
 
 @functools.lru_cache(maxsize=4096)
