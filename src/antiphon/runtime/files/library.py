@@ -1,7 +1,7 @@
 """
 Uploaded files: their records are in the store, their bytes wherever `files.url` says.
 
-There is a record before the first byte and after the last one: so no crash leaves bytes that nobody finds.
+A record is there from before the first byte until after the last one is deleted, so no crash leaves bytes without a record.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _BATCH_SIZE = 100
 
 ID_PREFIX = "file-"
 _ID = re.compile(r"file-[A-Za-z0-9_-]{1,100}", re.ASCII)
-"""What an id may look like: it becomes part of a path."""
+"""The form of an id. It is checked, as an id becomes part of a path."""
 
 _CONTENT = "content"
 """The name of a file's bytes in its folder."""
@@ -153,7 +153,8 @@ class FileLibrary:
         Raises:
             ServerError: that is not possible now.
         """
-        if self.before_erasure is not None and record.filename:  # nobody can refer to an upload without a name
+        # In this order: where a step fails, the record is still there for the sweep to find.
+        if self.before_erasure is not None and record.filename:  # An unfinished upload has no name yet, and nothing refers to it.
             await self.before_erasure(record.tenant, record.id)
         await self._blobs.delete_folder(record.id)
         await self._files.remove(record.id)
@@ -273,6 +274,7 @@ class Upload:
             ClientError: they are too many, or a quota is used up.
         """
         self._lease.extend(min(self._record.bytes or STREAM_BYTES, STREAM_BYTES))
+        # Before the record is stored: from here on there may be something to remove.
         self.size_bytes = 0
         self._room_bytes = await self._library.reserve(self._record)
         await self._blobs.put_stream(f"{self._record.id}/{_CONTENT}", self._limit_chunks(chunks))
@@ -302,7 +304,8 @@ class Upload:
         pending = replace(self._record, bytes=self.size_bytes)
         expires_at = None if expires_in_s is None else pending.created_at + expires_in_s
         record = replace(pending, filename=filename, purpose=purpose, expires_at=expires_at, status="processed")
-        if record.bytes > self._record.bytes:  # more than was reserved
+        if record.bytes > self._record.bytes:  # More than was reserved.
+            # First with its real size and still hidden, so that the quotas count it before anyone can use it.
             if not await self._files.complete(pending):
                 raise _lost_upload_error()
             await self._library.check_quotas(pending)

@@ -23,7 +23,7 @@ MAX_FILES = 500
 """The most files in one request, with those of the conversation before it."""
 
 MAX_TOTAL_BYTES = 64 << 20
-"""The most that they may come to."""
+"""The most bytes of all files together, each counted as often as it is named."""
 
 
 MAX_FETCHES = 32
@@ -128,11 +128,12 @@ async def load_references(
     if not references and not previous:
         return {}
     records = await _find_all(files, tenant, references, path)
+    # An error is only for what the client can correct: it can't take an item out of a chain (docs/decisions/0029).
     for file_id in {reference.name for reference in previous if not reference.is_url} - records.keys():
         try:
             records[file_id] = await files.find(tenant, file_id)
         except ClientError:
-            continue  # it was deleted since, or has expired
+            continue  # Deleted since, or expired.
     counts = Counter(reference.name for reference in (*references, *previous))
     _check_size(records, counts, {reference.name: reference.path for reference in references}, path)
     documents = {file_id: await _read(files, record, counts[file_id], lease) for file_id, record in records.items()}
@@ -170,6 +171,7 @@ async def _fetch_all(fetch: Fetch, urls: Mapping[str, int], total_bytes: int, le
         raise ClientError(f"The input names {len(urls)} URLs; at most {MAX_FETCHES} are fetched.", code="invalid_url", param=path)
     documents: dict[str, FileContent] = {}
     try:
+        # One limit for all, as they are fetched one after another while the client waits.
         async with asyncio.timeout(FETCH_TIMEOUT_S):
             for url, count in urls.items():
                 content, content_type = await fetch(url, "file_url" if path == "input" else "url", ("application/", "text/"))
@@ -220,6 +222,6 @@ def _too_large(path: str = "input") -> ClientError:
 
 
 async def _read(files: FileLibrary, record: FileRecord, count: int, lease: BodyLease) -> FileContent:
-    lease.extend(lease.size_bytes + count * 4 * record.bytes // 3)  # in base64, wherever it is named
+    lease.extend(lease.size_bytes + count * 4 * record.bytes // 3)  # In base64, wherever it is named.
     content = b"".join([chunk async for chunk in files.chunks(record)])
     return await offload(len(content), new_document, content, record.filename)

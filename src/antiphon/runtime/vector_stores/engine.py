@@ -1,4 +1,4 @@
-"""What indexes files and searches them, with the model that both need; loaded when it is first needed."""
+"""The parts that index and search files, with the model that both need; imported when it is first needed."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ class EmbeddingModel(QueryEmbedder, Protocol):
     """Makes vectors of texts, as `embeddings.embedder.Embedder` does."""
 
     async def stop(self) -> None:
-        """Give back what it holds; idempotent."""
+        """Release the model's memory and threads; idempotent."""
 
 
 class VectorEngine:
@@ -57,7 +57,7 @@ class VectorEngine:
     ) -> None:
         self.on_outdated: Callable[[], None] = lambda: None
         self._model = model
-        # Its own threads: reading large indexes must not keep others from those of the event loop.
+        # Threads of its own: reading large indexes would otherwise take all of the event loop's default ones.
         self._threads = ThreadPoolExecutor(settings.searches, thread_name_prefix="antiphon-vector-stores")
         self._cache = IndexCache(
             store.indexes, model.dimensions, embedding, settings, self._threads, lambda: self.on_outdated(), index_files
@@ -78,7 +78,7 @@ class VectorEngine:
 
         Raises:
             ClientError: the store can't be searched, or the filters are wrong.
-            ServerError: not now.
+            ServerError: a search is not possible now.
         """
         filters: Filter | None = request.filters or None
         if filters is not None:
@@ -89,15 +89,15 @@ class VectorEngine:
         return await self.searcher.search(tenant, [store_id], queries, filters=filters, max_results=max_results, ranking=ranking)
 
     async def drop_idle(self) -> None:
-        """Give back the memory of indexes that nobody uses."""
+        """Release the memory of idle indexes."""
         await self._cache.drop_idle()
 
     async def forget(self, store_id: str) -> None:
-        """Give back the memory of a store's index."""
+        """Release the memory of a deleted store's index."""
         await self._cache.forget(store_id)
 
     async def close(self) -> None:
-        """Give back everything; idempotent."""
+        """Release indexes, threads and the model; idempotent."""
         await self._cache.close()
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
         await self._model.stop()

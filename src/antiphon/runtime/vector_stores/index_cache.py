@@ -1,6 +1,6 @@
 """
-The indexes of vector stores in memory: made of what is stored when one is first used, or opened where a file of it was
-kept, and brought up to date by its version, which also tells what other servers have changed.
+The indexes of vector stores in memory. An index is made from the store's records when it is first used, or opened from a
+file that was kept; the store's version tells whether it is out of date, whichever server made the change.
 """
 
 import asyncio
@@ -27,16 +27,16 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 OPEN_S = 60.0
-"""How long a search waits for its index; what was read by then is not read again."""
+"""How long a search waits for its index; reading goes on after that, for the next search."""
 
 KEEP_S = 5.0
-"""How long the files of indexes are written to the disk when the server stops; what is left is not kept."""
+"""How long indexes are written to the disk when the server stops; the rest is not kept."""
 
 READ_PARTS = 8
-"""The parts of a file that are read at once: some 2 MB."""
+"""How many parts of a file are read at once: about 2 MB."""
 
 MEMORY_FACTOR = 2
-"""How much more memory an index takes than what is stored of it: its words are indexed, too."""
+"""How much more memory an index takes than its stored parts, as its words are indexed, too."""
 
 _attributes_decoder: msgspec.json.Decoder[dict[str, str | int | float | bool]] = msgspec.json.Decoder(dict[str, str | int | float | bool])
 
@@ -136,7 +136,7 @@ class IndexCache:
         if (entry := self._open.get(store.id)) is None:
             own_entry = await self._run(self._open_index, store, await self._dimensions())
             entry = self._open.setdefault(store.id, own_entry)
-            if entry is not own_entry:  # another search was faster
+            if entry is not own_entry:  # Another search was faster.
                 await self._run(self._close_index, own_entry, False)
         return entry
 
@@ -153,15 +153,16 @@ class IndexCache:
     def _close_index(self, entry: OpenIndex, keeps: bool) -> None:
         entry.index.close()
         if entry.file is not None:
+            # SQLite leaves deleted text in its pages, so a file that has lost texts is not kept on the disk (docs/decisions/0059).
             is_whole = keeps and entry.version >= 0 and not entry.has_lost_files
             label = IndexLabel(entry.store.tenant, entry.store.id, self._embedding, entry.version) if is_whole else None
             self._files.put_back(entry.file, label)
 
     async def _update(self, store: VectorStoreRecord, entry: OpenIndex) -> None:
-        """Bring an index up to date, or wait until another search has; it goes on if nobody waits any more."""
+        """Bring an index up to date, or wait until another search has. The work goes on when this search has given up."""
         try:
             async with asyncio.timeout(OPEN_S):
-                for _ in range(2):  # the first one may have begun before the change; after both, the store is gone
+                for _ in range(2):  # The first may have begun before the change. If the second does not get there, the store is gone.
                     if entry.version >= store.version:
                         return
                     if entry.refresh_task is None:
@@ -173,17 +174,17 @@ class IndexCache:
             raise overloaded_error(message, retry_after_s=5) from None
 
     async def drop_idle(self) -> None:
-        """Give back the memory of indexes that nobody uses."""
+        """Release the memory of idle indexes."""
         await self._drop(id for id, entry in self._open.items() if self._clock() - entry.used_at >= self._idle_s)
 
     async def forget(self, store_id: str) -> None:
-        """Give back the memory of a store's index, once nobody uses it; nothing of it is kept."""
+        """Release the memory of a store's index unless a search uses it; its file is not kept."""
         if (entry := self._open.get(store_id)) is not None:
             entry.has_lost_files = True
             await self._drop([store_id])
 
     async def close(self) -> None:
-        """Give back all memory; idempotent."""
+        """Release all memory; idempotent."""
         entries, self._open = self._open, {}
         tasks = [entry.refresh_task for entry in entries.values() if entry.refresh_task is not None]
         for task in tasks:
@@ -202,6 +203,7 @@ class IndexCache:
             await self._run(self._close_index, entry, True)
 
     async def _refresh(self, store_id: str, entry: OpenIndex) -> None:
+        # Counts as a user, so that the index is not dropped while it is being read.
         entry.users += 1
         try:
             await self._read_changes(store_id, entry)
@@ -218,7 +220,7 @@ class IndexCache:
         versions = {file.file_id: index_version(file) for file in records}
         indexed_versions = entry.index.versions
         stale_ids = {file_id for file_id, version in indexed_versions.items() if versions.get(file_id) != version}
-        # Until they are indexed again, files that have changed are not found: better than what they were.
+        # Files that have changed are not found until they are indexed again: better than to find their former text.
         entry.files = {id: file for id, file in entry.files.items() if id not in stale_ids}
         for file_id in stale_ids:
             entry.has_lost_files = True
@@ -226,6 +228,7 @@ class IndexCache:
         for record in records:
             if record.file_id in stale_ids or record.file_id not in indexed_versions:
                 await self._add(entry, record)
+        # Attributes and names also change without a new index.
         entry.files = {record.file_id: _searchable(record) for record in records}
         entry.version = contents.version
 
@@ -233,11 +236,11 @@ class IndexCache:
         parts: list[IndexPart] = []
         while page := await self._indexes.parts(record.number, len(parts), READ_PARTS):
             parts += page
-        if parts:  # else it is gone since
+        if parts:  # Otherwise it has been removed meanwhile.
             await self._run(_add_file, entry.index, record, parts)
 
     async def _make_room(self, entry: OpenIndex, records: Iterable[IndexedFileRecord]) -> None:
-        """Drop what was used least recently until an index fits."""
+        """Drop the least recently used indexes until this one fits."""
         needed_bytes = MEMORY_FACTOR * sum(record.usage_bytes for record in records)
         if needed_bytes > self._limit_bytes:
             raise ClientError(

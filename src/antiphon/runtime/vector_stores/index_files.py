@@ -1,8 +1,8 @@
 """
-Files of indexes that nobody uses now: the next search opens one again instead of making the index of what is stored.
+Files of idle indexes: the next search opens one instead of making the index again from the store.
 
-A file has a label only while it waits, so what a crash leaves is begun anew. Each file is used by one process: others of
-the same server have theirs.
+A file has a label only while it waits, so a file that a crash left is begun anew. Each file is used by one process; the
+others of the same server have files of their own.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 SLOTS = 16
-"""The most files of a store, each of another process."""
+"""The most files of one store, one for each process."""
 
 
 class IndexLabel(Struct, frozen=True):
@@ -58,7 +58,7 @@ class IndexFiles:
         self._limit_bytes = limit_bytes
 
     def take(self, store_id: str, embedding: str) -> IndexFile | None:
-        """A file for an index, which has what it had when it was put back, or is not there; None where none can be kept."""
+        """Lock a file for an index: as it was put back, or not there yet. None if no file can be kept; an index can do without."""
         if self._folder is None:
             return None
         file: IndexFile | None = None
@@ -70,23 +70,25 @@ class IndexFiles:
                 label = _read_label(file.path)
                 if label is None or label.embedding != embedding:
                     _erase(file.path)
+                # On the disk before the file is used: a crash from here on must leave it without a label.
                 _label_path(file.path).unlink(missing_ok=True)
                 _sync(self._folder)
-        except OSError:  # such as a disk that is full: an index needs no file
+        except OSError:  # Such as a full disk: an index needs no file.
             if file is not None:
                 os.close(file.lock)
             return None
         return file
 
     def put_back(self, file: IndexFile, label: IndexLabel | None) -> None:
-        """Keep the file of an index that is closed; without a label, or where it is in the way, erase it."""
+        """Keep the file of a closed index; erase it if there is no label, or no room."""
         try:
             with contextlib.suppress(OSError):
-                if not os.fstat(file.lock).st_nlink:  # it was forgotten, and its name may be another file's now
+                if not os.fstat(file.lock).st_nlink:  # `forget` has unlinked it, and its name may be another file's by now.
                     return
                 if label is None or not self._has_room(file.path):
                     _erase(file.path)
                 else:
+                    # The index before its label: a label vouches for what is on the disk.
                     _sync(file.path)
                     _write_label(_label_path(file.path), label)
                     _sync(file.path.parent)
@@ -94,7 +96,7 @@ class IndexFiles:
             os.close(file.lock)
 
     def forget(self, store_id: str) -> None:
-        """Erase the files of a store, whoever uses them."""
+        """Erase the files of a store, also those that are in use."""
         for slot in range(SLOTS if self._folder is not None else 0):
             assert self._folder is not None
             path = self._folder / f"{store_id}.{slot}.index"
@@ -111,6 +113,7 @@ class IndexFiles:
         lock = os.open(_lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # flock(2): the lock is of the file and not of its name, and `forget` may have removed that meanwhile.
             if os.fstat(lock).st_nlink:
                 return IndexFile(path, lock)
         except BlockingIOError:
@@ -122,7 +125,7 @@ class IndexFiles:
         return None
 
     def _has_room(self, path: Path) -> bool:
-        """Whether a file may wait; those that have waited the longest make room."""
+        """Whether there is room for a file to wait; files that have waited the longest are erased for it."""
         room = self._limit_bytes - path.stat().st_size
         others = sorted((each for each in self._paths() if each != path), key=lambda each: -_label_path(each).stat().st_mtime)
         for each in others:
@@ -166,7 +169,7 @@ def _erase(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Have a file, or the names in a folder, on the disk."""
+    """Write a file, or the names in a folder, through to the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

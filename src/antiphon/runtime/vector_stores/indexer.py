@@ -1,5 +1,5 @@
 """
-Indexes a file: reads it, cuts it, embeds it, and stores what came of it part by part.
+Indexes a file: reads it, cuts it into parts, embeds them, and stores part by part.
 
 A part is a few pages. A server that takes over a file that another has left goes on after the last part that is stored.
 """
@@ -45,7 +45,7 @@ class FileParser(Protocol):
 
 
 class LostFileError(Exception):
-    """The file is not this server's to index any more."""
+    """The claim on the file is lost: it was removed or cancelled, or another server has it."""
 
 
 class FileIndexer:
@@ -53,7 +53,7 @@ class FileIndexer:
     Args:
         files: the uploaded files.
         embedding: the name of the model that `embedder` has.
-        retries: how long to wait before what may pass is tried again.
+        retries: pauses before another try after an error that may pass.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class FileIndexer:
                 await self._store.indexes.finish(job.file.number, "completed" if error is None else "failed", error)
             except LostFileError:
                 return
-            except ApiError as failure:  # of the store, or one that may pass
+            except ApiError as failure:  # Of the store, or one that may pass.
                 _log.warning("indexing_delayed", file_id=job.file.file_id, message=failure.operator_message)
                 await asyncio.sleep(self._retries.delay_s(tries))
                 tries += 1
@@ -96,7 +96,7 @@ class FileIndexer:
         Index a file; returns why it can't be, or None.
 
         Raises:
-            ApiError: not now.
+            ApiError: it is not possible now, and may be later.
             LostFileError: it was taken away.
         """
         try:
@@ -109,7 +109,7 @@ class FileIndexer:
             _log.error("indexing_failed", file_id=job.file.file_id, message=error.operator_message)
         except LostFileError:
             raise
-        except Exception:  # a defect met by one file ends that file
+        except Exception:  # A defect met by one file fails that file alone.
             _log.exception("Indexing a file failed.", file_id=job.file.file_id)
         else:
             return None
@@ -127,6 +127,7 @@ class FileIndexer:
         if first is None:
             raise LostFileError
         for position in range(first, len(spans)):
+            # For each part, as several files of the tenant are indexed at once.
             await self._check_quota(job.tenant)
             begin, end = spans[position]
             part = await self._make_part(file, position, begin, text[begin:end], chunking)

@@ -1,4 +1,4 @@
-"""Vector stores as clients use them: their records are in the store, and what is to be indexed waits there."""
+"""Vector stores as clients use them: records in the store, where files also wait to be indexed."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ AUTO_CHUNK_TOKENS, AUTO_OVERLAP_TOKENS = 800, 400
 """What the strategy `auto` means, as in the original."""
 
 TOUCH_S = 60
-"""How much later a use must be than the last one to be stored: a search should not have to write."""
+"""The least time between two recorded uses, so that not every search has to write."""
 
 
 class NewFile(Struct, frozen=True, kw_only=True):
@@ -187,7 +187,7 @@ class VectorStoreLibrary:
         records = await self._new_records(tenant, store_id, files, batch)
         if not await self._records.add_files(tenant, store_id, records, now=self.now, batch=batch):
             raise vector_store_not_found(store_id)
-        self.on_lost_files()  # one that was there, and was being indexed
+        self.on_lost_files()  # A file that was there already may be in work, and is to be indexed anew.
         self.on_new_files()
 
     async def file(self, tenant: str, store_id: str, file_id: str) -> IndexedFileRecord:
@@ -257,6 +257,7 @@ class VectorStoreLibrary:
         """
         batch = await self._records.batch(tenant, store_id, batch_id)
         if batch is None:
+            # The error names the store if that is what is missing.
             await self.find(tenant, store_id)
             raise not_found(f"The file batch '{shorten(batch_id)}' of this vector store")
         return batch
@@ -282,7 +283,7 @@ class VectorStoreLibrary:
     async def _new_records(
         self, tenant: str, store_id: str, files: Sequence[NewFile], batch: FileBatchRecord | None = None
     ) -> list[IndexedFileRecord]:
-        """What is stored of new files, each once; of two with one id, the later one."""
+        """The records of new files, one for each id; of two with one id, the later one counts."""
         uploads = await self._files.find_all(tenant, {file.file_id: file.param for file in files})
         records: dict[str, IndexedFileRecord] = {}
         for file in files:

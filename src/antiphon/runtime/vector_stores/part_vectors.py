@@ -30,7 +30,7 @@ def encode_vectors(entry: IndexEntry) -> bytes:
 
 
 def index_version(file: IndexedFileRecord) -> str:
-    """What tells the text of an indexed file from others: a database that was restored may give a number twice."""
+    """Identifies the indexed text of a file. Its number alone does not: a restored database may give it out a second time."""
     return f"{file.number} {file.created_at} {file.usage_bytes} {file.max_chunk_tokens} {file.overlap_tokens}"
 
 

@@ -1,7 +1,7 @@
 """
 The files that wait to be indexed: claimed from the store, a few at once, tenant by tenant.
 
-What waits is in the store, so that a restart, or another server with the same store, goes on with it.
+The queue is in the store, so that it outlives a restart, and other servers with the same store work on it, too.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ _log = structlog.get_logger(__name__)
 
 class IndexingQueue:
     """
-    Has files be indexed by this process.
+    Indexes waiting files in this process.
 
     Args:
         work: indexes a file, and ends it in the store; is cancelled where the file is not this server's any more.
-        limit: of files at once. Tenants of whom none is among them have as many more, one each: a large file takes
-            minutes, in which others would wait.
+        limit: of files at once. Tenants with no file among them get as many places again, one each: a large file takes
+            minutes, in which they would wait.
     """
 
     def __init__(self, indexes: IndexRecords, work: Callable[[IndexingJob], Awaitable[None]], limit: int) -> None:
@@ -64,15 +64,15 @@ class IndexingQueue:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-        with contextlib.suppress(ApiError, TimeoutError):  # else it is free when this server counts as dead
+        with contextlib.suppress(ApiError, TimeoutError):  # Otherwise the files are free once this server counts as dead.
             async with asyncio.timeout(RELEASE_S):
                 await self._indexes.release()
 
     async def _run(self) -> None:
         is_free = False
         while True:
-            with contextlib.suppress(ApiError):  # an outage is logged once
-                if not is_free:  # a process of this number may have died
+            with contextlib.suppress(ApiError):  # The store reports an outage itself, once.
+                if not is_free:  # An earlier process with this server's number may have died with files claimed.
                     await self._indexes.release()
                     is_free = True
                 await self._stop_lost()
@@ -94,7 +94,7 @@ class IndexingQueue:
             if (job := await self._indexes.claim(self._last_tenant, other_than)) is None:
                 return
             self._last_tenant = job.tenant
-            if job.file.number in self._tasks:  # this server was taken for dead, and goes on
+            if job.file.number in self._tasks:  # Claimed a second time: this server was taken for dead, and is still at work on it.
                 return
             # It lives as long as the file takes, at most until `close`.
             task = asyncio.create_task(self._index(job), name=f"indexing {job.file.file_id}")  # noqa: TID251
@@ -104,7 +104,7 @@ class IndexingQueue:
     async def _index(self, job: IndexingJob) -> None:
         try:
             await self._work(job)
-        except Exception:  # a defect met by one file must not keep others from being indexed
+        except Exception:  # A defect met by one file must not keep others from being indexed.
             _log.exception("Indexing a file failed.", file_id=job.file.file_id)
         finally:
             self._tasks.pop(job.file.number, None)

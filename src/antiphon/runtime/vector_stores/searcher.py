@@ -1,4 +1,4 @@
-"""Searches vector stores: embeds what is asked, and looks it up in their indexes."""
+"""Searches vector stores: embeds the queries, and finds the nearest chunks in the indexes."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from antiphon.tools.file_search.vectors import Floats32
 from antiphon.wire.responses.tools import Filter
 
 MAX_WAITING = 64
-"""Whoever comes while so many searches wait is refused."""
+"""The most searches that wait; further ones are refused."""
 
 WAIT_S = 30.0
 """How long a search waits for those before it."""
@@ -26,7 +26,7 @@ WAIT_S = 30.0
 class Searcher:
     """
     Args:
-        embedder: makes the vectors of what is asked, with the model that indexed the files.
+        embedder: makes the vectors of queries, with the model that indexed the files.
         cache: has the indexes.
         threads: do what blocks.
     """
@@ -61,6 +61,7 @@ class Searcher:
         stores = [await self._library.find_active(tenant, store_id) for store_id in dict.fromkeys(store_ids)]
         if not any(store.counts.completed for store in stores):
             return []
+        # Before a place is taken: the embedder has a queue of its own.
         vectors = await self._embed(queries)
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(self._place())
@@ -79,7 +80,7 @@ class Searcher:
         except ApiError as error:
             if error.status == 503:
                 raise
-            # Its message is for the operator: it says where the model should be.
+            # Not passed on: its message is for the operator, and has the folder of the model in it.
             raise ServerError("The server can't search vector stores: it has no model for embeddings.", status=503) from error
 
     @contextlib.asynccontextmanager
@@ -113,6 +114,6 @@ def _search(
 
 def _result(entry: OpenIndex, match: Match) -> SearchResult | None:
     file = entry.files.get(match.file_id)
-    if file is None:  # it was taken out meanwhile
+    if file is None:  # Removed from the store meanwhile.
         return None
     return SearchResult(file_id=match.file_id, filename=file.filename, score=match.score, text=match.text, attributes=file.attributes)

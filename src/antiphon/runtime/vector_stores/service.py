@@ -1,8 +1,8 @@
 """
 The vector stores of a process: their library, the queue of files to index, and searches.
 
-What indexes and searches is loaded when it is first needed: numpy and the model take longer to load than the rest of
-the server, and many servers have no vector stores.
+The parts that index and search are imported when they are first needed: numpy and the model take longer to load than the
+rest of the server, and many servers have no vector stores.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from antiphon.tools.file_search.base import Ranking, SearchResult
 
 SWEEP_S = 30.0
-"""How often deleted and expired stores are erased, and indexes dropped that nobody uses."""
+"""How often deleted and expired stores are erased, and idle indexes dropped."""
 
 CHECK_INDEXES = 100
-"""How many kept indexes are compared with their stores at once."""
+"""How many kept indexes are compared with their stores in one sweep; the next sweep goes on from there."""
 
 
 class VectorStoreService:
@@ -121,8 +121,9 @@ class VectorStoreService:
 
         Raises:
             ClientError: the store can't be searched, or the filters are wrong.
-            ServerError: not now.
+            ServerError: a search is not possible now.
         """
+        # First, so that an unknown store is a 404 even where no model is installed.
         await self.library.find_active(tenant, store_id)
         return await (await self._loaded_engine()).answer(tenant, store_id, request)
 
@@ -172,7 +173,7 @@ class VectorStoreService:
 
     async def _sweep(self) -> None:
         while True:
-            with contextlib.suppress(ApiError):  # an outage is logged once
+            with contextlib.suppress(ApiError):  # The store reports an outage itself, once.
                 await self.library.sweep()
                 await self._erase_old_indexes()
             if self._engine is not None:
