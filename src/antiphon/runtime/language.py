@@ -10,10 +10,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 MAX_CHARS = 4_000
-"""As much of a text is looked at, to be certain."""
+"""How much of a text `certain_language` reads."""
 
 MAX_GUESS_CHARS = 1_000
-"""The same for a guess."""
+"""How much of a text `detect_language` reads."""
 
 MIN_LETTERS = 2
 
@@ -21,7 +21,7 @@ MIN_SHARE = 0.12
 """The part of a text's words that must be frequent ones of its language, to be certain; in prose it is 0.3 to 0.6."""
 
 MIN_LEAD = 1.5
-"""So many times as many as of any other language, to be certain."""
+"""How far ahead of every other language it must be, as a factor, to be certain."""
 
 MIN_GUESS, MIN_GUESS_SHARE = 0.2, 0.05
 """The same for a guess: a sentence has such words as every third; a list of names with one of them is in no language."""
@@ -115,7 +115,7 @@ _LETTERS = {
     "tr": "ğı",
     "vi": "ươđạảấầẩậắằẻẽếềểễệỉịọỏốồổộớờởợụủứừửữựỳỵỷỹẫẳẵặẹỗỡ",
 }
-"""Letters that hardly any other of these languages has; a word with one counts as a frequent word, and a frequent one for more."""
+"""Letters that hardly any other of these languages has. A word with one counts as a frequent word, or for more if it is one."""
 
 _CYRILLIC_LETTERS = {"uk": "іїєґ", "ru": "ыэё", "bg": "ъ"}
 _ARABIC_LETTERS = {"ur": "ٹڈڑںےھ", "fa": "پچژگکی"}
@@ -149,7 +149,7 @@ def _detect(text: str, *, is_certain: bool) -> str | None:
     total = counts.total()
     if total < MIN_LETTERS:
         return None
-    # A letter of Chinese is a word: names in Latin letters don't make a question English. Kana stand only in Japanese.
+    # A Chinese character is about a word, so names in Latin letters don't make a question English. Kana are Japanese only.
     dense = {script: counts[script] for script in ("zh", "ja", "ko") if counts[script]}
     script, count = counts.most_common(1)[0]
     if script == "latin" and 3 * sum(dense.values()) > count and not is_certain:
@@ -201,6 +201,7 @@ def _score(words: Sequence[str]) -> list[tuple[str, float]]:
 
 def _detect_cyrillic(text: str, *, is_certain: bool) -> str | None:
     counts = {language: sum(text.count(letter) for letter in letters) for language, letters in _CYRILLIC_LETTERS.items()}
+    # Ukrainian has none of the Russian letters; a text with both quotes one in the other.
     if counts["uk"]:
         return "uk" if counts["uk"] > counts["ru"] or not is_certain else None
     if counts["ru"]:

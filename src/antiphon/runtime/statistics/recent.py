@@ -1,5 +1,5 @@
 """
-How each model did in the last hour: answers, errors, and the time to the first token.
+How each model performed in the last hour: answers, errors, and the time to the first token.
 
 Times are counted in steps of a tenth, so that an hour of any traffic takes the same memory and those of several
 processes add up; a median is right to 5 %.
@@ -14,15 +14,15 @@ from msgspec import Struct
 
 WINDOW_MINUTES = 60
 FIRST_TOKEN_MINUTES = 15
-"""How far back the times to the first token go: an operator wants to see what is so now."""
+"""How far back the times to the first token go: an operator wants to see the present state."""
 
 _STEP = math.log(1.1)
 _LEAST_S = 0.001
 _MAX_STEPS = 140
-"""Far beyond ten minutes."""
+"""The highest step; it stands for more than ten minutes."""
 
 REFUSED = ""
-"""Stands for the model of requests that were refused before they reached one."""
+"""The model's name for requests that were refused before they reached a model."""
 
 
 class MinuteCounts(Struct, array_like=True):
@@ -99,6 +99,7 @@ class RecentAnswers:
         if (counts := minutes.get(minute)) is None:
             counts = minutes[minute] = MinuteCounts()
             minutes.pop(minute - WINDOW_MINUTES, None)
+            # After minutes without traffic more than one is too old.
             for old in [each for each in minutes if each <= minute - WINDOW_MINUTES] if len(minutes) > WINDOW_MINUTES else ():
                 del minutes[old]
         return counts

@@ -1,4 +1,4 @@
-"""The responses of the Responses API that are under way, and the last that ended: for operators, whatever is stored."""
+"""The responses of the Responses API that are under way and the last that ended, for operators; independent of the store."""
 
 import time
 from collections import deque
@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from msgspec import Struct
 
 KEEP = 200
-"""How many of those that ended are known."""
+"""How many ended responses are remembered."""
 
 
 class RecentResponse(Struct, kw_only=True, eq=False):
@@ -47,14 +47,14 @@ class RecentResponses:
         self._last: deque[RecentResponse] = deque(maxlen=KEEP)
 
     def begin(self, id: str, model: str, tenant: str, key_id: str | None, *, is_background: bool) -> RecentResponse:
-        """A response that begins."""
+        """Record a response that begins; the caller fills in its counts as they become known."""
         answer = self._live[id] = RecentResponse(
             id=id, model=model, background=is_background, tenant=tenant, key_id=key_id, created_at=round(self._clock(), 3)
         )
         return answer
 
     def end(self, answer: RecentResponse, status: str) -> None:
-        """A response that has ended."""
+        """Record that a response has ended."""
         answer.status, answer.ended_at = status, round(self._clock(), 3)
         self._live.pop(answer.id, None)
         self._last.append(answer)

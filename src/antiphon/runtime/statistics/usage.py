@@ -1,5 +1,5 @@
 """
-Who used what: counted as requests end, and written to the store every few seconds, so that no request pays for it.
+What each key used: counted as requests end, and written to the store every few seconds, so that no request waits for it.
 
 A server that is killed loses what it counted since the latest write.
 """
@@ -19,10 +19,10 @@ WRITE_S = 5.0
 """Seconds between two writes."""
 
 KEEP_S = 400 * 24 * 3600
-"""How long what was used is kept: a year, and the month before to compare with."""
+"""How long usage is kept: a year, and the month before it for comparison."""
 
 EXPIRE_EVERY = 720
-"""Writes between two deletions of what is older: an hour."""
+"""Writes between two deletions of older usage: an hour."""
 
 MAX_WAITING = 50_000
 """The most records that wait for a store that is away; then the oldest hours are lost first."""
@@ -57,7 +57,7 @@ class UsageCounter:
         self._task: asyncio.Task[None] | None = None
 
     def counts(self, key_id: str | None, model: str, protocol: str) -> _Counts:
-        """What waits to be written for the present hour, to be added to at once and not kept."""
+        """The counts of the present hour that wait to be written. Add to them at once: the next write takes them away."""
         hour = int(self._clock()) // HOUR_S * HOUR_S
         return self._waiting.setdefault((hour, key_id or "", model, protocol), _Counts())
 
@@ -96,7 +96,7 @@ class UsageCounter:
 
     def start(self) -> None:
         """Write every `WRITE_S`, until `close`."""
-        # It lives as long as the server. It is never cancelled, as nobody could tell what of a broken write is stored.
+        # It lives as long as the server. It is never cancelled: of a broken write it would be unknown what is stored.
         self._task = asyncio.create_task(self._run(), name="usage")  # noqa: TID251
 
     async def close(self) -> None:
@@ -110,7 +110,7 @@ class UsageCounter:
         writes = 0
         while writes == 0 or not self._close_event.is_set():
             if writes % EXPIRE_EVERY == 0:
-                with contextlib.suppress(ApiError):  # an outage is logged once; it is tried again
+                with contextlib.suppress(ApiError):  # An outage is logged elsewhere, and this is tried again.
                     await self._store.expire(int(self._clock()) - KEEP_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(WRITE_S):
@@ -128,6 +128,7 @@ class UsageCounter:
         for meter in self._meters:
             meter.move_to(self)
         async with self._write_lock:
+            # Exchanged before the write: what is counted meanwhile belongs to the next one.
             waiting, self._waiting = self._waiting, {}
             records = [
                 UsageRecord(start=start, key_id=key_id, model=model, protocol=protocol, **structs.asdict(counts))
@@ -144,6 +145,7 @@ class UsageCounter:
             if former is not counts:
                 for name in USAGE_COUNTS:
                     setattr(former, name, getattr(former, name) + getattr(counts, name))
+        # Keys begin with the hour, so the smallest is the oldest.
         while len(waiting) > MAX_WAITING:
             del waiting[min(waiting)]
         self._waiting = waiting
@@ -154,7 +156,7 @@ class UsageMeter:
     Counts one session, whose audio comes in so many pieces that each costs an addition only.
 
     Attributes:
-        requests: responses that ended; likewise `errors`, those that failed.
+        requests: responses that ended; `errors` are those of them that failed.
         input_audio_s: seconds from the client; `output_audio_s`: to it.
     """
 
