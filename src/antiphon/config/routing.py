@@ -63,6 +63,7 @@ def parse_hours(text: str) -> HourRange:
     if match is not None:
         first_hour, first_minute, last_hour, last_minute = (int(group or 0) for group in match.groups())
         start_min, end_min = 60 * first_hour + first_minute, 60 * last_hour + last_minute
+        # 24:00 is midnight at the end of a day, and can't begin a range.
         if start_min < 1440 and end_min <= 1440 and start_min != end_min:
             return HourRange(start_min, end_min)
     raise ValueError(f"expected hours such as '9-17' or '22:30-06:00'; got '{text}'")

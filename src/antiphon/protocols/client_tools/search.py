@@ -73,6 +73,7 @@ class ToolSearch:
         self._deferred_tools: dict[str, DeferredTool] = {}
 
     def __bool__(self) -> bool:
+        # Servers that are not listed yet bring their tools later.
         return bool(self._deferred_tools or self._labels)
 
     @property
@@ -132,6 +133,7 @@ class ToolSearch:
                 return {key: self._deferred_tools[key]}
         if group := {key: each for key, each in self._deferred_tools.items() if each.tool.namespace in (path, name)}:
             return group
+        # Small models rarely copy a name (docs/decisions/0057).
         words = set(re.findall(r"\w{3,}", path.lower()))
         scores = {key: sum(word in each.text for word in words) for key, each in self._deferred_tools.items()}
         best = sorted((key for key, score in scores.items() if score), key=lambda key: -scores[key])

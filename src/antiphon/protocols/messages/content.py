@@ -230,6 +230,7 @@ def _image(block: blocks.ImageBlockParam, path: str, context: MessagesContext) -
             document = context.documents[file_id]
         case blocks.Base64Source() as source:
             document = _read(source, None, f"{path}.source.data")
+    # By its first bytes: what clients declare as `media_type` is often wrong.
     if not document.is_image:
         raise ClientError(
             "Could not process image: it is none of the formats 'image/jpeg', 'image/png', 'image/gif' and 'image/webp'.",
@@ -280,5 +281,6 @@ def _read(source: blocks.Base64Source, name: str | None, path: str) -> FileConte
 
 
 def _tagged_text(tag: str, attributes: Mapping[str, str | None], text: str) -> history.TextPart:
+    # A quotation mark in a title would end the attribute.
     attribute_text = "".join(f' {name}="{value.replace(chr(34), chr(39))}"' for name, value in attributes.items() if value)
     return history.TextPart(f"<{tag}{attribute_text}>\n{text}\n</{tag}>\n")

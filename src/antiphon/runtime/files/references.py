@@ -101,6 +101,7 @@ async def load_documents(
         references += file_references(conversation, path, start)
         compactions += conversation[start : start + 1]
     is_compacted = any(isinstance(item, items.Compaction) for _, conversation in given_items for item in conversation)
+    # A compaction in the request stands for all that came before it, so no earlier file is read.
     start = len(previous_items) if is_compacted else items.newest_compaction(previous_items)
     others = await _items_beside_summaries([*compactions, *previous_items[start : start + 1]], decrypted_texts)
     previous = [*file_references(previous_items, "input", start), *file_references(others, "input")]

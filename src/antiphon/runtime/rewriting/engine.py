@@ -203,6 +203,7 @@ class _RewritingConversation(ForwardingConversation):
 
         def add_usage(more: events.Usage) -> None:
             nonlocal usage
+            # Only if both engines report theirs: half of the sum would pass for the whole.
             usage = None if usage is None else usage.plus(more)
 
         answer = Answer(request=self._requests[id], settings=self._settings, engine=self._engine, ask=self._ask, add_usage=add_usage)

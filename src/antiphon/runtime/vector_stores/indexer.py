@@ -79,6 +79,7 @@ class FileIndexer:
         tries, error = 0, None
         while True:
             try:
+                # With an error, only the end could not be stored: the file is not read a second time.
                 if error is None:
                     error = await self._try(job, is_last=tries >= MAX_RETRIES)
                 await self._store.indexes.finish(job.file.number, "completed" if error is None else "failed", error)

@@ -252,9 +252,11 @@ class Kernel:
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *command,
+                # All of its environment: the server's own has keys in it.
                 env=dict(launch.environment),
                 stdin=subprocess.PIPE,
                 stdout=output,
+                # One pipe for both, so that errors stand where they were printed.
                 stderr=output,
                 pass_fds=descriptors,
                 start_new_session=True,  # Ctrl-C is meant for the server alone.

@@ -169,6 +169,7 @@ class CodeInterpreter:
         try:
             container = await self._find_container()
         except ClientError as error:
+            # The container that the request named, or that this response used, is gone: no further call could do better.
             if self._container_id is not None and error.code in ("container_expired", "not_found"):
                 raise
             return ToolOutput((TextPart(error.message),))
@@ -184,6 +185,7 @@ class CodeInterpreter:
             return ToolOutput((TextPart(error.message),))
         if outcome.run.problem is None:
             report(HostedToolProgress(item_id, {"type": "response.code_interpreter_call.completed"}))
+        # At a limit the code did not do what it was to do; an exception is a result like any other (docs/decisions/0052).
         status = "completed" if outcome.run.problem is None else "failed"
         report(HostedToolDone(item_id, {**item, "status": status, "code": code, "outputs": _outputs(outcome)}))
         return ToolOutput((TextPart(_describe(outcome)),), tuple(each for file in outcome.files for each in _cite(container, file)))
@@ -226,6 +228,7 @@ class CodeInterpreter:
 
     async def _copy_input(self, container: Container) -> None:
         origins = await self._containers.origins(container)
+        # A file is copied once, so what code has made of its copy stays.
         for index, file_id in enumerate(self._file_ids):
             if file_id not in origins:
                 await self._copy_upload(container, file_id, f"{self._param}.file_ids[{index}]")

@@ -190,6 +190,7 @@ class OpenFileSearch:
         for result in results:
             # Brackets of a mark in a file could make the model cite another one.
             text = result.text.translate(_BRACKETS)
+            # The first excerpt is shown in any case, cut if need be.
             if len(text) > room and excerpts:
                 break
             text = text[:room]
@@ -230,6 +231,7 @@ def _read_ranking(path: str, options: wire_tools.RankingOptions | None) -> Ranki
         return Ranking(ranker=ranker, score_threshold=threshold)
     weights: list[float] = []
     for name in ("embedding_weight", "text_weight"):
+        # OpenAI's guide has these names with `rrf_`, and its types without.
         values = (getattr(hybrid, name), getattr(hybrid, f"rrf_{name}"))
         weights.append(next((weight for weight in values if isinstance(weight, int | float)), 0.0))
         _check_range(f"{path}.hybrid_search.{name}", weights[-1])

@@ -140,6 +140,7 @@ class _Writer:
 
 
 def _is_unseen(node: LexborNode, tag: str) -> bool:
+    # Lexbor's names for nodes that are no elements, such as `-comment`.
     if tag in _UNSEEN or tag.startswith(("-", "!", "#")):
         return True
     attributes = node.attributes

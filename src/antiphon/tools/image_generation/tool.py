@@ -123,6 +123,7 @@ class OpenImageGeneration:
         if mask is not None and self._mask is None:
             path = f"{self._options.path}.input_image_mask"
             self._mask = await self._sources.load_named(mask.file_id, mask.image_url, path)
+            # Images API, `mask`: a PNG whose transparent areas say where the picture may change.
             if image_format(self._mask) != "png":
                 raise ClientError(f"Invalid '{path}': expected a PNG image.", code="invalid_value", param=path)
 

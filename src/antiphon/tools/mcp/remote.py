@@ -267,6 +267,7 @@ def _explain(error: MCPError, exchange: Exchange, session_exchange: Exchange) ->
     # The library says then only that the connection ended: the reason is what this server saw, such as a limit.
     if exchange.problem:
         return _http_error(HTTPStatus.BAD_GATEWAY, _sentence(exchange.problem))
+    # The credentials in the headers are for the server that the request names, and for no other origin.
     if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
         return _http_error(status, "The server redirects to another place, which is not followed.")
     if status >= HTTPStatus.BAD_REQUEST and message in _STATUS_MESSAGES:

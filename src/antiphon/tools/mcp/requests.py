@@ -160,6 +160,7 @@ def read_requests(tools: Sequence[tuple[str, McpTool]], own_servers: OwnServers)
 
 def _read_request(path: str, tool: McpTool, own_servers: OwnServers) -> ServerRequest:
     _check_label(path, tool.server_label)
+    # There is no programmatic tool calling here, so nothing could call such a tool.
     if isinstance(tool.allowed_callers, list) and "direct" not in tool.allowed_callers:
         raise unsupported_parameter(f"{path}.allowed_callers", None)
     for name, what in (("connector_id", "Connectors"), ("tunnel_id", "Tunnels")):
@@ -171,6 +172,7 @@ def _read_request(path: str, tool: McpTool, own_servers: OwnServers) -> ServerRe
                 param=f"{path}.{name}",
             )
     headers = _read_headers(path, tool)
+    # A URL wins over an operator's label: the operator's key never goes to an address that a client chose.
     if tool.server_url:
         if not is_server_url(tool.server_url):
             raise ClientError(

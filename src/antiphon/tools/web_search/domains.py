@@ -54,6 +54,7 @@ def host_of(url: str) -> str:
 
 def is_in(host: str, domains: Iterable[str]) -> bool:
     """Whether a host is one of the domains, or a subdomain of one."""
+    # With the dot: `badexample.com` only ends like `example.com`.
     return any(host == domain or host.endswith(f".{domain}") for domain in domains)
 
 

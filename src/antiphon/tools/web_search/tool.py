@@ -102,6 +102,7 @@ class WebSearchCalls:
         # What earlier responses were shown may be cited too.
         urls, self._has_earlier = None if self._has_earlier else outcome.urls, False
         citations = self._sources.citations(urls)
+        # What the model has read of a page, for answers that are cited by their words (docs/decisions/0059).
         return tuple(replace(each, evidence=texts.get(each.annotation["url"], "")) for each in citations)
 
     async def _perform(self, action: Action) -> _Outcome:
