@@ -44,7 +44,7 @@ class Tool(Protocol):
 
     @property
     def must_prepare(self) -> bool:
-        """Whether `prepare` has something to do."""
+        """Whether `prepare` has to be called before the model is asked."""
 
     async def prepare(self, report: Report) -> None:
         """
@@ -80,7 +80,7 @@ class ClosableTool(Protocol):
 
 
 class ToolKind(Protocol):
-    """A kind of tool; a row of the toolbox."""
+    """A kind of tool, as the toolbox has it: made once, for all responses."""
 
     @property
     def types(self) -> frozenset[str]:

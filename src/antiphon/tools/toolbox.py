@@ -114,7 +114,7 @@ class Toolbox:
         return open_tools
 
     async def close(self) -> None:
-        """Give back what the tools hold; idempotent."""
+        """Close all kinds of tools, those that are being dropped included; idempotent."""
         closing, self._closing = self._closing, {}
         for task in closing:
             task.cancel()
@@ -224,7 +224,7 @@ class OpenTools:
         return ToolOutput((TextPart(message),))
 
     def close(self) -> None:
-        """Give back what the tools hold for this response, in the background; idempotent."""
+        """Release what the tools hold for this response, in the background; idempotent."""
         for _, tool in self._tools:
             if isinstance(tool, ClosableTool):
                 tool.close()

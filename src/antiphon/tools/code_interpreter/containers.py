@@ -45,7 +45,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CHUNK_BYTES = 1 << 18
-"""How much of a file is read at a time."""
+"""How many bytes of a file are read and sent at a time."""
 
 _LEFTOVER_AGE_S = 3600
 """Files without a record that are older were left by a server that was killed; younger ones may be in the making."""

@@ -59,7 +59,7 @@ def is_presentable(name: str) -> bool:
 
 
 def scan(root: Path, max_entries: int) -> FolderScan:
-    """Look at all that a folder holds."""
+    """List and measure what a folder holds, up to `max_entries`."""
     files: dict[str, FileStamp] = {}
     total_bytes = entries = 0
     try:
@@ -79,7 +79,7 @@ def scan(root: Path, max_entries: int) -> FolderScan:
 
 
 def stamp(status: os.stat_result) -> FileStamp:
-    """The stamp of a file."""
+    """The stamp of a file, from its `lstat`."""
     return FileStamp(status.st_size, status.st_ino, status.st_ctime_ns)
 
 

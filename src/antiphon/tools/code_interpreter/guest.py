@@ -147,7 +147,7 @@ class PathRewriter(ast.NodeTransformer):
         self._folder = folder
 
     def visit_Constant(self, node: ast.Constant) -> ast.Constant:
-        """Rewrite a string or bytes."""
+        """Replace the folder's name in a string or in bytes."""
         if isinstance(node.value, str):
             node.value = node.value.replace(GUEST_FOLDER, self._folder)
         elif isinstance(node.value, bytes):
@@ -258,7 +258,7 @@ class FigureBackend(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self._show = show
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:
-        """Where to find the module, for one name."""
+        """Claim the name of the backend, and no other."""
         return importlib.machinery.ModuleSpec(fullname, self) if fullname == BACKEND else None
 
     def exec_module(self, module: types.ModuleType) -> None:
@@ -268,7 +268,7 @@ class FigureBackend(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def reply(replies_fd: int, message: dict[str, Any]) -> None:
-    """Send a line to the server."""
+    """Send a message to the server as a line of JSON; blocks while the pipe is full."""
     rest = memoryview(json.dumps(message).encode() + b"\n")
     while rest:
         rest = rest[os.write(replies_fd, rest) :]
@@ -325,7 +325,7 @@ def take_pipes() -> tuple[int, int]:
 
 
 def read_setup(commands_fd: int) -> Setup:
-    """The first line."""
+    """The first line of the commands' pipe."""
     line = b""
     while not line.endswith(b"\n"):
         line += os.read(commands_fd, 1 << 16) or b"\n"

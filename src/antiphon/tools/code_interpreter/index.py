@@ -141,7 +141,7 @@ class ContainerIndex:
         return max(0, min(container_bytes, tenant_bytes - int(others)))
 
     def set_bytes(self, container_id: str, size_bytes: int) -> None:
-        """Note how much a container holds."""
+        """Record how many bytes a container holds, which count against its tenant's limit."""
         self._database.execute("UPDATE containers SET bytes = ? WHERE id = ? AND is_erased = 0", (size_bytes, container_id))
 
     def file_page(self, container_id: str, *, limit: int, order: Order, after: str | None) -> ContainerFilePage | None:
@@ -161,7 +161,7 @@ class ContainerIndex:
         return None if row is None else _file(row)
 
     def remove_file(self, container_id: str, file_id: str) -> None:
-        """Forget a file."""
+        """Delete the record of a file."""
         self._database.execute("DELETE FROM files WHERE container_id = ? AND id = ?", (container_id, file_id))
 
     def origins(self, container_id: str) -> set[str]:

@@ -71,7 +71,7 @@ class KernelLimits(Struct, frozen=True, kw_only=True):
 
 class RunOutcome(Struct, frozen=True, kw_only=True):
     """
-    What became of a call.
+    The result of a call.
 
     Attributes:
         logs: what code printed, with tracebacks and the echo of its last expression.
@@ -406,7 +406,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 class _Run:
-    """What comes from the pipes during one run."""
+    """What comes from the pipes during one run, and how it ended."""
 
     def __init__(self, limits: KernelLimits, run_id: str) -> None:
         self._limits = limits
@@ -517,7 +517,7 @@ class _Pipe:
                 loop.remove_reader(self._descriptor)
 
     def drain(self, take: Callable[[bytes], None]) -> None:
-        """Read what is there."""
+        """Read what is in the pipe already, up to `_MAX_TURN_BYTES`."""
         total = 0
         while self._is_open and total < _MAX_TURN_BYTES and (size := self._read_once(take)):
             total += size

@@ -31,7 +31,7 @@ class PoolLimits(Struct, frozen=True, kw_only=True):
 
 class CallOutcome(Struct, frozen=True, kw_only=True):
     """
-    What became of a call.
+    The result of a call, with the files that it made.
 
     Attributes:
         files: that are new or have changed.
@@ -193,7 +193,7 @@ async def _stop(slot: _Slot) -> None:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove what servers left that were killed."""
+    """Remove the folders of servers that were killed: those named after a process that is gone."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for path in folder.iterdir():
         if not (path.name.isdigit() and Path("/proc", path.name).exists()):

@@ -226,7 +226,7 @@ class Sandbox:
 
 
 def scratch_folder(run_folder: Path) -> Path:
-    """The folder in it that code may write to."""
+    """The folder within a run's that code may write to: its `/tmp`."""
     return run_folder / _SCRATCH
 
 

@@ -148,7 +148,7 @@ class CodeInterpreter:
 
     @property
     def functions(self) -> Sequence[FunctionTool]:
-        """The one function."""
+        """The function `python`."""
         return (_FUNCTION,)
 
     @property
@@ -259,7 +259,7 @@ class CodeInterpreter:
 
 
 def read_code(arguments: str) -> str | None:
-    """The code in a call's arguments; some models write code where JSON is due. None if there is none, or too much."""
+    """The code in a call's arguments; some models write bare code instead of JSON. None if there is none, or too much."""
     try:
         value = json.loads(arguments)
     except (ValueError, RecursionError):
@@ -337,7 +337,7 @@ def _outputs(outcome: CallOutcome) -> list[dict[str, str]]:
 
 
 def _describe(outcome: CallOutcome) -> str:
-    """What the model gets to read."""
+    """The result of a call as text for the model."""
     run = outcome.run
     text = (_LOST_VARIABLES if outcome.lost_variables else "") + run.logs
     if run.problem is not None:

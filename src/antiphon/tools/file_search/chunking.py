@@ -20,7 +20,7 @@ from msgspec import Struct
 from antiphon.tools.file_search.formats import UnreadableFileError
 
 MAX_TOKENS = 5_000_000
-"""Of a file, as in the original."""
+"""The most tokens of a file, as in the original."""
 
 WINDOW_TOKENS = 200
 """Of an encoder that reads 256: the estimate may be a quarter too low."""

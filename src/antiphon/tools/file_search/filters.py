@@ -21,7 +21,7 @@ MAX_COMPARISONS = 1000
 """In one filter: each is evaluated for every file."""
 
 MAX_DEPTH = 20
-"""Of filters in filters."""
+"""The most levels of filters within filters."""
 
 _ORDERS: Mapping[type, Callable[[Any, Any], bool]] = {
     Greater: operator.gt,
@@ -78,7 +78,7 @@ def _wrong(message: str, path: str) -> ClientError:
 
 
 def _check(filter: Filter, path: str, depth: int) -> int:
-    """The number of comparisons in a filter."""
+    """Check a filter and those in it; returns the number of comparisons."""
     if not isinstance(filter, And | Or):
         if not isinstance(filter.key, str) and not isinstance(filter.property, str):
             raise ClientError(f"Missing required parameter: '{path}.key'.", code="missing_required_parameter", param=f"{path}.key")

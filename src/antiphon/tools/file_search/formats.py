@@ -62,7 +62,7 @@ def file_format(content: bytes, filename: str) -> Format:
     What a file is.
 
     Raises:
-        UnreadableFileError: nothing that is read.
+        UnreadableFileError: it is empty, or of a type that is not read.
     """
     ending = filename.rpartition(".")[2].lower() if "." in filename else ""
     if not content:
@@ -77,10 +77,10 @@ def file_format(content: bytes, filename: str) -> Format:
 
 def text_of(content: bytes) -> str:
     """
-    The text of a file that is one.
+    The text of a text file.
 
     Raises:
-        UnreadableFileError: it is none.
+        UnreadableFileError: the bytes are no text.
     """
     if (text := decode_text(content)) is None:
         raise UnreadableFileError("invalid_file", "The file is no text in UTF-8, UTF-16 or ASCII.")
@@ -139,7 +139,7 @@ def tidy(text: str) -> str:
 
 
 def too_much_text() -> UnreadableFileError:
-    """The file has more text than is read."""
+    """The error for a file with more than `MAX_TEXT_CHARS`."""
     return UnreadableFileError("invalid_file", f"The file has more than {MAX_TEXT_CHARS} characters of text, the limit.")
 
 

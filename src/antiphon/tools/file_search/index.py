@@ -25,7 +25,7 @@ from antiphon.tools.file_search.vectors import Floats32, Rows, VectorTable
 from antiphon.tools.file_search.words import TOKENIZER, indexable, query_terms, weight
 
 FORMAT = 1
-"""Of the database; another one is begun anew."""
+"""The version of the database's tables; a file of another version is begun anew."""
 
 DEPTH = 100
 """How many matches of each kind are ranked, at least."""
@@ -170,7 +170,7 @@ class Index:
                 self._versions[entry.file_id] = entry.version
 
     def remove(self, file_id: str) -> bool:
-        """Forget a file; whether it was there."""
+        """Remove a file; returns whether it was there."""
         with self._write_lock:
             with self._lock, self._database as database:
                 # First, with the vectors: the file is gone from searches while its chunks are deleted little by little.

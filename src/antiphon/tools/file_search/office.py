@@ -37,7 +37,7 @@ def read_docx(content: bytes) -> str:
     The text of a Word file, then its headers, footers and notes.
 
     Raises:
-        UnreadableFileError: it is none, or is damaged, or too large.
+        UnreadableFileError: it is no such file, or is damaged or too large.
     """
     archive = _Archive(content)
     if "word/document.xml" not in archive.names:
@@ -53,7 +53,7 @@ def read_pptx(content: bytes) -> str:
     The text of a presentation, slide after slide, each with its notes.
 
     Raises:
-        UnreadableFileError: it is none, or is damaged, or too large.
+        UnreadableFileError: it is no such file, or is damaged or too large.
     """
     archive = _Archive(content)
     if "ppt/presentation.xml" not in archive.names:
@@ -67,7 +67,7 @@ def read_pptx(content: bytes) -> str:
 
 
 class _Archive:
-    """The parts of a file, read within limits."""
+    """The parts of an Office file, unpacked within limits of number and size."""
 
     def __init__(self, content: bytes) -> None:
         try:

@@ -50,7 +50,7 @@ class ParseTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParseAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of it: a text of `size_bytes`, or an error."""
+    """The result: a text of `size_bytes`, or an error."""
 
     size_bytes: int = 0
     code: Literal["unsupported_file", "invalid_file", "server_error"] | None = None
@@ -68,7 +68,7 @@ def read(format: Format, content: bytes) -> str:
 
 
 def main() -> None:
-    """Read one file."""
+    """Read the one file that comes through the socket, and exit."""
     end_with_parent()
     with take_parent_socket() as link, link.makefile("rwb") as stream:
         task = msgspec.json.decode(stream.readline(), type=ParseTask)

@@ -24,7 +24,7 @@ from antiphon.tools.file_search.parse_process import ParseAnswer, ParseTask
 PROCESS_MODULE = ("-m", "antiphon.tools.file_search.parse_process")
 
 MAX_ANSWER_BYTES = 4 * MAX_TEXT_CHARS + 4096
-"""A character is four bytes at most."""
+"""The most that a process may answer: a character is four bytes at most in UTF-8."""
 
 _ENVIRONMENT = ("HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "TZ")
 """The variables that a process gets: others may be secrets, which a file that takes over a parser could read."""

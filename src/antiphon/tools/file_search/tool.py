@@ -25,7 +25,7 @@ from antiphon.wire.responses import tools as wire_tools
 from antiphon.wire.responses.tools import FileSearchTool, Filter
 
 MAX_STORES = 20
-"""Of one tool."""
+"""The most vector stores of one tool."""
 
 MAX_RESULTS = 50
 DEFAULT_RESULTS = 20
@@ -254,6 +254,7 @@ def _start(item: dict[str, Any], report: Report) -> None:
 
 
 def _progress(item: Mapping[str, Any], stage: str, report: Report) -> None:
+    # `output_index` stands for the place that the session sets.
     event = {"type": f"response.file_search_call.{stage}", "item_id": item["id"], "output_index": 0}
     report(HostedToolProgress(item["id"], event))
 

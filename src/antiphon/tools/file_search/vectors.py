@@ -38,7 +38,7 @@ class VectorTable:
         return self._size
 
     def add(self, owners: Rows, vectors: NDArray[np.float16]) -> None:
-        """Add vectors: (vectors, dimensions)."""
+        """Add vectors, (vectors, dimensions), each with its owner."""
         end = self._size + len(owners)
         if end > len(self._owners):
             # Doubled, so that adding many files copies each vector a constant number of times.
@@ -49,7 +49,7 @@ class VectorTable:
         self._size = end
 
     def remove(self, owners: Rows) -> None:
-        """Forget the vectors of these owners."""
+        """Remove all vectors of these owners."""
         rows = np.flatnonzero(~np.isin(self._owners[: self._size], owners))
         if len(rows) == self._size:
             return

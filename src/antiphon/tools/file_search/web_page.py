@@ -77,7 +77,7 @@ class _Writer:
                 stack.extend((child, False) for child in reversed(list(node.iter(include_text=True))))
 
     def text(self) -> str:
-        """What was written."""
+        """The text so far, without blanks at the ends of lines."""
         lines = (line.rstrip() for line in "".join(self._parts).split("\n"))
         return "\n".join(lines)
 

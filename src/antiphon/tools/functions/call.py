@@ -1,4 +1,4 @@
-"""One call of a function, in a process of its own: its answer, and what the model is told if it fails."""
+"""One call of a function, in a process of its own: its answer, and what the model reads if it fails."""
 
 import asyncio
 import inspect
@@ -18,7 +18,7 @@ MAX_DETAIL_CHARS = 4000
 """The most of a traceback that goes to the log; its end, which has the error."""
 
 MAX_ERROR_CHARS = 1000
-"""Of an error's own text, for the model."""
+"""The most of an error's own text that the model reads."""
 
 _RESERVE_BYTES = 8 << 20
 """Memory that is kept back and released when a function has used up the rest: the answer that says so needs some."""
@@ -84,7 +84,7 @@ def to_text(value: object) -> str:
 
 
 def mask_paths(text: str) -> str:
-    """A text without the paths in it; URLs stay."""
+    """Replace the paths of files in a text, which tell of this machine; URLs stay."""
     return _PATH.sub("[path]", text)
 
 
@@ -114,7 +114,7 @@ def _failure(call: CallFunction, function: ToolFunction, error: BaseException) -
     kind = type(error)
     is_told = isinstance(error, ValueError | LookupError) or kind.__module__ == function.module
     reason = f"{kind.__name__}: {mask_paths(str(error)[:MAX_ERROR_CHARS])}" if is_told and str(error) else kind.__name__
-    # What the model is told may have values of the conversation in it, which don't belong in a log.
+    # A text for the model may have values of the conversation in it, which don't belong in a log.
     lines = [*traceback.format_tb(error.__traceback__), kind.__name__] if is_told else traceback.format_exception(error)
     detail = "".join(lines)[-MAX_DETAIL_CHARS:]
     return CallAnswered(call.id, f"The function failed: {reason}", is_error=True, detail=detail)

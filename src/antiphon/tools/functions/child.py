@@ -47,7 +47,7 @@ class _RunningCall(NamedTuple):
 
 
 class FunctionProcess:
-    """Serves the calls that come through `link`."""
+    """Serves the calls that come through `link`, one forked process for each."""
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link

@@ -56,7 +56,7 @@ class LoadedFunction(_Message, frozen=True):
 
 
 class FunctionsLoaded(_Message, frozen=True):
-    """The functions are there."""
+    """The functions are loaded, and can be called."""
 
     functions: tuple[LoadedFunction, ...]
 

@@ -242,7 +242,7 @@ class _FunctionProcess(asyncio.Protocol):
         return await self._load_outcome
 
     def call(self, name: str, arguments: bytes) -> "tuple[int, asyncio.Future[CallAnswered]]":
-        """Start a call: its id, and its answer."""
+        """Start a call; returns its id, for `cancel`, and its answer."""
         call_id = next(self._ids)
         answer = self._answers[call_id] = asyncio.get_running_loop().create_future()
         if self.is_over or self._transport is None:
@@ -252,7 +252,7 @@ class _FunctionProcess(asyncio.Protocol):
         return call_id, answer
 
     async def cancel(self, call_id: int, answer: "asyncio.Future[CallAnswered]") -> None:
-        """End a call; returns once it is over."""
+        """End a call and wait for its end; kills all of the process if that takes too long."""
         if self._transport is not None and not self.is_over:
             self._transport.write(pack_frame(CancelCall(call_id)))
         await asyncio.wait((answer,), timeout=KILL_GRACE_S)

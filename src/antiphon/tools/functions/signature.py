@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 MAX_NAME_LENGTH = 64
-"""What model servers take as a function's name."""
+"""The longest name of a function that model servers accept."""
 
 _NAME = re.compile(rf"[a-zA-Z0-9_]{{1,{MAX_NAME_LENGTH}}}", re.ASCII)
 _SECTION = re.compile(r"(Args|Arguments|Parameters|Attributes|Returns?|Yields?|Raises|Examples?|Notes?|Sources?):\s*$")

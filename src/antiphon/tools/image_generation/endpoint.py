@@ -24,7 +24,7 @@ from antiphon.wire.codec.sse import DONE, EventTooLarge, SseParser
 CONNECT_TIMEOUT_S = 10.0
 ERROR_BODY_BYTES = 64 << 10
 ENVELOPE_BYTES = 256 << 10
-"""What an answer may have around the picture."""
+"""How much an answer may have besides the picture."""
 
 CLIENT_STATUSES = (400, 413, 415, 422)
 """Statuses with which a server says what is wrong with the request; its message is then passed on."""
@@ -149,7 +149,7 @@ class ImagesEndpoint:
         Have a picture made.
 
         Raises:
-            ImageFailure: there is none.
+            ImageFailure: the server refused or failed, took too long, or is busy.
         """
         try:
             async with asyncio.timeout(self._entry.timeout_s), self._slots, map_exceptions(NAME, self._entry.base_url):
@@ -242,7 +242,7 @@ class ImagesEndpoint:
         )
 
     async def _download(self, url: str) -> str:
-        """A picture that the server named, in base64."""
+        """Download a picture that the server named by a URL; returns base64."""
         if url.startswith("data:"):
             return url
         # Only the operator's own server may be at any address and gets the key; all else goes through the guard of URLs.

@@ -24,7 +24,7 @@ _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
 def image_format(picture: bytes) -> ImageFormat | None:
-    """The format; None if it is none of those that the Images API knows."""
+    """The format; None if the Images API has no such format."""
     if picture.startswith(b"\x89PNG\r\n\x1a\n"):
         return "png"
     if picture.startswith(b"\xff\xd8\xff"):

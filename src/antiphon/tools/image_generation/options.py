@@ -103,13 +103,13 @@ def with_defaults(tool: wire_tools.ImageGenerationTool) -> dict[str, Any]:
 
 
 def _values(tool: wire_tools.ImageGenerationTool) -> dict[str, Any]:
-    """The fields that the tool has."""
+    """The fields that the tool sets, as plain JSON; those that are null are left out."""
     fields: dict[str, Any] = msgspec.json.decode(wire_tools.encode_tool(tool))
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def _find_entry(model: str | None, entries: Iterable[ImagesEntry], path: str) -> tuple[ImagesEntry, str]:
-    """The server for a model, and what it calls it."""
+    """The server for a model, and the model's name there."""
     for entry in entries:
         prefix = entry.model.removesuffix("*")
         if model is None or model == entry.model or (prefix != entry.model and model.startswith(prefix)):

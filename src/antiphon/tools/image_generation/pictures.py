@@ -14,7 +14,7 @@ from antiphon.wire.responses.hosted_calls import ImageGenerationCall
 from antiphon.wire.responses.parts import InputImage
 
 MAX_PICTURES = 16
-"""As many as `POST /v1/images/edits` takes."""
+"""The most pictures of an edit: as many as `POST /v1/images/edits` takes."""
 
 MAX_PICTURE_BYTES = 20 << 20
 MAX_TOTAL_BYTES = 64 << 20

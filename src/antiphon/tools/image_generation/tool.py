@@ -29,11 +29,11 @@ from antiphon.wire.responses import tools as wire_tools
 TYPE = "image_generation"
 EVENTS = "response.image_generation_call"
 MAX_PROMPT_CHARS = 32_000
-"""Source: `prompt` in the Images API."""
+"""The longest prompt. Source: `prompt` in the Images API."""
 
 
 class _Arguments(Struct, forbid_unknown_fields=True):
-    """What the model writes."""
+    """The arguments that the model writes."""
 
     prompt: Annotated[str, Meta(min_length=1, max_length=MAX_PROMPT_CHARS)]
     action: Literal["generate", "edit"] | None = None
@@ -43,7 +43,7 @@ _arguments = msgspec.json.Decoder(_Arguments)
 
 
 async def refuse_to_read(_tenant: str, _file_id: str, param: str) -> bytes:
-    """A `ReadFile` that reads nothing."""
+    """A `ReadFile` for servers without files: it refuses every file."""
     raise ClientError(f"Invalid '{param}': files are not read here.", code="invalid_value", param=param)
 
 
@@ -143,6 +143,7 @@ class OpenImageGeneration:
         item: dict[str, Any] = {"id": id, "type": f"{TYPE}_call", "status": "in_progress"}
         report(HostedToolStarted(id, item))
         for stage in ("in_progress", "generating"):
+            # `output_index` stands for the place that the session sets.
             report(HostedToolProgress(id, {"type": f"{EVENTS}.{stage}", "item_id": id, "output_index": 0}))
         try:
             image = await self._make(id, arguments.prompt, pictures if is_edit else [], report)

@@ -15,24 +15,24 @@ LIST_ID, CALL_ID, APPROVAL_ID = "mcpl_0", "mcp_0", "mcpr_0"
 
 
 class ListItem:
-    """The item of the list of a server's tools."""
+    """Reports the item `mcp_list_tools` and its events."""
 
     def __init__(self, report: Report, server_label: str) -> None:
         self._report = report
         self._label = server_label
 
     def start(self) -> None:
-        """The server is asked."""
+        """Report that the server is asked for its list."""
         self._report(HostedToolStarted(LIST_ID, list_item(self._label, ())))
         self._progress("in_progress")
 
     def complete(self, tools: Sequence[ToolDescription]) -> None:
-        """The server has answered."""
+        """Report the list."""
         self._progress("completed")
         self._report(HostedToolDone(LIST_ID, list_item(self._label, tools)))
 
     def fail(self, message: str) -> None:
-        """The server's tools can't be listed."""
+        """Report why the tools can't be listed."""
         self._progress("failed")
         self._report(HostedToolDone(LIST_ID, list_item(self._label, ()) | {"error": message}))
 
@@ -41,7 +41,7 @@ class ListItem:
 
 
 class CallItem:
-    """The item of a call."""
+    """Reports the item `mcp_call` and its events."""
 
     def __init__(self, report: Report, *, server_label: str, name: str, arguments: str, approval_request_id: str | None) -> None:
         self._report = report
@@ -60,7 +60,7 @@ class CallItem:
         )
 
     def start(self) -> None:
-        """The call is begun, and its arguments are known."""
+        """Report the beginning of the call, with its arguments."""
         self._report(HostedToolStarted(CALL_ID, _plain(self._item)))
         self._progress("mcp_call.in_progress")
         self._progress("mcp_call_arguments.delta", delta=self._arguments)
@@ -70,13 +70,13 @@ class CallItem:
         self._item.arguments = self._arguments
 
     def complete(self, output: str) -> None:
-        """The tool has answered."""
+        """Report what the tool answered."""
         self._item.status, self._item.output = "completed", output
         self._progress("mcp_call.completed")
         self._report(HostedToolDone(CALL_ID, _plain(self._item)))
 
     def fail(self, error: CallError) -> None:
-        """There is no answer."""
+        """Report why there is no answer."""
         self._item.status, self._item.error = "failed", error
         self._progress("mcp_call.failed")
         self._report(HostedToolDone(CALL_ID, _plain(self._item)))
@@ -93,7 +93,7 @@ def report_approval_request(report: Report, *, server_label: str, name: str, arg
 
 
 def list_item(server_label: str, tools: Sequence[ToolDescription]) -> dict[str, Any]:
-    """The item of a list."""
+    """A list of tools as the fields of its item."""
     listed_tools = [
         McpListedTool(
             # Of a tool's annotations the original shows this one alone.

@@ -35,7 +35,7 @@ for _name in ("mcp", "httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
 
 CALL_SHARE = 0.98
-"""Of the toolbox's limit: a call that takes too long is told by its own events, before the toolbox ends it."""
+"""Of the toolbox's limit: a call that takes too long ends with its own events, before the toolbox cuts it short."""
 
 MAX_PAGES = 100
 MAX_NAME_LENGTH = 256
@@ -45,7 +45,7 @@ MIN_SECRET_LENGTH = 8
 """Shorter values of headers are words that texts may have in them for other reasons."""
 
 MAX_MESSAGE_LENGTH = 2000
-"""Of a server's error message."""
+"""The most of a server's error message that is passed on."""
 
 _STATUS_MESSAGES = frozenset({"Server returned an error response", "Not Found", "Session terminated"})
 """What the library says of an HTTP error that has no JSON-RPC error in its body (`mcp` 2.3)."""
@@ -77,7 +77,7 @@ class RemoteServers:
         return _RemoteServer(self, target)
 
     def open_session(self, target: Target) -> McpSession:
-        """Begin a session."""
+        """Begin a session; it is opened in a task of its own, and closed with all others by `close`."""
         session = McpSession(target, self._limits, self._pools, self._programs)
         self._sessions.add(session)
         session.task.add_done_callback(lambda _task: self._sessions.discard(session))
@@ -85,7 +85,7 @@ class RemoteServers:
 
     @property
     def limits(self) -> DialLimits:
-        """Of every connection."""
+        """The limits of every connection."""
         return self._limits
 
     async def close(self) -> None:

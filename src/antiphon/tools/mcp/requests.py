@@ -21,11 +21,11 @@ from antiphon.tools.mcp.server import LocalServer, ToolServer
 from antiphon.wire.responses.tools import McpTool
 
 MAX_SERVERS = 32
-"""In one request; each may be asked at once."""
+"""The most servers in one request: all of them are asked at the same time."""
 
 MAX_HEADERS = 64
 MAX_HEADER_BYTES = 16 << 10
-"""Of all headers of a server."""
+"""The most of all headers of a server together."""
 
 _RESERVED_HEADERS = frozenset(
     {
@@ -83,11 +83,11 @@ class OwnServers:
         return self._functions.get(label)
 
     def settings(self, label: str) -> McpServerSettings | None:
-        """The settings of the label's server."""
+        """The settings of the label's server; None for functions, and for a label that is not known."""
         return self._settings.get(label)
 
     def target(self, label: str) -> Target | None:
-        """Where the label's server is."""
+        """How to reach the label's server; None for functions, and for a label that is not known."""
         return self._targets.get(label)
 
     @property

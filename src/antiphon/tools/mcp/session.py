@@ -73,7 +73,7 @@ class McpSession:
 
     @property
     def is_over(self) -> bool:
-        """Whether it can't be used any more."""
+        """Whether it has ended, or is about to: then the next use needs another session."""
         return self._end.is_set() or self.task.done()
 
     @asynccontextmanager
@@ -91,7 +91,7 @@ class McpSession:
         finally:
             self._users -= 1
             if not self._users and not self._client.done():
-                self.end()  # it would be opened for nobody
+                self.end()  # No call is left that needs it.
             elif not self._users and not self.is_over:
                 self._idle.set(asyncio.get_running_loop().time() + self._limits.idle_s)
 
@@ -122,13 +122,13 @@ class McpSession:
     def _fail(self, failure: SessionFailure) -> None:
         if not self._client.done():
             self._client.set_exception(failure)
-            self._client.exception()  # marks it as retrieved: nobody may wait for it any more
+            self._client.exception()  # Marks it as retrieved: its callers may have left.
 
     def _failure(self, error: Exception) -> SessionFailure:
         return SessionFailure(self.exchange.problem or _describe(error), self.exchange.status)
 
     async def _stay_over_http(self, target: HttpTarget) -> None:
-        """Try one transport, and the other if the server says that the first is none of its own."""
+        """Try one transport, and the other if the server does not speak the first."""
         # A guess by the usual path: a wrong one costs a request, as the other transport is tried after it.
         is_sse = urlsplit(target.url).path.rstrip("/").endswith("/sse")
         try:

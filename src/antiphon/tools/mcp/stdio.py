@@ -26,13 +26,13 @@ _ENVIRONMENT = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "SYSTEMROO
 """What a program gets of the server's environment: no keys are in it."""
 
 _END_GRACE_S = 1.0
-"""How long a program may take to end once its standard input is closed, and again once it was told to."""
+"""How long a program may take to end after its standard input is closed, and again after SIGTERM."""
 
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a program."""
+    """The environment of a program: the few variables that programs need, and the operator's `extra`."""
     return {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ} | dict(extra)
 
 
@@ -114,7 +114,7 @@ async def _write(process: asyncio.subprocess.Process, from_session: MemoryObject
 
 async def _end(process: asyncio.subprocess.Process) -> None:
     """
-    End the program: its standard input is closed, then it is told, then killed, always with its children.
+    End the program: its standard input is closed, then it gets SIGTERM, then SIGKILL, always with its children.
 
     Source: MCP 2025-11-25, lifecycle, "Shutdown".
     """
@@ -130,7 +130,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     # Children that outlive their parent have its process group.
     _kill(process, signal.SIGKILL)
     await process.wait()
-    # Such a child may hold the pipes open, and what nobody read would keep them so: nothing public closes them.
+    # Such a child may hold the pipes open, and unread output would keep them so. No public method closes them.
     if (transport := getattr(process, "_transport", None)) is not None:
         transport.close()
 

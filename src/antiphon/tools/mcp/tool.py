@@ -29,7 +29,7 @@ from antiphon.wire.responses.tools import McpTool, Tool as WireTool
 _log = structlog.get_logger(__name__)
 
 INVALID_PARAMS = -32602
-"""JSON-RPC 2.0, 5.1."""
+"""The error of a call with invalid arguments. Source: JSON-RPC 2.0, 5.1."""
 
 MAX_LISTS = 10_000
 """Lists of tools whose servers are remembered; the oldest are forgotten."""
@@ -181,7 +181,7 @@ class _OpenMcp:
         return any(not server.is_listed for server in self._servers.values())
 
     async def prepare(self, report: Report) -> None:
-        """List the tools of all servers at once; their items are told one after another."""
+        """List the tools of all servers at once; their items are reported one after another, as in the original."""
         servers = [server for server in self._servers.values() if not server.is_listed]
         async with asyncio.TaskGroup() as group:
             tasks = [(server, group.create_task(self._list(server))) for server in servers]
@@ -298,7 +298,7 @@ def _read_arguments(text: str) -> dict[str, Any] | None:
 
 
 def _describe(error: CallError) -> str:
-    """Why a call failed, as the model is told."""
+    """Why a call failed, as text for the model."""
     match error:
         case HttpError(message=message) | McpProtocolError(message=message):
             return f"The call failed. {message}"

@@ -24,7 +24,7 @@ part, in one step that nothing else can run beside: 40,000 in 1 MiB took 0.2 s, 
 """
 
 MAX_LIST_PARTS = 50_000
-"""Of a list of tools, whose schemas cost less."""
+"""`MAX_PARTS` of a list of tools, whose schemas cost less."""
 
 
 MAX_ANSWERS = 500
@@ -212,7 +212,7 @@ class SessionTransport(httpx2.AsyncBaseTransport):
 
 
 class _Body(httpx2.AsyncByteStream):
-    """An answer's body, up to a limit."""
+    """An answer's body, counted as it is read; beyond a limit it fails."""
 
     def __init__(
         self,

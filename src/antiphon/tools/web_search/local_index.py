@@ -32,7 +32,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_FILES = 20_000
-"""In each folder."""
+"""The most files in each folder."""
 MAX_FILE_BYTES = 4 << 20
 MAX_PAGE_CHARS = 1_000_000
 MAX_QUERY_WORDS = 32
@@ -112,7 +112,7 @@ class LocalIndex:
         return bool(self._folders) and await self._run(self._has_file, url)
 
     async def add(self, tenant: str, url: str, page: PageText) -> None:
-        """Keep a page that was fetched."""
+        """Keep a page that was fetched; the oldest pages make room for it."""
         await self._run(self._add, tenant, url, page)
 
     async def close(self) -> None:

@@ -75,7 +75,7 @@ FILE_TYPES = {
     ".rst": "text/plain",
     ".text": "text/plain",
 }
-"""By suffix, the types of files in a folder."""
+"""Types of the files in a folder, by suffix."""
 
 # WHATWG Encoding 4.2, by names that Python knows too. Python has others, and some of them take time in proportion to the
 # square of the length (`punycode`), or decode no text at all (`zip`).
@@ -141,7 +141,7 @@ def extract(page: str) -> PageText:
 
 
 def unescape(text: str) -> str:
-    """Text with its character references resolved."""
+    """Resolve the character references in a text, such as `&amp;`."""
     # `html.unescape` raises a ValueError for a number with more than 4300 digits.
     return html.unescape(_LONG_NUMBER.sub("\ufffd", text))
 

@@ -58,7 +58,7 @@ class ProviderClient:
         The answer to a GET with `params`, or to a POST of `body` as JSON.
 
         Raises:
-            SearchFailure: there is none.
+            SearchFailure: the provider can't be reached, refused, or answered with something else.
         """
         async with self._places:
             status, headers, answer = await self._send(params, body)

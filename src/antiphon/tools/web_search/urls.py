@@ -172,7 +172,7 @@ class Sources:
         return self._titles.get(normalize(url) or "") or host_of(url)
 
     def citations(self, urls: Iterable[str] | None = None) -> tuple[Citation, ...]:
-        """How these pages are cited; None for all."""
+        """The citations of these pages; None for all that are known."""
         keys = self._numbers if urls is None else dict.fromkeys(normalize(url) or "" for url in urls)
         return tuple(self._citation(key) for key in keys if key in self._numbers)
 
