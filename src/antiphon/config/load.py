@@ -340,7 +340,7 @@ def pack(config: Config) -> bytes:
 
 
 def unpack(payload: bytes) -> Config:
-    """The configuration from the bytes of `pack`."""
+    """The configuration from the bytes of `pack`, with secrets, places and origins."""
     content = json.loads(payload)
     config = Config.model_validate(content["config"])
     config._secrets.update(content["secrets"])
@@ -419,7 +419,7 @@ def _xdg_folder(environ: Mapping[str, str], variable: str, under_home: str) -> P
 
 
 def _file_settings(path: Path, *, is_required: bool = False) -> Iterator[_Setting]:
-    """The settings in a TOML file."""
+    """The settings in a TOML file; none where it is not required and not there."""
     try:
         text = path.read_text(encoding="utf-8")
         table = tomllib.loads(text)

@@ -26,7 +26,7 @@ _FORMER_KEYS = {
 """New keys of renamed settings, by their former ones: an error names the new one."""
 
 _TABLE_ARRAYS = (*TABLE_LISTS, "rules", "examples", "mcp", "functions", "images")
-"""Keys whose value is an array of tables."""
+"""Keys whose value is an array of tables, at any depth; others are arrays of strings."""
 
 
 def describe_mistake(error: ErrorDetails, kind: type[BaseModel]) -> str:

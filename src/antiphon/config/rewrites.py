@@ -23,7 +23,7 @@ def _check_languages(codes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class RewriteRule(BaseModel, frozen=True, extra="forbid"):
-    """A replacement."""
+    """A regular expression, and what replaces its matches."""
 
     pattern: str = Field(min_length=1, max_length=2000, description="A regular expression, in Python's syntax.")
     replacement: str = Field(default="", max_length=2000, description="What takes its place; `\\1` is the first group.")
@@ -75,7 +75,7 @@ class RewriteEntry(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def deadline_s(self) -> float:
-        """Seconds that it may take."""
+        """Seconds that it may take before the text stays as it was."""
         return self.timeout_s or (1.0 if self.kind == "rule" else 10.0)
 
     @field_validator("language")

@@ -57,7 +57,7 @@ def parse_hours(text: str) -> HourRange:
     A part of the day, such as `9-17` or `22:30-06:00`.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is no such part of the day.
     """
     match = _HOURS.fullmatch(text.strip())
     if match is not None:

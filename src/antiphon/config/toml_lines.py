@@ -51,7 +51,7 @@ def nearest_line(lines: Mapping[KeyPath, int], path: KeyPath) -> int:
 
 
 class _Scanner:
-    """One pass over a valid text."""
+    """Scans a valid text once, and records the line of every key."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -73,7 +73,7 @@ class _Scanner:
                 self._scan_pair(table)
 
     def _scan_header(self) -> KeyPath:
-        """The path of the table that begins."""
+        """Read a table's header; returns the path of the table."""
         line = self._current_line()
         brackets = 2 if self._text.startswith("[[", self._position) else 1
         self._position += brackets

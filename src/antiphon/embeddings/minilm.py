@@ -26,7 +26,7 @@ MAX_TOKENS = 256
 """Of a text, its two special tokens included: what the model was trained on (its `sentence_bert_config.json`)."""
 
 HEAD_SIZE = 32
-"""Of each of its attention heads."""
+"""The dimensions of each attention head; a constant of this family of models."""
 
 _LAYER_MARK = ".attention.self.query.weight"
 _EPSILON = np.float32(1e-12)

@@ -40,7 +40,7 @@ USUAL_FIELDS: tuple[ImageField, ...] = (
     "quality",
     "size",
 )
-"""What the GPT Image models take."""
+"""The fields that the GPT Image models take, as the default of `fields`."""
 
 
 # RFC 9110 5.1 and 5.5.

@@ -159,7 +159,7 @@ class ClientCalls:
         return msgspec.structs.replace(wire, async_=True) if key in self._async_keys else wire
 
     def is_call(self, item: OutputItem) -> bool:
-        """Whether the item is such a call."""
+        """Whether the item is a call of a tool that the client runs."""
         return self._find(item) is not None
 
     def delta_events(self, item: OutputItem, number: int, pad: Pad) -> Iterator[StreamEvent]:

@@ -83,7 +83,7 @@ class ToolSearch:
 
     @property
     def function(self) -> FunctionTool:
-        """What the model gets."""
+        """The search as a function; its description names all that can be found."""
         plain = [_line(each.tool.name, each.tool.description) for each in self._deferred_tools.values() if not each.tool.namespace]
         groups = dict.fromkeys(
             [*sorted(self._labels), *(each.tool.namespace for each in self._deferred_tools.values() if each.tool.namespace)]
@@ -97,7 +97,7 @@ class ToolSearch:
         return FunctionTool(SEARCH_NAME, "\n".join([description, *lines]), parameters)
 
     def hides(self, key: str, namespace: str | None) -> bool:
-        """Whether a server's function is deferred."""
+        """Whether a function of an MCP server is deferred and was not found yet."""
         return namespace in self._labels and key not in self._loaded_keys
 
     def add(self, tool: DeferredTool) -> None:

@@ -33,7 +33,7 @@ class TextPiece(Struct, frozen=True):
 
 
 def whole_text(key: str, index: int | None, text: str) -> tuple[TextPiece, ...]:
-    """The pieces of a text that comes at once."""
+    """The three pieces of a text that comes whole."""
     return TextPiece("begin", key, index), TextPiece("more", key, index, text), TextPiece("end", key, index, text)
 
 
@@ -142,7 +142,7 @@ class CommandStream:
         self._commands: list[str] = []
 
     def feed(self, text: str) -> None:
-        """More of the arguments."""
+        """Read more of the arguments; texts in them are appended to `pieces`."""
         for piece in self._reader.feed(text):
             if piece.key == "commands" and piece.index is not None:
                 self.is_open = True
@@ -169,7 +169,7 @@ class DiffStream:
         self._diff: list[str] = []
 
     def feed(self, text: str) -> None:
-        """More of the arguments."""
+        """Read more of the arguments; texts in them are appended to `pieces`."""
         for piece in self._reader.feed(text):
             if piece.key == "diff" and piece.index is None:
                 # Only then is it known which file the diff is for; a diff that comes first is shown at the end.

@@ -13,7 +13,7 @@ from antiphon.wire.codec.types import JsonDict
 
 
 class KnownTool(Struct, frozen=True):
-    """What the model is told of a tool; `parameters` is a JSON Schema."""
+    """A tool as the model gets it; `parameters` is a JSON Schema."""
 
     description: str
     parameters: JsonDict

@@ -45,7 +45,7 @@ _ROLES: Mapping[str, tuple[type, ...]] = {
         blocks.ToolUseBlockParam,
     ),
 }
-"""What the messages of each role consist of."""
+"""The blocks that messages of each role may have."""
 
 
 class MessagesContext(Struct, frozen=True):
@@ -103,7 +103,7 @@ def has_thinking(request: CountTokensRequest) -> bool:
 
 
 def system_text(system: str | Sequence[blocks.TextBlockParam]) -> str | None:
-    """The instructions; None if there are none."""
+    """The system prompt as one text; None if there is none."""
     texts = [system] if isinstance(system, str) else [block.text for block in system]
     return "\n\n".join(text for text in texts if text and not text.startswith(BILLING_HEADER)) or None
 

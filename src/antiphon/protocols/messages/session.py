@@ -105,7 +105,7 @@ class MessagesSession:
 
     @property
     def rewrite_status(self) -> engine_events.RewriteStatus | None:
-        """What became of rewriting its text; None where that was not tried."""
+        """How rewriting its text ended; None where that was not tried."""
         return self._output.rewrite_status
 
     def handle(self, event: Event[ResolvedMessagesRequest]) -> list[Effect[MessageEvent]]:
@@ -363,12 +363,12 @@ class _ArgumentsWriter:
         return _escape(text) if self._is_raw else text
 
     def end(self) -> str:
-        """What to send at the end."""
+        """What closes the JSON; empty if the model's own arguments do."""
         return '"}' if self._is_raw else ""
 
 
 def _escape(text: str) -> str:
-    """The text within a JSON string."""
+    """Escape a text for the inside of a JSON string."""
     return msgspec.json.encode(text)[1:-1].decode()
 
 

@@ -38,7 +38,7 @@ class FileReference(NamedTuple):
 
     @property
     def is_url(self) -> bool:
-        """Whether it is a URL."""
+        """Whether `name` is a URL and not an id; the field that it stands in tells."""
         return self.path.endswith((".file_url", ".source.url"))
 
 

@@ -56,7 +56,7 @@ class Draft:
 
     @property
     def is_held(self) -> bool:
-        """Whether the text is still here."""
+        """Whether the text is held, so that the client has nothing of it yet."""
         return bool(self._held_events)
 
     def take(self, event: events.EngineEvent) -> Sequence[events.EngineEvent]:
@@ -93,13 +93,13 @@ class Draft:
                 return (event,)
 
     def release(self) -> Sequence[events.EngineEvent]:
-        """What was kept back."""
+        """The events that were held, for delivery."""
         released_events = (*self._held_events, *self._boundaries)
         self._held_events, self._boundaries = [], []
         return released_events
 
     def replace(self, text: Iterable[events.EngineEvent]) -> Sequence[events.EngineEvent]:
-        """What was kept back, with another text."""
+        """The events that were held, with `text` in place of the draft's."""
         return (*text, *(event for event in self.release() if isinstance(event, (*_OUTPUT_EVENTS, events.ItemBoundary))))
 
     @property

@@ -24,7 +24,7 @@ DELTA_CHARS = 200
 """A final text is delivered in pieces of about this size."""
 
 CountRewrite = Callable[[str, str], None]
-"""Counts a rewrite, by its name and what became of it: `completed`, `unchanged` or `failed`."""
+"""Counts a rewrite, by its name and outcome: `completed`, `unchanged` or `failed`."""
 
 
 class RewritingEngine:
@@ -65,7 +65,7 @@ class RewritingEngine:
         """Nothing: others use the engine behind."""
 
     async def count(self, request: commands.Respond) -> int:
-        """As the engine behind, if it counts."""
+        """As the engine behind; to be called only if that one counts."""
         return await cast(CountingEngine, self._engine).count(request)
 
     @contextlib.asynccontextmanager
@@ -85,7 +85,7 @@ class RewritingEngine:
         return Draft(self._holds, max(rewrite.entry.max_chars for rewrite in self._rewrites))
 
     def fitting_rewrites(self, text: str, request: commands.Respond) -> Iterator[Rewrite]:
-        """The rewrites that have something to do, as far as can be told without doing it."""
+        """The rewrites that may change the text, judged without doing them."""
         return (rewrite for rewrite in self._rewrites if rewrite.fits(text, request))
 
     async def rewrite(self, text: Text, rewrites: Sequence[Rewrite], answer: Answer) -> tuple[Text, bool]:

@@ -19,7 +19,7 @@ class Replacement(NamedTuple):
 
 
 class TextTooLong(ValueError):
-    """A text has grown beyond its limit."""
+    """The rules made a text longer than it may become."""
 
 
 def apply_rules(text: str, rules: Sequence[Replacement], skip_code: bool, max_chars: int) -> tuple[str, list[Edits]]:

@@ -48,11 +48,11 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class RewritingModel(Protocol):
-    """A model that may rewrite."""
+    """A model that may rewrite; its engine runs as long as this is referenced."""
 
     @property
     def engine(self) -> Engine:
-        """It answers requests."""
+        """The engine that is asked."""
 
 
 FindModel = Callable[[str], RewritingModel]

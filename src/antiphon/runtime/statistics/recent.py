@@ -115,7 +115,7 @@ def model_health(parts: Iterable[RecentCounts], now: float) -> dict[str, ModelHe
 
 
 def server_health(parts: Iterable[RecentCounts], now: float) -> ModelHealth:
-    """How all models together did."""
+    """The figures of all models together, refusals included."""
     return _health([item for part in parts for minutes in part.values() for item in minutes.items()], now)
 
 

@@ -104,7 +104,7 @@ class VectorEngine:
 
 
 def to_ranking(options: SearchRanking) -> Ranking:
-    """How a client wants results to be ranked."""
+    """The ranking that a client's options ask for, with defaults for the rest."""
     weights = value_or(options.hybrid_search, None)
     ranking = Ranking(ranker=value_or(options.ranker, "auto"), score_threshold=value_or(options.score_threshold, 0.0))
     if weights is None:

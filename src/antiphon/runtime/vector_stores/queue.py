@@ -47,7 +47,7 @@ class IndexingQueue:
         self._last_tenant = ""
 
     def start(self) -> None:
-        """Begin."""
+        """Begin to claim and index files."""
         # It lives from `start` to `close`, longer than any request.
         self._loop_task = asyncio.create_task(self._run(), name="indexing")  # noqa: TID251
 

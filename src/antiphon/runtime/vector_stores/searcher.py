@@ -20,7 +20,7 @@ MAX_WAITING = 64
 """The most searches that wait; further ones are refused."""
 
 WAIT_S = 30.0
-"""How long a search waits for those before it."""
+"""How long a search waits for a place."""
 
 
 class Searcher:
