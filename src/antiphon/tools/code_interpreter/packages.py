@@ -31,7 +31,7 @@ def find_packages(names: Iterable[str]) -> dict[str, Path]:
             distribution = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             continue
-        # Extras are optional. Of other markers none is evaluated: what they exclude is not installed.
+        # Extras are optional. Of other markers none is evaluated: what they exclude is rarely installed.
         pending += [_NAME.match(each)[0] for each in distribution.requires or () if "extra ==" not in each and _NAME.match(each)]  # type: ignore[index]
         paths |= _top_paths(distribution)
     return paths
