@@ -57,6 +57,7 @@ async def create_background(
         failure.callback(runner.release, key_id)
         response = await _store_queued(service, caller, prepared_response, body, started_at)
         failure.pop_all()  # from here on, the response gives back what it has
+    # The request stays in memory until its response ends, and not just until this answer, so its bytes stay counted.
     request_lease: BodyLease = scope[BODY_LEASE_SCOPE_KEY]
     response.limits.callback(request_lease.hand_over().release)
     runner.submit(response)
@@ -144,7 +145,8 @@ async def restart(service: Service, caller: Caller, record: ResponseRecord, body
         ApiError: the request can't be met any more.
     """
     request, route = await decode_queued(service, body, record.tenant)
-    lease = service.body_budget.lease(caller.key.id if caller.key else "", is_admitted=True)  # before its server died
+    # It was admitted before its server died, so limits that are reached by now don't fail it.
+    lease = service.body_budget.lease(caller.key.id if caller.key else "", is_admitted=True)
     prepared_response = await prepare_for_caller(service, caller, request, len(body), lease, record, route=route)
     limits = await _hold_limits(caller, prepared_response, is_admitted=True)
     _, events = prepared_response.session.queue()  # they are stored; the session goes on after them
@@ -177,6 +179,7 @@ def retrieve(service: Service) -> EndpointFunction:
         after = query.starting_after if isinstance(query.starting_after, int) else -1
         if after < 0 and query.starting_after:
             raise below_minimum("starting_after", "integer", 0, after)
+        # Before the head, so that what is wrong can still be an HTTP error.
         page = await service.store.background.events(tenant, response_id, 0, 1)
         if page is None:
             raise ClientError(
@@ -240,7 +243,7 @@ class EventReplay(Response):
         """Do nothing: `send` waits."""
 
     def resume(self) -> None:
-        """Do nothing, likewise."""
+        """Do nothing: `send` goes on by itself."""
 
 
 # Cancelling
@@ -256,6 +259,7 @@ def cancel(service: Service) -> EndpointFunction:
             raise response_not_found(response_id)
         if await service.store.background.get(tenant, response_id) is None:
             raise ClientError("Cannot cancel a synchronous response.")
+        # The store decides: the server that makes the response finds its next write refused. The rest stops the model sooner.
         await cancel_response(service.store, record)
         service.background.stop_everywhere(response_id)
         record = await service.store.get(tenant, response_id)

@@ -32,7 +32,7 @@ _reader: Reader[CompactRequest] = Reader(CompactRequest)
 
 
 def compact_conversation(service: Service) -> EndpointFunction:
-    """The endpoint."""
+    """The endpoint of `POST /v1/responses/compact`."""
 
     async def compact(request: Request) -> Response:
         started_at = time.perf_counter()
@@ -50,6 +50,7 @@ def compact_conversation(service: Service) -> EndpointFunction:
         if response is None:
             return Response(status_code=499)  # the client hung up; only the log sees this
         resolved_request = prepared_response.resolved_request
+        # Without the question for the summary, which is the last input item.
         conversation = (*resolved_request.previous_items, *resolved_request.input_items[:-1])
         cipher = await service.content_cipher()
         encrypted_content = cipher.encrypt(_summary(response).encode(), resolved_request.tenant, "compaction")

@@ -242,7 +242,7 @@ def _list_items(service: Service) -> EndpointFunction:
     async def list_items(request: Request) -> Response:
         tenant, conversation_id = _owner_and_id(request)
         query = request.query_params
-        read_query(IncludeQuery, query.multi_items())  # likewise
+        read_query(IncludeQuery, query.multi_items())  # validated only, as above
         after = query.get("after")
         try:
             page = await service.store.conversations.page(
@@ -260,7 +260,7 @@ def _list_items(service: Service) -> EndpointFunction:
 def _retrieve_item(service: Service) -> EndpointFunction:
     async def retrieve_item(request: Request) -> Response:
         tenant, conversation_id = _owner_and_id(request)
-        read_query(IncludeQuery, request.query_params.multi_items())  # likewise
+        read_query(IncludeQuery, request.query_params.multi_items())  # validated only, as above
         item_id = request.path_params["item_id"]
         record = await service.store.conversations.item(tenant, item_id, conversation_id)
         if record is None:
@@ -379,6 +379,7 @@ async def _new_records(service: Service, tenant: str, new_items: Sequence[items.
     if any(isinstance(item, items.ItemReference) for item in new_items):
         new_items, reference_bytes = await resolve_references(new_items, service.store, tenant, "items")
         size_bytes += reference_bytes
+    # Clients send hosted calls again without their results, which come from the stored items (docs/decisions/0056).
     new_items, result_bytes = await restore_results(new_items, service.store, tenant, "items")
     size_bytes += result_bytes
     check_conversation_ids(new_items, "items", ())

@@ -85,6 +85,7 @@ class PreparedResponse(Struct, frozen=True):
         self.lease.release()
         if self.tools is not None:
             self.tools.close()
+        # What was stored with its turn has given the conversation back already: then this does nothing.
         if self.resolved_request.conversation_id is not None:
             await unlock_conversation(self.store, self.resolved_request.id)
 
@@ -95,6 +96,7 @@ class PreparedResponse(Struct, frozen=True):
 
     @property
     def engine(self) -> Engine:
+        """What makes the response: the model's own, with rewriting and compaction around it."""
         engine = self.model_engine
         if self.rewriter is not None:  # within the compaction, whose summary is none of the answer
             names, id = (self.request.model or "", self.model.name), self.resolved_request.id
@@ -118,8 +120,10 @@ async def prepare_response(
         ApiError: as `resolve_request`, or the engine can't do what the request asks, or another response has the
             conversation.
     """
-    if request_encoder(scope).profile.calls_with_output:  # its clients can't ask for what they are to get
+    # Such a profile shows the results of tools in any case, and its clients have no `include` to ask for them.
+    if request_encoder(scope).profile.calls_with_output:
         request = structs.replace(request, include=[*(request.include or ()), *TOOL_RESULTS])
+    # A lease of its own: a response in the background needs its prompt and its files for longer than the request lives.
     lease = service.body_budget.lease(scope[BODY_LEASE_SCOPE_KEY].holder)
     session_id = session_id_of(scope)
     return await prepare_for_caller(service, request_caller(scope), request, size_bytes, lease, history=history, session_id=session_id)
@@ -151,10 +155,12 @@ async def prepare_for_caller(
         request, added_bytes = filled_request.request, filled_request.added_bytes
     size_bytes += added_bytes
     response_id = new_response_id() if record is None else record.id
+    # Locked before its items are read: what another response adds in between would not be read by this one.
     if request.conversation_id is not None:
         await lock_conversation(service.store, caller.tenant, request.conversation_id, response_id)
     try:
         lease.extend(added_bytes)
+        # What was queued keeps the model that was chosen for it, though rules may have changed until it is begun again.
         if route is not None:
             routed_request = RoutedRequest(service.router.restore(route), history)
         else:
@@ -162,6 +168,7 @@ async def prepare_for_caller(
         cache_key = make_cache_key(session_id, request.prompt_cache_key or None, request.conversation_id)
         settings = caller_settings(caller, routed_request.resolution.model.name, "responses", cache_key)
         return await _prepare(service, settings, request, size_bytes, routed_request, response_id, record, lease)
+    # Cancelled requests as well: no other server takes back the lock of one that lives.
     except BaseException:
         lease.release()
         if request.conversation_id is not None:
@@ -213,6 +220,7 @@ async def _encryption(service: Service, tenant: str, purpose: Literal["reasoning
 
 
 def _paddings(service: Service, request: CreateRequest) -> Sequence[str] | None:
+    # Responses, `stream_options.include_obfuscation`: on by default. Padding hides from the network how long each delta is.
     options = request.stream_options
     is_enabled = options.include_obfuscation is not False if options else True
     return padding() if request.stream and is_enabled and service.config.responses.obfuscation else None
@@ -231,6 +239,7 @@ class CreateEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started_at = time.perf_counter()
+        # Open Responses puts `openai:` before what it does not know; inside, everything has OpenAI's names (docs/decisions/0036).
         body = without_prefixes(await read_json_body(Request(scope, receive)))
         self._service.live_sessions.check_admission()
         if self._service.config.logging.content:
@@ -285,6 +294,7 @@ async def drive_response(
         tokens=lambda: session.tokens,
         tools=prepared_response.tools,
     )
+    # In this order: `driving` raises where the key may run no more responses, and then what was prepared is given back.
     async with prepared_response, driving as driver:
         with (
             ResponseMeasurement(service, request_caller(scope), resolved_request.id, model, client, started_at),
@@ -300,7 +310,7 @@ async def _run_session(
     session: ResponsesSession,
     run: Callable[..., Awaitable[None]],
 ) -> Response | None:
-    """Runs a session; the response that is still to be sent, or None where it was streamed."""
+    """Run a session. Returns the response that is still to be sent, or None where it was streamed."""
     if isinstance(client, ResponseCollector):
         await run()
         return client.response(scope, session.notes)

@@ -113,6 +113,7 @@ class EventStream(Generic[EventT]):
             if self.first_token_at is None and not all(isinstance(event, self._opening_events) for event in batch):
                 self.first_token_at = time.perf_counter()
                 self._let_open()
+            # The head was due before there was an event to go with it; this is the first.
             elif self._is_head_due:
                 self._let_open()
             batch.clear()
@@ -123,6 +124,7 @@ class EventStream(Generic[EventT]):
             out.clear()
             return
         self.is_quiet = False
+        # The engine was paused when the transport filled up. One that sends on all the same must not fill the memory.
         if connection.flow.write_paused and connection.is_overfull:
             connection.drop("backlog")
         else:
@@ -132,6 +134,7 @@ class EventStream(Generic[EventT]):
     def open_text(self, run: TextRun[EventT]) -> SseTextSink | None:
         """Where to write text that follows; None while something else is to be sent first, or where no two events are alike."""
         connection = self._connection
+        # Texts go straight to the transport, and would overtake what still waits here.
         is_busy = self._out or self._pending_events or connection.flow.write_paused
         if not self.is_open or self._is_over or self.first_token_at is None or is_busy or not self._encoding.is_stateless:
             return None
@@ -154,6 +157,7 @@ class EventStream(Generic[EventT]):
 
     def hold_head(self) -> None:
         """The engine was refused, and tries again: wait longer for what comes of it before the head is sent."""
+        # Once only: each further refusal would put the head off again.
         if self._head_delay_s == MAX_HEAD_DELAY_S:
             self._head_delay_s = MAX_HELD_HEAD_DELAY_S
             if self._head_timer is not None:
@@ -164,6 +168,7 @@ class EventStream(Generic[EventT]):
         self._head_timer = self._loop.call_later(self._head_delay_s, self._on_head_due)
 
     def _on_head_due(self) -> None:
+        # A stored response has no event before the store has taken it; until then it may fail, with a status of its own.
         self._is_head_due = True
         if self.last_event is not None:
             self._let_open()
@@ -182,6 +187,7 @@ class EventStream(Generic[EventT]):
             return
         headers = [*HEADERS, *((name.encode(), value.encode()) for name, value in self._headers.items())]
         await self._send_asgi({"type": "http.response.start", "status": 200, "headers": headers})
+        # The connection holds the head until now, so that both leave in one write; a short response adds its end, too.
         if not self._is_over:
             out, self._out = self._out, bytearray()
             await self._send_asgi({"type": "http.response.body", "body": bytes(out), "more_body": True})

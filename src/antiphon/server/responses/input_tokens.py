@@ -28,7 +28,7 @@ _reader: Reader[InputTokensRequest] = Reader(InputTokensRequest)
 
 
 def count_input_tokens(service: Service) -> EndpointFunction:
-    """The endpoint."""
+    """The endpoint of `POST /v1/responses/input_tokens`."""
 
     async def input_tokens(request: Request) -> Response:
         body = await read_json_body(request)
@@ -40,7 +40,8 @@ def count_input_tokens(service: Service) -> EndpointFunction:
         routed_request = await route_request(service, request_caller(request.scope), create_request, size_bytes)
         resolution = routed_request.resolution
         model = resolution.model
-        if is_set(options.personality):  # its text would count, and this server has none
+        # The original counts the tokens of its own text for it, which this server does not have.
+        if is_set(options.personality):
             raise unsupported_parameter("personality", None)
         model.require_worker()
         if not model.engine.capabilities.counts_tokens:

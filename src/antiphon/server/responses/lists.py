@@ -108,6 +108,7 @@ def _list(service: Service) -> EndpointFunction:
         status = query.get("status")
         if status is not None and status not in STATUSES:
             raise invalid_value("status", status, STATUSES)
+        # A `q` without a letter or a digit has no words, and finds nothing; without the parameter everything is listed.
         words, limit, order = _words(query.get("q")), page_limit(query), page_order(query)
         if words == ():
             return _page([], has_more=False)
@@ -122,6 +123,7 @@ def _list(service: Service) -> EndpointFunction:
             words=words or (),
         )
         has_items = _has_items(query.get("include"))
+        # Words are indexed after a response is stored; a search waits for what is left of its tenant (docs/decisions/0060).
         if words:
             await service.search.refresh(tenant)
         try:
@@ -175,6 +177,7 @@ def update_response(service: Service) -> EndpointFunction:
         body = await read_json_body(request)
         options = await offload(len(body), _decode_update, body)
         new_body = await offload(len(record.body), _with_metadata, record.body, options.metadata or {})
+        # The end of a response under way replaces the whole body, and would undo the change.
         is_unfinished = record.status in UNFINISHED_STATUSES
         if is_unfinished or not await service.store.lists.replace_body(tenant, response_id, new_body):
             raise ClientError(
@@ -219,6 +222,7 @@ def _decode_update(body: bytes) -> UpdateResponseRequest:
 
 
 def _with_metadata(body: bytes, metadata: dict[str, str]) -> bytes:
+    # The other values stay the very bytes that were stored, whichever version has written them.
     return msgspec.json.encode(_object_decoder.decode(body) | {"metadata": Raw(msgspec.json.encode(metadata))})
 
 

@@ -16,10 +16,10 @@ _SECRET_FIELDS = ("authorization", "headers")
 
 class _QueuedRequest(Struct, frozen=True, array_like=True):
     """
-    What is stored where the request alone does not do.
+    What is stored for a request with a route or with credentials; others are stored as they are.
 
     Attributes:
-        route: that it took, if it did.
+        route: by which its model was chosen; None where it named the model.
         secrets: of its MCP servers, by their labels, as encrypted JSON.
     """
 
@@ -30,16 +30,17 @@ class _QueuedRequest(Struct, frozen=True, array_like=True):
 
 async def encode_queued(service: Service, request: CreateRequest, body: bytes, route: RouteDecision | None, tenant: str) -> bytes:
     """
-    The request as it is begun again: with what its prompt brought, whatever becomes of the prompt; and with the route that
-    it took. Credentials of MCP servers are encrypted: they are stored nowhere as they are.
+    The request as another server needs it to begin again: with its prompt filled in, as the prompt may be edited
+    meanwhile, and with the route that it took. Credentials of the MCP servers among its `tools` are encrypted.
 
     Args:
         body: of the request, as it came.
 
     Raises:
-        ServerError: there is more to encrypt than can be.
+        ServerError: the credentials are too long to be encrypted.
     """
     secrets = _mcp_secrets(request)
+    # Otherwise the body is stored as it came: encoding a large one again takes time, and changes nothing.
     if secrets or is_set(request.prompt):
         body = await offload(len(body), encode_request, _without_secrets(request))
     if route is None and not secrets:

@@ -137,7 +137,7 @@ def routes(service: Service) -> list[GuardedRoute]:
         service,
         [
             ("POST", "/v1/responses", create, "responses:write", _CREATE),
-            # before `{id}`, which matches it too
+            # Before `{id}`, which matches them too.
             ("POST", "/v1/responses/input_tokens", count_input_tokens(service), "responses:write", _COUNT_TOKENS),
             ("POST", "/v1/responses/compact", compact_conversation(service), "responses:write", _COMPACT),
             ("POST", "/v1/responses/{id}", lists.update_response(service), "responses:write", lists.UPDATE),
@@ -147,6 +147,7 @@ def routes(service: Service) -> list[GuardedRoute]:
             ("GET", "/v1/responses/{id}/input_items", _input_items(service), "responses:read", _LIST_INPUT_ITEMS),
         ],
     )
+    # Before `{id}`, which matches it too; and in no profile, as this list is the server's own.
     roots = guarded_routes(service, [("GET", "/v1/responses/roots", lists.list_roots(service), "responses:read", lists.LIST_ROOTS)])
     return [*roots, *profile_routes(paths)]
 
@@ -156,6 +157,7 @@ def _delete(service: Service) -> EndpointFunction:
         response_id = background.response_id_of(request)
         if not await service.store.delete(request_caller(request.scope).tenant, response_id):
             raise response_not_found(response_id)
+        # The server that makes it notices at its next write that it is gone; this stops the model sooner.
         service.background.stop_everywhere(response_id)
         shown_id = request_encoder(request.scope).response_id(response_id)
         return json_response({"id": shown_id, "object": "response", "deleted": True})

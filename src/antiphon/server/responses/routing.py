@@ -1,4 +1,4 @@
-"""The model of a request of the Responses API, and what of the request decides that where it names a route."""
+"""The model that a request of the Responses API gets: the one that it names, or where it names a route, what the request decides."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -62,11 +62,14 @@ async def route_request(
         ApiError: there is no such model, or what the request continues does not exist.
     """
     name = request.model or None
+    # A model's own name needs no decision, so nothing of the conversation is read for it here.
     if not service.router.has(name):
         return RoutedRequest(Resolution(service.registry.find(name)), history)
     if is_set(request.previous_response_id):
+        # Clients of another profile know the response by a UUID (docs/decisions/0036).
         request = structs.replace(request, previous_response_id=read_response_id(request.previous_response_id))
     earlier = history or await load_history(request, service.store, caller.tenant)
+    # What a model lacks is then left out of its request, so it rules out no model.
     takes_less = service.config.responses.unavailable_tools == "carry"
     resolution = await service.router.resolve(
         name,
@@ -134,7 +137,8 @@ def _names(
     if request.conversation_id is not None:
         lasting.insert(0, f"conversation {request.conversation_id}")
     begins = (f"response {response_id}", *lasting) if response_id else ()
-    if request.previous_response_id:  # nothing is surer
+    # The response before is certain; other requests may have the same words or the same key.
+    if request.previous_response_id:
         return (f"response {request.previous_response_id}",), begins
     if request.conversation_id is not None:
         return (lasting[0],), begins

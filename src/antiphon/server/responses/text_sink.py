@@ -14,6 +14,7 @@ _SAMPLE = b"a text that no other has"
 _SAMPLE_TEXTS = tuple((_SAMPLE + b"." * ((length - len(_SAMPLE)) % PADDING_PERIOD)).decode() for length in range(PADDING_PERIOD))
 """By their length, up to multiples of the period: what hides a text's length depends on it."""
 
+# RFC 9112, 7.1: a chunk begins with its size in hexadecimal. Made beforehand, as every token needs one.
 _SIZE_LINES = tuple(b"%x\r\n" % size for size in range(2048))
 
 
@@ -60,9 +61,11 @@ class EventParts:
         middle = b""
         if self._is_numbered:
             number = b"%d" % SAMPLE_NUMBER
+            # Digits that stand there twice, as in an id, leave open which are the event's number.
             if head.count(number) != 1:
                 return None
             head, _, middle = head.partition(number)
+        # An event that has its text twice can't be made by putting other bytes in one place.
         return (head, middle, tail) if tail and _SAMPLE not in tail else None
 
 
