@@ -21,8 +21,10 @@ from antiphon.wire.realtime.server_events import ServerEvent
 def deliver_event(text: bytes, decode: Callable[[bytes], ClientEvent], tap: Tap, driver: ClientListener[RealtimeMessage]) -> None:
     """Decode a client's event and pass it on; an invalid one becomes the session's event for that."""
     try:
+        # Counted before it is decoded: a small message can stand for very many values (docs/decisions/0022).
         check_event_structure(text)
         event = decode(text)
+    # Realtime, errors: most are recoverable and the session stays open; the `error` names the event, so its id is looked for.
     except ClientError as error:
         driver.receive_from_client(UnreadableRealtimeEvent(error, find_event_id(text)))
         return
@@ -59,6 +61,7 @@ class RealtimeClient:
             websocket.send(frame)
         self._early_frames.clear()
         websocket.flush()
+        # Only now: an answer to what the client sends must not come before what waited here.
         if self._pending_close is None:
             websocket.resume_reading()
         else:

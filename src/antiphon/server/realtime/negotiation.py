@@ -92,6 +92,7 @@ def select_model(query: QueryParams, preset: AnySession | None, service: Service
         return transcription_model(service), True
     if isinstance(preset, TranscriptionSession):
         return transcription_model(service), True
+    # Azure's clients name the model as `deployment`.
     return conversation_model(service, caller, preset, query.get("model") or query.get("deployment")), False
 
 
@@ -128,6 +129,7 @@ def transcription_model(service: Service) -> ServedModel:
     """
     if (name := service.config.realtime.transcription_model) is not None:
         return service.registry.find(name)
+    # A name that ends in `*` stands for many models of an upstream, and is none that could be asked.
     for model in service.registry.answering():
         if model.live_engine.capabilities.transcribes and not model.name.endswith("*"):
             return model

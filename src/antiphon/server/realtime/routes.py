@@ -37,7 +37,10 @@ from antiphon.wire.realtime.server_events import ErrorEvent, RealtimeError
 from antiphon.wire.realtime.session import decode_session
 
 UNAUTHORIZED_CODE, REFUSED_CODE = 3000, 4000
-"""WebSocket close codes for a bad key, and for a bad request."""
+"""
+WebSocket close codes for a bad key, and for a bad request. 3000 is registered with IANA as "Unauthorized"; 4000 is from
+the range that RFC 6455 (7.4.2) leaves to applications.
+"""
 
 _CROSS_SITE_CODES = ("host_not_allowed", "origin_not_allowed")
 """Refusals of pages of other sites: no WebSocket for them, so that the page can't read why."""
@@ -129,6 +132,7 @@ class RealtimeEndpoint:
     async def _join_call(self, scope: Scope, send: Send, call_id: str) -> None:
         """Join a call as a second client, until either ends."""
         caller = request_caller(scope)
+        # A secret opens a session of its own and nothing else: a page that has one must not listen to others' calls.
         if PRESET_SCOPE_KEY in scope:
             raise ClientError("Joining a call needs an API key; a client secret does not allow it.", status=403, code="key_required")
         call = self._service.calls.find(call_id, caller.tenant)

@@ -50,5 +50,5 @@ class _ClientEventTap:
 
 
 def sideband_client(call: Call, dialect: Dialect) -> RealtimeClient:
-    """Another client for a call."""
+    """A client that gets the call's events in its own dialect; only what it sends itself is counted."""
     return RealtimeClient(dialect, _ClientEventTap(call.tap))

@@ -77,11 +77,12 @@ class OutgoingEvents:
         self._pending_events: list[StreamEvent] = []
 
     def send(self, event: StreamEvent) -> None:
+        # OpenAI's API lacks these events, and the profile that shows them has no WebSocket (docs/decisions/0036).
         if not isinstance(event, UNNUMBERED_EVENTS):
             self._pending_events.append(event)
 
     def flush(self) -> None:
-        """Send the pending events in one write; `close` has said by now with what status they failed."""
+        """Send the pending events in one write. `close` comes before it, so an `error` among them has its status."""
         batch, self._pending_events = self._pending_events, []
         if not batch:
             return

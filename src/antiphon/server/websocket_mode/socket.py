@@ -113,6 +113,7 @@ class ResponsesSocket:
             return
         self._unread.append(without_prefixes(text))
         self._has_unread.set()
+        # Large messages are decoded in a thread, one after another; read on, the client could pile up many of them here.
         if self._websocket is not None and not self._is_paused and (len(text) >= LARGE_BYTES or len(self._unread) > UNREAD_LIMIT):
             self._is_paused = True
             self._websocket.pause_reading()
@@ -210,6 +211,7 @@ class ResponsesSocket:
         while not self._is_closing and self._end_error is None and (start := self._lanes.start_next()) is not None:
             lane, turn = start
             self._running.add(turn)
+            # Tells warm-ups to leave the engine to this one.
             self._next_turn.set()
             self._next_turn = asyncio.Event()
             if self._is_behind:
@@ -226,6 +228,7 @@ class ResponsesSocket:
                 self._close_if_over()
             else:
                 self._start_turns(connection)
+                # `drain` came while something ran, and was left to the last one to end.
                 if self._lanes.is_idle and self._service.live_sessions.is_draining:
                     self.shut_down(shutting_down())
 
@@ -233,6 +236,7 @@ class ResponsesSocket:
         error = self._end_error
         if self._running or self._is_closing or error is None or self._connection is None:
             return
+        # After the ends of all responses: nothing may follow a Close (RFC 6455, 5.5.1).
         self._is_closing = True
         self._has_unread.set()
         self._connection.send_error(error, None)

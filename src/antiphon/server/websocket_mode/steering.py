@@ -35,6 +35,7 @@ SUBMISSION_LIMIT = 16
 """How many submissions one response may have; OpenAI names no limit."""
 
 _REMEMBERED_ENDS = 64
+"""How many ended responses are known, so that input that comes too late gets another code than a wrong id."""
 
 _OUTPUT_BY_CALL: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "function_call": ("function_call_output", ("call_id", "name")),
@@ -126,6 +127,7 @@ class Steering:
         if response.status not in ("completed", "incomplete"):
             self.fail(target.submissions, "response_not_active", "The response failed.")
             return None
+        # The outputs of these calls must come first, and only the client has them: its next request brings both.
         if required_input := _required_input(response.output):
             self._waiting[response.id] = target.submissions
             for submission in target.submissions:
@@ -198,6 +200,7 @@ def _required_input(output: Sequence[Item]) -> list[dict[str, str]]:
     outputs = {_field(item, "call_id") for item in output if item.type.endswith("_output")} - {""}
     stubs: list[dict[str, str]] = []
     for item in output:
+        # A call that was cut off can't be run, and a search of the server's was run here.
         kind, names = _OUTPUT_BY_CALL.get(item.type, ("", ()))
         is_open = _field(item, "call_id") not in outputs and _field(item, "status") != "incomplete"
         is_servers = item.type == "tool_search_call" and _field(item, "execution") != "client"

@@ -111,6 +111,7 @@ class Turn:
             has_begun: set when the next turn begins.
         """
         self._task = asyncio.current_task()
+        # Each turn is logged as a request of its own; as a task, it has a context of its own.
         structlog.contextvars.bind_contextvars(request_id=new_id("req"))
         started_at = time.perf_counter()
         try:
@@ -174,6 +175,7 @@ class Turn:
         if isinstance(self._request, ClientError):
             raise self._request
         service.live_sessions.check_admission()
+        # Turns are counted as the requests that they are, and the handshake is not (docs/decisions/0028).
         if (allowance := request_caller(scope).allowance) is not None:
             await allowance.begin_request()
         prepared_response = await self._prepare(self._request)
@@ -210,6 +212,7 @@ class Turn:
             raise ClientError(
                 "Unsupported parameter: 'background' is not supported over a WebSocket.", code="unsupported_parameter", param="background"
             )
+        # A turn that steering began has its submissions already; others take what waits for the outputs that they bring.
         if self._previous_id is not None and not self._submissions:
             self._submissions = connection.steering.take(self._previous_id, self._lane)
             if self._submissions:
@@ -221,6 +224,7 @@ class Turn:
         try:
             prepared_response = await prepare_response(connection.service, connection.scope, request, self._size_bytes, history)
         except ClientError as error:
+            # The store never had it where `store` was false; why the memory lacks it is what helps the client.
             if error.code == "previous_response_not_found" and (reason := memory.explain(self._previous_id)) is not None:
                 raise reason from None
             raise
@@ -244,6 +248,7 @@ class Turn:
         if isinstance(event, ResponseCompleted | ResponseIncomplete):
             past_bytes = resolved_request.size_bytes - self._size_bytes
             assert self._session is not None
+            # Decoded once, here, so that continuing takes no decoding (docs/decisions/0028).
             output = [read_item(item.json) if isinstance(item, Unknown) else item for item in self._session.output]
             all_items = (*resolved_request.previous_items, *resolved_request.input_items, *output)
             size_bytes = past_bytes + self._input_bytes + client.output_bytes

@@ -17,7 +17,7 @@ from antiphon.runtime.scheduling.engine import QueuedEngine
 from antiphon.server.transport import logs
 
 PREFILL_S = 10.0
-"""How long a prompt is processed for a request that does not come: what it takes, others lack."""
+"""How long a prompt is processed for a request that does not come; meanwhile other clients have less of the engine."""
 
 
 class WarmUpEngine:
