@@ -114,12 +114,15 @@ class MultipartScanner:
 
     def _end_delimiter(self) -> bool:
         """Read the end of the delimiter's line; returns whether it has come."""
+        # RFC 2046, 5.1.1: two hyphens behind a delimiter make it the last; what follows is ignored.
         if self._buffer.startswith(b"--"):
             self._state = _State.EPILOGUE
             return True
         index = self._buffer.find(b"\r\n")
         padding = self._buffer if index < 0 else self._buffer[:index]
+        # The second hyphen may come with the next chunk, as may the line break behind a lone CR.
         is_end_possible = index < 0 and padding == b"-"
+        # RFC 2046, 5.1.1: spaces and tabs may stand between a delimiter and the end of its line.
         if (padding.rstrip(b"\r").strip(b" \t") and not is_end_possible) or len(padding) > PADDING_LIMIT_BYTES:
             raise malformed_form("A boundary is followed by something else than the end of its line")
         if index < 0:

@@ -114,7 +114,8 @@ def _download(service: Service) -> EndpointFunction:
     async def download(request: Request) -> Response:
         record = await service.files.find(*_owner_and_id(request))
         chunks = service.files.chunks(record)
-        first_chunk = await anext(chunks, b"")  # before the head, so that an error can still be sent
+        # Read before the head is sent, so that a file that can't be read is an HTTP error.
+        first_chunk = await anext(chunks, b"")
         headers = {
             # Whoever uploaded it chose its type, so no browser may show it or guess.
             "content-disposition": f"attachment; filename*=UTF-8''{quote(record.filename, safe='')}",

@@ -35,7 +35,7 @@ _UNSAFE_CHARACTERS = re.compile(r"[\x00-\x1f\x7f\u0080-\u009f\u2028\u2029\u202a-
 
 
 def create_file(service: Service) -> EndpointFunction:
-    """The endpoint."""
+    """The endpoint of `POST /v1/files`."""
 
     async def create(request: Request) -> Response:
         service.live_sessions.check_admission()
@@ -78,7 +78,8 @@ async def _receive(events: AsyncIterator[FormEvent], upload: Upload) -> FileReco
             continue
         if event.name != "file" or upload.size_bytes is not None:
             raise ClientError(f"There must be one file, named 'file'; got another one named '{shorten(event.name)}'.", param="file")
-        read_file_options(fields, is_complete=False)  # better before the file than after it
+        # What came before the file is checked before it, so that a wrong field doesn't cost an upload.
+        read_file_options(fields, is_complete=False)
         filename = safe_filename(event.filename)
         await upload.write(part_content(events))
     if upload.size_bytes is None:
@@ -109,6 +110,7 @@ async def form_events(request: Request, file_limit_bytes: int, setting: str) -> 
     received_bytes = 0
     async for chunk in request.stream():
         received_bytes += len(chunk)
+        # A chunked body says no length beforehand (RFC 9112, 7.1).
         if received_bytes > limit_bytes:
             raise file_too_large("file", file_limit_bytes, setting)
         for event in scanner.feed(chunk):
@@ -124,7 +126,8 @@ def _boundary(content_type: str) -> bytes:
             code="unsupported_content_type",
         )
     boundary = options.get(b"boundary", b"")
-    if not 0 < len(boundary) <= 200:  # RFC 2046 allows 70 characters; some clients take more
+    # RFC 2046, 5.1.1, allows 70 characters; some clients take more.
+    if not 0 < len(boundary) <= 200:
         raise malformed_form("The content type has no boundary")
     return boundary
 

@@ -73,7 +73,7 @@ ROOTS = ("/", "/v1", "/v1/")
 """Paths that a person opens to see what is there."""
 
 MAX_SEGMENTS = 12
-"""Of a path that is searched for one of this server's."""
+"""The longest path in which one of this server's is looked for: each suffix of it is compared with all routes."""
 
 _PATTERNS = [(re.compile(re.escape(path.prefix).replace(r"\*", "[^/]+") + "(/.*)?"), path) for path in ABSENT_PATHS]
 
@@ -128,8 +128,10 @@ def _candidates(path: str) -> Iterator[str]:
     segments = [segment for segment in path.split("/") if segment]
     if not segments or len(segments) > MAX_SEGMENTS:
         return
+    # With doubled slashes, or one at its end.
     yield "/" + "/".join(segments)
     starts = [index for index, segment in enumerate(segments) if segment == "v1"]
+    # A base URL with `v1` before a path with `v1` makes `/v1/v1/…`, so the last one counts.
     rest = segments[starts[-1] + 1 :] if starts else segments
     yield from (f"/v1/{'/'.join(rest[index:])}" for index in range(len(rest)))
 

@@ -87,6 +87,8 @@ class _ResponseSender:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message["headers"] = [*message.get("headers", ()), *self._headers()]
+            # So that the client's next request makes a connection, which a load balancer leads to another server. A 101 has
+            # a `connection: upgrade`.
             if self._live_sessions.is_draining and self.status != SWITCHING_PROTOCOLS:
                 message["headers"].append((b"connection", b"close"))
         await self._send(message)

@@ -99,12 +99,14 @@ class GuardedRoute(Route):
         try:
             if self.access != "probe":
                 sender.origin = verify_origin(headers, self.service.config.server, needs_key=self.access != "public")
+            # Fetch, CORS-preflight fetch: it has no credentials, so it is answered before a key is asked for.
             if sender.origin and scope["method"] == "OPTIONS":
                 await Response(status_code=204, headers=_preflight_headers(headers))(scope, receive, sender)
                 return
             if self.access not in ("probe", "public"):
                 caller = await self._authorize(scope, headers, sender)
                 holder = _budget_holder(scope, caller)
+                # Each client has its share of the threads that resolve host names, which this request may need.
                 asking_client.set(holder)
                 lease = scope[BODY_LEASE_SCOPE_KEY] = self.service.body_budget.lease(holder)
             # With a method of its own, the parent would do the same, one coroutine deeper.
@@ -133,7 +135,8 @@ class GuardedRoute(Route):
         Raises:
             ClientError: 401; the key is missing or wrong.
         """
-        # Only where nothing is done and little is told: elsewhere it would hide the use of a stolen key.
+        # A probe asks whether a key is valid, and is not noted as a use of it. On this route only, which changes nothing and
+        # shows little: elsewhere it would hide the use of a stolen key.
         is_probe = self.path == "/v1/models" and "antiphon-probe" in headers
         secret = credential(headers)
         if secret is not None and secret.startswith(keys.CONSOLE_KEY_PREFIX):
@@ -245,6 +248,7 @@ def credential(headers: Headers) -> str | None:
     Anthropic's do, or as WebSocket subprotocol, because browsers can't set headers on a WebSocket.
     """
     kind, _, token = headers.get("authorization", "").partition(" ")
+    # RFC 9110, 11.1: the name of the scheme is case-insensitive.
     if kind.lower() == "bearer" and token.strip():
         return token.strip()
     if key := headers.get("api-key", "").strip() or headers.get("x-api-key", "").strip():
@@ -279,6 +283,7 @@ class _ResponseSender:
                 return
             headers = MutableHeaders(scope=message)
             if message["status"] == 401:
+                # RFC 9110, 15.5.2: a 401 must have it.
                 headers["www-authenticate"] = "Bearer"
             if self._message_request_id is not None:
                 headers["request-id"] = self._message_request_id
@@ -288,6 +293,7 @@ class _ResponseSender:
             if self.origin is not None:
                 headers["access-control-allow-origin"] = self.origin
                 headers["access-control-expose-headers"] = _EXPOSED_HEADERS
+                # Fetch, CORS protocol and HTTP caches: a cache must not give this answer to pages of another origin.
                 headers.add_vary_header("Origin")
         await self._send(message)
 
@@ -305,6 +311,7 @@ def verify_origin(headers: Headers, settings: ServerSettings, *, needs_key: bool
     """
     host = headers.get("host", "")
     name = parse_host(host) or ""  # HTTP/1.0 has requests without a host
+    # RFC 9110, 15.5.20: 421 is for requests that a server is not configured to answer.
     if not _is_allowed_host(name, settings):
         raise ClientError(
             f"This server does not answer to the host '{shorten(name)}'. Its operator can allow the name in `server.allowed_hosts`.",
@@ -319,6 +326,7 @@ def verify_origin(headers: Headers, settings: ServerSettings, *, needs_key: bool
         return None
     if {origin, "*"} & set(settings.allowed_origins):
         return origin
+    # A page of this server's own. Schemes are not compared: behind a proxy that ends TLS this server sees plain HTTP.
     if origin.lower().partition("://")[2] != host.lower():
         raise _cross_site_error(f"'{origin}'")
     return None

@@ -39,12 +39,14 @@ async def read_body(request: Request, limit_bytes: int = BODY_LIMIT_BYTES) -> by
     """
     headers = request_headers(request.scope)
     declared_bytes = int(headers.get("content-length", 0))  # the HTTP parser accepts digits only
+    # RFC 9110, 10.1.1: a client that expects `100-continue` has sent nothing yet, so nothing has to be read away.
     if declared_bytes > DISCARD_LIMIT_BYTES or (declared_bytes > limit_bytes and "expect" in headers):
         raise body_too_large(limit_bytes)
     lease: BodyLease | None = request.scope.get(BODY_LEASE_SCOPE_KEY)
     chunks: list[bytes] = []
     size_bytes = 0
     is_too_large = declared_bytes > limit_bytes
+    # Before it comes: many large bodies that arrive together are then refused while they take no memory yet.
     if lease is not None and not is_too_large:
         lease.extend(declared_bytes)
     more_body = True
@@ -96,6 +98,6 @@ def check_content_encoding(coding: str | None) -> None:
         return
     raise ClientError(
         f"Unsupported content encoding: '{shorten(coding)}'. Please send the body of your request without compression.",
-        status=415,  # as RFC 9110 section 15.5.16 has it for codings
+        status=415,  # RFC 9110, 15.5.16: also for a content coding
         code="unsupported_content_encoding",
     )

@@ -27,6 +27,7 @@ class Dispatcher:
             if "{" in route.path:
                 patterns.append(route)
                 continue
+            # Starlette takes the first route that matches, so one with parameters may come before this path.
             earlier = [each for each in patterns if each.path_regex.match(route.path)]
             for method in route.methods or ():
                 if not any(each.methods is None or method in each.methods for each in earlier):
@@ -48,10 +49,12 @@ class Dispatcher:
         try:
             await route.handle(scope, receive, send_noting)
         except ClientDisconnect as error:
+            # An answer that has begun can't be followed by another.
             if has_begun:
                 raise
             await (await on_client_disconnect(Request(scope), error))(scope, receive, send)
         except Exception as error:
             if not has_begun:
                 await (await on_unexpected_error(Request(scope), error))(scope, receive, send)
+            # For the access log, which writes the traceback.
             raise

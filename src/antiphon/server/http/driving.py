@@ -53,7 +53,7 @@ def driving_session(
 
 
 class _DrivenByConnection(AbstractAsyncContextManager[Driver[ClientEventT, ServerEventT]], Generic[ClientEventT, ServerEventT]):
-    # Every request has one: a class takes a third of the calls of a generator, which the loop keeps a list of, too.
+    # Every request has one: a class takes a third of the calls of a generator, and the loop keeps a list of generators.
 
     def __init__(
         self, driver: Driver[ClientEventT, ServerEventT], service: Service, scope: Scope, limits: AbstractAsyncContextManager[None] | None
@@ -64,6 +64,7 @@ class _DrivenByConnection(AbstractAsyncContextManager[Driver[ClientEventT, Serve
         self._notification = connection.from_scope(scope).notify(driver)
 
     async def __aenter__(self) -> Driver[ClientEventT, ServerEventT]:
+        # First: it may raise, and then there is nothing to be left.
         if self._limits is not None:
             await self._limits.__aenter__()
         self._live.__enter__()

@@ -76,6 +76,7 @@ def error_response(error: ApiError, scope: Scope | None = None) -> Response:
 
 def _encoder(scope: Scope) -> EventEncoder | None:
     encoder: EventEncoder | None = scope.get(PROFILE_SCOPE_KEY)
+    # A path without a route has no encoder yet; its base path still says what the client speaks.
     return encoder or encoder_for_path(scope["path"])
 
 
@@ -93,6 +94,7 @@ def retry_headers(error: ApiError) -> dict[str, str]:
     """The headers that say when a retry may help."""
     if error.retry_after_s is None:
         return {}
+    # RFC 9110, 10.2.3: whole seconds. A 0 would bring the client back at once.
     headers = {"retry-after": str(max(1, round(error.retry_after_s)))}
     if error.retry_after_s > MAX_SDK_WAIT_S:
         headers["x-should-retry"] = "false"
@@ -118,6 +120,7 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     api_error = ClientError(message, status=error.status_code, code="unknown_url" if error.status_code == 404 else None)
     reply = error_response(api_error, request.scope)
     if error.status_code == 405:
+        # RFC 9110, 15.5.6: a 405 must have it.
         reply.headers["allow"] = ", ".join(_allowed_methods(request))
     return reply
 
@@ -132,6 +135,7 @@ async def on_exception_group(request: Request, error: Exception) -> Response:
     """An `ApiError` that a task group raised; other errors are raised again."""
     assert isinstance(error, ExceptionGroup)
     errors, rest = error.split(ApiError)
+    # An expected error beside a defect must not hide it.
     if errors is None or rest is not None:
         raise error
     return await on_api_error(request, first_error(errors))

@@ -55,6 +55,6 @@ def _under(route: GuardedRoute, profile: Profile | None) -> ProfileRoute:
 
 
 def request_encoder(scope: Scope) -> EventEncoder:
-    """The encoder of the request's profile, on a route that has one."""
+    """The encoder of the request's profile; its route must be a `ProfileRoute`."""
     encoder: EventEncoder = scope[PROFILE_SCOPE_KEY]
     return encoder
