@@ -45,7 +45,7 @@ class _SharedAddress:
         if has_secret:  # its model and settings would be ignored by this protocol
             message = "A MiniCPM-o session needs an API key; a client secret can't open one."
             raise ClientError(message, status=403, code="key_required")
-        # Parameters are checked first: an error in them explains more than that the request is no handshake.
+        # A handshake gets what is wrong with its parameters on the WebSocket, any other request as an HTTP error.
         if not connection.is_handshake(scope):
             minicpmo.parse_session_request(query)
         check_handshake(scope)

@@ -131,6 +131,7 @@ class ServerProcess:
 
     def _on_link_lost(self) -> None:
         """The supervisor is gone: stop, because its restart needs the port and the home folder."""
+        # Nothing is served yet, and an ordinary exit would wait for threads that load models.
         if self._server is None:
             os._exit(1)
         self._server.stop_now()

@@ -85,6 +85,7 @@ class HttpServer(uvicorn.Server):
             return
         step = self._stop_signals.next_step(sig)
         is_hurry = step == "at_once" or (step == "finish" and self.should_exit)
+        # Here, and not in `shutdown`: uvicorn looks at `should_exit` ten times a second only.
         self.service.live_sessions.is_draining = True
         self.should_exit = True
         if is_hurry and self.service.peers is None:
@@ -121,6 +122,7 @@ class HttpServer(uvicorn.Server):
         """
         self.service.live_sessions.begin_drain()
         self.service.coordinator.close_queue()
+        # New models would only be stopped again.
         for task in self._reload_tasks:
             task.cancel()
         await self._wait_until_idle()
@@ -284,6 +286,7 @@ async def serve_early(
     app = StartApp(config, start)
     start_server = StartServer(config, app)
     # It ends here, below: after the server that it stands in for, whose last requests it may have.
+    # On a duplicate of the socket, as a server closes those that it was given when it ends.
     task = asyncio.create_task(start_server.serve(sockets=[listener.dup()]), name="start")  # noqa: TID251
     try:
         await start_server.wait_open()

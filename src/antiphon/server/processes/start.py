@@ -42,7 +42,7 @@ from antiphon.weights.watch import WeightsView
 from antiphon.wire.http.start import StartStatus, WeightsStatus
 
 MAX_WAITING = 1024
-"""The most requests that wait for the server to be ready; more are told at once."""
+"""The most requests that wait for the server to be ready; more get a 503 at once."""
 
 DEFAULT_RETRY_S = 5.0
 """When to try again, where it is not known how long the start takes."""
@@ -153,6 +153,7 @@ class StartApp:
         request_id = scope[REQUEST_ID_SCOPE_KEY] = new_id("req")
         structlog.contextvars.bind_contextvars(request_id=request_id)  # the server itself gives a request that waited another
         try:
+            # Nothing here takes a key, but pages of other sites must not learn how the start goes either.
             if scope["path"] not in _PROBES:
                 verify_origin(request_headers(scope), self._config.server, needs_key=False)
             response = await self._early_answer(Request(scope))
@@ -261,6 +262,7 @@ async def early_access(config: Config) -> KeyAccess:
     try:
         keyring = Keyring(store.keys, requires_keys(config))
         await keyring.open()
+        # Before the address opens: without keys, the server must not be reachable from elsewhere for a moment either.
         check_exposure(config, has_live_key=keyring.has_live_key)
         return keyring.access
     finally:

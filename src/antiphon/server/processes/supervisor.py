@@ -308,6 +308,7 @@ class Supervisor:
         listener = self._listeners[slot].fileno()
         number, *others = self._numbers_for(slot)
         child = ServerChild(number, self._receive)
+        # `-P`: with `-c`, Python would look for modules in the current folder first.
         child.process = await spawn(
             (sys.executable, "-P", "-c", PROGRAM), lambda: StreamLinkTransport(child.link.endpoint), (listener, *self._locks)
         )
@@ -317,6 +318,7 @@ class Supervisor:
         child.link.send(ProcessSetup(configuration.pack(self._config), listener, (number, *others), is_final))
         # Its first heartbeat comes when it has its settings. One that never comes so far is silent from here on.
         asyncio.get_running_loop().call_later(FIRST_MESSAGE_S, child.link.endpoint.start_heartbeat)
+        # The signal to all may have gone out while this one was being started.
         if self._stop_event.is_set():
             child.send_signal(signal.SIGTERM)
         return child
@@ -363,6 +365,7 @@ class Supervisor:
         async with self._reload_lock, self._start_lock:  # nor does a process start with the old one meanwhile
             try:
                 config = await load_again(self._load)
+                # The number of processes and the store stay until a restart, so the new models must fit these.
                 check_shareable(config.model_copy(update={"server": self._config.server, "store": self._config.store}))
                 results = await self._configure_children(config)
             except ApiError as error:
@@ -401,6 +404,7 @@ class Supervisor:
     def _release_idle(self) -> None:
         """Let idle processes end: all together, or one that was stopped alone."""
         idle = [child for child in self._children.values() if child.is_idle]
+        # An idle one goes on refusing new work until all are idle: otherwise its share of new connections would get no answer.
         if not self._stop_event.is_set() or len(idle) == len(self._children):
             for child in idle:
                 child.link.send(AllProcessesIdle())
@@ -482,10 +486,12 @@ def serve(
     logs.configure(config.logging)
     with contextlib.ExitStack() as stack:
         listeners = stack.enter_context(open_listeners(processes, config.server.host, config.server.port))
+        # Each process inherits the lock: while one of them lives, no other server can start here, even if this program
+        # was killed. Servers that share a database may share the folder.
         locks = [] if config.has_shared_store else [stack.enter_context(home_lock(config.home))]
         address = base_url(listeners[0], config.server.scheme)
         for listener in listeners:
-            listener.listen(BACKLOG)  # who comes before the processes accept waits for them
+            listener.listen(BACKLOG)  # connections that come before the processes accept wait for them
         watch = FetchWatch(lambda: on_open(address))
         asyncio.run(Supervisor(config, listeners, locks, lambda access: on_ready(address, access), notice, load, prepare, watch).run())
 
@@ -510,5 +516,5 @@ def check_shareable(config: Config) -> None:
 
 
 def _new_process_number() -> int:
-    """A number for a process in the store, different from all earlier ones."""
+    """A random number for a process in the store, which no earlier one had; a signed 64-bit column holds it."""
     return secrets.randbits(62)
