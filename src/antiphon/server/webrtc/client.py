@@ -75,6 +75,7 @@ class CallClient:
     def send(self, event: events.ServerEvent) -> None:
         """Send an event. Audio goes to playback instead of the channel."""
         match event:
+            # Realtime, WebRTC: the client gets audio on the track, and no `response.output_audio.delta`.
             case events.ResponseOutputAudioDelta():
                 self._playback.append((event.item_id, event.content_index), event.delta)
                 self._tap.on_server_event(event)

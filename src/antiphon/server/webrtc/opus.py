@@ -138,6 +138,7 @@ class InputAudioReceiver:
         """A decoded frame; its `pts` counts samples at `RTP_RATE_HZ`."""
         pts = frame.pts
         assert pts is not None, "decoded audio has a time"
+        # Lost packets: without silence in their place, all times of the session would be too early from here on.
         if self._next_pts is not None and pts > self._next_pts:
             self._on_audio(bytes(size_bytes(min(MAX_GAP_S, (pts - self._next_pts) / RTP_RATE_HZ) * 1000, RATE_HZ)))
         self._next_pts = pts + frame.samples

@@ -60,6 +60,7 @@ class CallPeer:
     def __init__(self, network: Network, playback: PlaybackQueue, listener: CallListener) -> None:
         self._network = network
         self._listener = listener
+        # Without an empty list aiortc would ask Google's STUN server for this machine's address.
         self._connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
         self._audio_receiver = InputAudioReceiver(listener.on_audio)
         self._output_track = OutputAudioTrack(playback, self._audio_receiver.tick)
@@ -142,6 +143,7 @@ class CallPeer:
         audio_transceiver.sender.replaceTrack(cast(MediaStreamTrack, self._output_track))  # has the members that aiortc uses
         if audio_transceiver.receiver.track is not None:
             self._receive_task = tasks.create_task(self._receive_audio(audio_transceiver.receiver.track))
+        # A set: sections that are bundled (RFC 9143) share one transport.
         transports = {each.receiver.transport for each in transceivers}
         if self._connection.sctp is not None:
             transports.add(self._connection.sctp.transport)

@@ -57,6 +57,7 @@ class PlaybackQueue:
             del part.pcm[: len(chunk)]
             pcm += chunk
             if not part.pcm:
+                # More of it may come, and the next part must not play before that.
                 if part.is_open:
                     break
                 self._parts.popleft()
