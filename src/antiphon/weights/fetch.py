@@ -76,6 +76,7 @@ def ensure(
     """
     model = catalogue.find(model) if isinstance(model, str) else model
     home = folder / model.name
+    # The usual start: no lock, no folder is made, and no file is read.
     if all(verify.is_verified(home / file.path, file) for file in model.files):
         return home
     watch = watch or FetchWatch()
@@ -246,6 +247,7 @@ def _check_disk_space(model: CatalogueModel, file: ModelFile, partial: PartialFi
 @contextlib.contextmanager
 def _model_lock(home: Path, report: ProgressCallback) -> Iterator[None]:
     """Hold the model's lock; waits while another process downloads it."""
+    # The system releases it when its holder dies, whatever the reason.
     with (home / ".lock").open("ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -76,6 +76,7 @@ class Hub:
             case http.client.HTTPResponse():
                 return result
             case urllib.error.HTTPError():
+                # It was reached, and may have other files: only a hub that can't be reached is given up.
                 with result:
                     raise SourceUnavailable(f"the hub answered {result.code} {result.reason}")
             case _:

@@ -43,6 +43,7 @@ class Npm:
                 advance(min(package_bytes, size_bytes))
 
             package = package_cache.get(source.package, lambda: self._download(source.package, Path(scratch), advance_package))
+            # The package has the whole file: what another source has left is not its beginning.
             partial.truncate(0)
             _append_member(package, source.member, partial)
         advance(partial.size_bytes)

@@ -58,6 +58,7 @@ def download(command: Sequence[str], scratch: Path, advance: BytesCallback, envi
                     process.wait(_POLL_INTERVAL_S)
                 except subprocess.TimeoutExpired:
                     advance(_folder_bytes(scratch))
+        # Also where `advance` raises, since the server was stopped: the client must not go on without it.
         finally:
             process.kill()
             process.wait()

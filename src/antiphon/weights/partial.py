@@ -65,6 +65,7 @@ class PartialFile:
 
     def finish(self) -> None:
         """Move the complete file to its final path, atomically."""
+        # Before the move: after a power cut, the final name must not stand for bytes that never reached the disk.
         with self.path.open("rb") as file:
             os.fsync(file.fileno())
         self.path.replace(self._target)

@@ -1,4 +1,4 @@
-"""How far the weights of a server are that is about to start, for other threads to look at."""
+"""How far the download of a starting server's weights has come, for other threads to read."""
 
 import contextlib
 import threading
@@ -34,7 +34,7 @@ class StartCancelled(Exception):
 
 class WeightsView(Struct, frozen=True):
     """
-    How far the weights of a model are.
+    How much of a model's weights has been fetched.
 
     Attributes:
         bytes_per_s: of the last `WINDOW_S`; None while nothing is known.
@@ -111,7 +111,7 @@ class FetchWatch:
         if not self._weights:
             self._on_first()
         with self._lock:
-            # It comes in the place of one that could not be had.
+            # It replaces the one of its kind that could not be fetched.
             for name in [each.model.name for each in self._weights.values() if each.state == "failed" and each.model.kind == model.kind]:
                 del self._weights[name]
             self._weights[model.name] = weights = _Weights(model)
@@ -132,7 +132,7 @@ class FetchWatch:
             if self._is_cancelled:
                 raise StartCancelled
             with self._lock:
-                if stage.startswith("fetching"):  # what is checked later has come already
+                if stage.startswith("fetching"):  # the other stage checks bytes that have come already
                     weights.file_bytes = min(done_bytes, file.size_bytes)
                 now = self._clock()
                 weights.samples.append((now, weights.done_bytes + weights.file_bytes))
@@ -146,7 +146,7 @@ class FetchWatch:
 
 
 class RelayedWatch:
-    """The progress that another process notes, as it was last told of."""
+    """The progress of a download in another process, as of its latest report."""
 
     def __init__(self) -> None:
         self.failure: str | None = None
@@ -157,7 +157,7 @@ class RelayedWatch:
         self._views, self.failure = views, failure
 
     def views(self) -> tuple[WeightsView, ...]:
-        """As last told."""
+        """All weights, as of the latest report."""
         return self._views
 
     def mark_loading(self) -> None:

