@@ -72,6 +72,7 @@ class MemoryBackgroundStore:
         if old is None or old.tenant != record.tenant or old.status not in UNFINISHED_STATUSES or old.id not in self._owned_ids:
             return False
         entry = self._backgrounds[record.id]
+        # A write whose answer was lost is repeated as the same run, which replaces what it left (docs/decisions/0026).
         if is_repeated:
             entry.runs = [run for run in entry.runs if run.first < events.first]
         entry.runs.append(events)
@@ -99,6 +100,7 @@ class MemoryBackgroundStore:
             return
         if events is not None and entry.record.is_streamed:
             entry.runs.append(events(entry.next_number))
+        # The request is for beginning again, which a response that has begun never does (docs/decisions/0026).
         if record.status != "queued":
             entry.record = replace(entry.record, request=None)
         if record.status not in UNFINISHED_STATUSES:

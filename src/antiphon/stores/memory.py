@@ -78,8 +78,10 @@ class MemoryStore:
         self.availability.mark_reached()
 
     async def put(self, record: ResponseRecord, turn: ConversationTurn | None = None) -> None:
+        # First: it raises where another response has the conversation by now, and then nothing may be stored.
         if turn is not None:
             await self.conversations.end_turn(turn)
+        # Taken out, so that it comes last: a record's place is that of its latest put.
         self._records.pop(record.id, None)
         self.background.forget(record.id)
         self.lists.add(record)

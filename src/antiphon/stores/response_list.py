@@ -174,6 +174,7 @@ def fitting(sizes_bytes: Iterable[int], max_bytes: int) -> int:
 
 def search_words(text: str) -> list[str]:
     """The different words of a text in their order: in lower case, without accents, at most `MAX_WORDS`."""
+    # ASCII has no accents. Elsewhere NFKD (Unicode, UAX 15) separates letters from their accents, which are then left out.
     if not text.isascii():
         decomposition = unicodedata.normalize("NFKD", text.casefold())
         text = "".join(_with_spaces(character) for character in decomposition if not unicodedata.combining(character))
@@ -213,6 +214,7 @@ class MemoryResponseList:
         previous, beside = record.previous_response_id, record.previous_response_id or record.branch_of
         self._latest_number += 1
         self._numbers[record.id] = self._latest_number
+        # For a tenant, another tenant's response is one that does not exist.
         is_ours = beside is not None and beside in self._records and self._records[beside].tenant == record.tenant
         self._roots[record.id] = self._roots[beside] if is_ours and beside is not None else previous or record.id
 

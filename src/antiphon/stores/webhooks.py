@@ -16,7 +16,7 @@ MAX_HISTORY = 1000
 
 
 class WebhookSubscriber(Protocol):
-    """Whoever decides which events are sent where."""
+    """Decides which events are sent where; the server's dispatcher."""
 
     def deliveries(self, response: EndedResponse) -> Sequence[WebhookDelivery]:
         """What is to be sent now that a background response has ended."""
@@ -94,7 +94,7 @@ class MemoryWebhookStore:
         self._subscriber = subscriber
 
     def release_all(self) -> None:
-        """Let all be claimed: those who had some died with an earlier opening."""
+        """Let all be claimed: those that were claimed before belong to an earlier opening of the store."""
         for delivery_id in self._claimed_ids:
             self._deliveries[delivery_id] = replace(self._deliveries[delivery_id], due_at_ms=0)
         self._claimed_ids.clear()
@@ -110,6 +110,7 @@ class MemoryWebhookStore:
 
     async def claim(self, endpoint: str, now_ms: int, lease_until_ms: int, limit: int) -> Sequence[WebhookDelivery]:
         due = [each for each in self._deliveries.values() if each.endpoint == endpoint and _is_due(each, now_ms)]
+        # At the end of its lease it is due again: its server may live, and yet have failed to store the outcome.
         claims = [replace(each, due_at_ms=lease_until_ms) for each in sorted(due, key=lambda each: each.due_at_ms)[:limit]]
         for delivery in claims:
             self._deliveries[delivery.id] = delivery

@@ -31,6 +31,7 @@ MIGRATION_TIMEOUT_S = 300.0
 CLOSE_TIMEOUT_S = 5.0
 """How long the database may take to close the connections, before they are cut."""
 
+# sqlite3 raises `OverflowError` for integers beyond 64 bits; SQLAlchemy passes on what is not of the driver's own kind.
 _DATABASE_ERRORS = (SQLAlchemyError, OSError, OverflowError, ValueError)
 
 
@@ -191,6 +192,7 @@ class Database:
             await self.close()
 
     async def _migrate(self) -> None:
+        # Most starts find the tables as they should be, and so wait for nobody's lock.
         async with self._connection(self._engine) as connection, connection.transaction():
             if await connection.run_sync(is_current, self._timeout_s):
                 return
@@ -274,6 +276,7 @@ class Database:
             yield
         except _DATABASE_ERRORS as error:
             details = self._explain(error)
+            # A write may be at fault itself, by its values or by rows that others have changed; a read may not.
             is_systemic = isinstance(error, SQLAlchemyError | OSError) and (not is_write or self.backend.is_systemic(error))
             if not is_systemic:
                 self._availability.mark_failed(details)

@@ -26,6 +26,7 @@ def upgrade(connection: Connection) -> str:
     context = MigrationContext.configure(connection, opts={"fn": steps})
     with Operations.context(context):
         context.run_migrations()
+    # The strictest of all migrations counts, not that of the latest.
     return max(map(_oldest_server, scripts.walk_revisions()))
 
 

@@ -88,6 +88,7 @@ class SqlBackgroundStore:
         self._forget_orphan = forget_orphan
         self._end = WRITE_OFF.where(responses.c.tenant == bindparam("of_tenant"))
         self._end_orphan = self._end.where(is_orphaned)
+        # `is_unfinished` beside the status: the index of unfinished responses serves only queries with this very text.
         self._take_over = (
             update(responses)
             .where(responses.c.id == bindparam("of_id"), is_unfinished, responses.c.status == "queued", is_orphaned)

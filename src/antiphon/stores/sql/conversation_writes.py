@@ -217,11 +217,12 @@ class ConversationChanges:
                 for index, item in enumerate(items[offset : offset + MAX_ROWS])
             ]
             await self._connection.execute(_INSERT_ITEMS, rows)
-            await asyncio.sleep(0)  # asyncpg may not wait at all
+            await asyncio.sleep(0)  # let the loop serve others: asyncpg may send without waiting at all
 
     async def _is_locked(self, row: _Conversation) -> bool:
         if row.response_id is None or row.owner is None:
             return False
+        # This server's own lock counts only if it knows it: others are left from writes whose answers were lost.
         if row.owner == self._server_number:
             return row.response_id in self._judge.held_by
         return not await self._judge.is_dead(self._connection, row.owner)

@@ -54,7 +54,7 @@ class SqlConversationStore:
         self._database = database
         self._write_one = write
         self._conversation_ids: dict[str, str] = {}  # the locks of this server, by response
-        self._leftovers: dict[str, str] = {}  # those that could not be given back, likewise
+        self._leftovers: dict[str, str] = {}  # those that could not be given back, by response too
         self._is_dead = select(database.backend.is_dead(bindparam("owner", type_=BigInteger)))
         self.judge = LockJudge(self._conversation_ids.keys(), self._judge_death)
 
@@ -146,6 +146,7 @@ class SqlConversationStore:
     async def lock(self, tenant: str, conversation_id: str, response_id: str) -> bool:
         if is_impossible_id(conversation_id):
             return False
+        # Before the write: from the moment of its commit on, the lock must count for the writes behind it in the batch.
         self._conversation_ids[response_id] = conversation_id
         try:
             is_locked = await self._write(LockConversation(tenant, conversation_id, response_id))

@@ -68,6 +68,7 @@ class SqlFileStore:
                 if start is None:
                     raise UnknownCursor(after)
                 query = query.where(number > start if order == "asc" else number < start)
+            # After the cursor: an unknown one is an error whatever the purpose.
             if purpose is not None and is_impossible_id(purpose):
                 return FilePage((), has_more=False)
             result = await connection.execute(query)

@@ -43,6 +43,7 @@ class SqlKeyStore:
         return await self._write(_REVOKE, {"key_id": key_id, "at": at}) > 0
 
     async def mark_used(self, last_used_at: Mapping[str, int]) -> None:
+        # Sorted: servers that mark the same keys in different orders would wait for each other.
         if last_used_at:
             await self._write(_MARK_USED, [{"key_id": key_id, "at": at} for key_id, at in sorted(last_used_at.items())])
 

@@ -64,7 +64,7 @@ class SqlPromptStore:
                 return False
             try:
                 await connection.execute(_ADD, values | {"default_version": 1, "latest_version": 1})
-            except IntegrityError:  # another process has just added it; the transaction only read
+            except IntegrityError:  # another process has just added it; this transaction has written nothing that is lost
                 return False
             row = (await connection.execute(_ONE, key)).one()
             version = {"prompt_number": row.number, "version": 1, "created_at": prompt.created_at, "body": body}

@@ -27,6 +27,7 @@ class SqlSessionStore:
     async def put(self, session: SessionRecord) -> None:
         values = asdict(session)
         async with self._database.write() as connection:
+            # Changed in place, so that it keeps its number, which is its place in the list.
             result = await connection.execute(_UPDATE.values(values), {"session_id": session.id})
             if not result.rowcount:
                 await connection.execute(_ADD, values)

@@ -70,6 +70,7 @@ class SqlStore:
         self.vector_stores = SqlVectorStoreRecords(self._database)
         self.indexes = SqlIndexRecords(self._database)
         self.lists = SqlResponseList(self._database, url.partition(":")[0].partition("+")[0])
+        # A response whose end this server could not store has an owner that lives, and yet nobody works on it any more.
         is_abandoned = (responses.c.owner == bindparam("this_server")) & responses.c.id.in_(bindparam("abandoned", expanding=True))
         is_orphaned = self._database.backend.is_dead(responses.c.owner) | is_abandoned
         self._orphans_query = select(responses).where(is_unfinished, is_orphaned).order_by(responses.c.number)
@@ -189,6 +190,7 @@ class SqlStore:
         if is_impossible_id(str(values.get("id"))):
             return ()
         async with self._database.read_connection() as connection:
+            # Counted first: reading what is too much would take the memory that the limit is for.
             if query.extent is not None:
                 check(_Extent._make((await connection.execute(query.extent, values)).one()))
             rows = (await connection.execute(query.responses, values)).all()

@@ -22,6 +22,7 @@ _LONGEST_DUE = (
     .order_by(_columns.due_at_ms)
     .limit(bindparam("limit"))
 )
+# At the end of its lease a delivery is due again: its server may live, and yet have failed to store the outcome.
 _CLAIM = (
     update(webhook_deliveries)
     .where(_columns.number.in_(lock_rows(_LONGEST_DUE)))

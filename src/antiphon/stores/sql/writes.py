@@ -213,6 +213,7 @@ async def write_batch(
     rows = await _lock_responses(connection, record_writes)
     conversations = ConversationChanges(connection, judge, server_number)
     await conversations.lock_rows(conversation_id for write in writes if (conversation_id := _conversation_id(write)) is not None)
+    # Of a response that lost its conversation to another one nothing is stored, and it fails (docs/decisions/0025).
     lost_turns = {turn.response_id for write in record_writes if (turn := _turn(write)) is not None and conversations.is_lost(turn)}
     kept_writes = [write for write in record_writes if (turn := _turn(write)) is None or turn.response_id not in lost_turns]
     changes = Changes(kept_writes, {id: StoredStatus(row.tenant, row.status, row.owner == server_number) for id, row in rows.items()})
@@ -337,7 +338,7 @@ async def _insert_items(connection: TimedConnection, records: Iterable[tuple[int
             )
             if len(rows) == MAX_ROWS:
                 await connection.execute(_INSERT_ITEMS, rows)
-                await asyncio.sleep(0)  # asyncpg may not wait at all
+                await asyncio.sleep(0)  # let the loop serve others: asyncpg may send without waiting at all
                 rows = []
     if rows:
         await connection.execute(_INSERT_ITEMS, rows)

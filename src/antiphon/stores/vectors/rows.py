@@ -125,6 +125,7 @@ async def read_page(
             if place is None:
                 raise UnknownCursor(name)
             page = page.where(number > place if is_lower_bound else number < place)
+    # A page that ends right before `before` is read from its end, and then turned round.
     is_backwards = cursor.before is not None and cursor.after is None
     page = page.order_by(number if is_rising != is_backwards else number.desc()).limit(cursor.limit + 1)
     rows = (await connection.execute(page)).all()

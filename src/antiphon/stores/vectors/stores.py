@@ -118,6 +118,7 @@ class SqlVectorStoreRecords:
         return VectorStoreUsage(int(count), int(total))
 
     async def erase(self, now: int) -> bool:
+        # Each step is a transaction of its own: SQLite has one writer, and other writes come in between (docs/decisions/0051).
         is_over = and_(_stores.state == "active", _stores.expires_at <= now)
         async with self._database.write() as connection:
             await connection.execute(bump_version(is_over).values(state="expired"))
