@@ -88,5 +88,6 @@ def build(service: Service) -> ASGIApp:
             Exception: on_unexpected_error,
         },
     )
+    # A path with a slash too many gets a 404 that names the right one (`absent_paths`).
     app.router.redirect_slashes = False
     return AccessLogMiddleware(Dispatcher(app, all_routes), service)

@@ -117,7 +117,8 @@ def _download(service: Service) -> EndpointFunction:
         # Read before the head is sent, so that a file that can't be read is an HTTP error.
         first_chunk = await anext(chunks, b"")
         headers = {
-            # Whoever uploaded it chose its type, so no browser may show it or guess.
+            # The client that uploaded it chose its type, so no browser may show it here or guess another. RFC 8187 has the
+            # form of the name.
             "content-disposition": f"attachment; filename*=UTF-8''{quote(record.filename, safe='')}",
             "content-length": str(record.bytes),
             "x-content-type-options": "nosniff",

@@ -35,7 +35,7 @@ def driving_session(
     Count a session against the limits of its key, and end it with its connection, or with the server.
 
     Args:
-        client: one with a `hold_head` is told by it that the engine was refused and tries again.
+        client: its `hold_head`, if it has one, is called when the engine was refused and tries again.
         model: that was asked for.
         headers: of the answer; they are set to who gives it before it begins.
         tokens: of the session, once it is over.

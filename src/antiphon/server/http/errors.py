@@ -17,7 +17,7 @@ from antiphon.wire.messages.errors import message_error, message_error_status
 from antiphon.wire.responses.profiles import EventEncoder, encoder_for_path
 
 DEFECT_MESSAGE = "The server had an error while processing your request. Please try again; if it persists, see the server's log."
-"""What a client is told of a bug."""
+"""What a client reads of a bug; the log has the traceback."""
 
 REQUEST_ID_SCOPE_KEY = "antiphon.request_id"
 """Where a request keeps its id."""

@@ -118,7 +118,7 @@ class HttpServer(uvicorn.Server):
         Stop when the last request has finished, or the drain time is over.
 
         Until then the server still accepts connections, to answer that it takes no new work, so that load balancers
-        move on. Who waits in the queue is told at once, as the time that is left is for those being served.
+        move on. Clients in the queue get an error at once, as the time that is left is for those being served.
         """
         self.service.live_sessions.begin_drain()
         self.service.coordinator.close_queue()

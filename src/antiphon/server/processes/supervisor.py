@@ -83,7 +83,7 @@ BACKLOG = 2048
 """The most connections that wait to be accepted, for each process."""
 
 REPORT_S = 0.5
-"""How often processes are told how far the weights are."""
+"""How often processes get a report of how much of the weights is there."""
 
 COUNT_TIMEOUT_S = 2.0
 """How long a process may take to send its metrics."""
@@ -232,7 +232,7 @@ class Supervisor:
                 child.link.send(FinalConfiguration(configuration.pack(config)))
 
     async def _final_config(self, prepare: Prepare) -> Config | None:
-        """The configuration with weights that are there; None where they can't be had, which ends the server."""
+        """The configuration with the models whose weights are there; None where they can't be fetched, which ends the server."""
         try:
             return await fetch_weights(self._config, prepare, self._watch, self._notice)
         except Exception as error:
@@ -361,7 +361,7 @@ class Supervisor:
             self._tasks.create_task(self._sum_counts(child, reply))
 
     async def _reload_for(self, reply: SendReply) -> None:
-        """Read the configuration again, and have all processes take it over; what one of them can't is told of all."""
+        """Read the configuration again, and have all processes take it over; the first failure of any is the answer."""
         async with self._reload_lock, self._start_lock:  # nor does a process start with the old one meanwhile
             try:
                 config = await load_again(self._load)

@@ -1,4 +1,4 @@
-"""Fetching weights while the server's address already answers, and trying again where they can't be had."""
+"""Fetches weights while the server's address already answers, and tries again where that fails."""
 
 import asyncio
 import contextlib
@@ -50,7 +50,7 @@ async def fetch_weights(
 
 
 async def _in_thread(prepare: Prepare, watch: FetchWatch) -> Config:
-    """Call `prepare` in a thread that holds up nobody: a download has no other end, where the server is stopped."""
+    """Call `prepare` in a daemon thread, which doesn't keep a stopped server alive; on cancellation, end its download."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[Config] = loop.create_future()
 

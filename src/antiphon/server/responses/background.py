@@ -243,7 +243,7 @@ class EventReplay(Response):
         """Do nothing: `send` waits."""
 
     def resume(self) -> None:
-        """Do nothing: `send` goes on by itself."""
+        """Do nothing: `send` returns when the client has caught up."""
 
 
 # Cancelling

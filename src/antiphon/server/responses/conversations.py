@@ -370,7 +370,7 @@ def _known_types(union: UnionType) -> list[str]:
     return [str(kind.__struct_config__.tag) for kind in get_args(union) if kind is not Unknown]
 
 
-# Of a response's input, a model may make something of what this server doesn't know. Here nobody would ever read it.
+# What this server doesn't know in a response's input, a model may still understand. Here it would only be stored.
 _TOOL_TYPES = _known_types(Tool)
 
 

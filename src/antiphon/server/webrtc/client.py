@@ -49,7 +49,7 @@ class CallClient:
 
     Attributes:
         end_reason: why the session ended, as a metrics label.
-        owes_error: whether it ended with an error before the channel was open, so that the client is yet to be told.
+        owes_error: whether it ended with an error before the channel was open, so that the client has not read it yet.
     """
 
     def __init__(self, dialect: Dialect, tap: Tap, playback: PlaybackQueue, *, accepts_audio: bool) -> None:

@@ -25,6 +25,7 @@ from antiphon.errors import ApiError, overloaded_error
 
 RECEIVE_BUFFER_BYTES = 256 << 10
 DISCARD_PORT = 9
+"""Of the Discard Protocol (RFC 863): nobody is expected to answer at the placeholder."""
 
 
 class Network:
@@ -58,6 +59,7 @@ class Network:
             for host in [*self._hosts, *others]:
                 try:
                     protocol = await self._listen(connection, host, sources)
+                # The others come and go with the machine's networks; without its own address the server takes no call.
                 except ApiError:
                     if host in self._hosts:
                         raise
@@ -120,6 +122,7 @@ async def _hosts(host: str, *, is_announced: bool) -> list[str]:
     except ValueError:
         addresses = await asyncio.get_running_loop().getaddrinfo(host, None, family=socket.AF_INET, type=socket.SOCK_DGRAM)
         return [str(addresses[0][4][0])]
+    # A client can't reach 0.0.0.0, so each address gets a socket and a candidate, unless others are announced.
     if is_announced or not address.is_unspecified:
         return [host]
     is_ipv6 = address.version == 6  # an IPv6 socket takes IPv4 as well

@@ -16,6 +16,7 @@ from av.stream import Stream
 from antiphon.audio import size_bytes
 from antiphon.server.webrtc.playback import PlaybackQueue
 
+# RFC 7587, 4.1: Opus packets are timed at 48 kHz, whatever the rate of their audio.
 RATE_HZ, RTP_RATE_HZ = 24_000, 48_000
 PACKET_MS = 20
 PACKET_BYTES = size_bytes(PACKET_MS, RATE_HZ)
@@ -24,7 +25,7 @@ RTP_PACKET_SAMPLES = RTP_RATE_HZ * PACKET_MS // 1000
 BIT_RATE = 32_000
 
 SILENT_PACKET = bytes((0xF8, 0xFF, 0xFE))
-"""20 ms of silence, in Opus."""
+"""20 ms of silence, in Opus: the first byte says CELT, full band, 20 ms, mono, one frame (RFC 6716, 3.1)."""
 
 TAIL_PACKETS = 2
 """Packets of silence that are encoded after audio, because the encoder's look-ahead delays its end."""
@@ -115,6 +116,7 @@ class OutputAudioTrack:
             self._tail_packets = TAIL_PACKETS
         elif self._tail_packets:
             self._tail_packets -= 1
+        # Most of a call is silence, which is always the same packet, so it isn't encoded.
         else:
             return SILENT_PACKET
         return self._encoder.encode(pcm)
@@ -144,6 +146,7 @@ class InputAudioReceiver:
         self._next_pts = pts + frame.samples
         self._last_at = asyncio.get_running_loop().time()
         for part in self._resampler.resample(frame):
+            # FFmpeg pads planes; two bytes a sample are audio.
             self._on_audio(bytes(part.planes[0])[: 2 * part.samples])
 
     def tick(self) -> None:

@@ -50,7 +50,7 @@ class OutgoingEvents:
         last_event: the latest event.
         event_count: how many events were sent.
         output_bytes: the JSON of the finished items.
-        has_sent_error: whether the client was told of an error.
+        has_sent_error: whether one of them was an `error`.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """
 Steering: more input for a response that is in progress.
 
-The response is not cut short. When it has ended, the input begins the next one: by itself, with the same settings, or,
+The response is not cut short. When it has ended, the input begins the next one: at once, with the same settings, or,
 if the client owes results of tools, with the request that brings them.
 
 Source: openai-python's `response_steer_*_event`.
@@ -74,7 +74,7 @@ class _Target(Struct):
 
 
 class Successor(Struct, frozen=True):
-    """A response that follows a steered one by itself."""
+    """A response that the server begins when a steered one has ended."""
 
     lane: Lane
     request: ResponseCreate
@@ -114,12 +114,13 @@ class Steering:
 
     def refuse(self, response_id: str, raw_input: Raw, lane: Lane, code: str, message: str) -> None:
         """Refuse a submission that has no id yet."""
+        # Without an id there are no other events about it, so this is number 0.
         steer = Steer(previous_response_id=response_id, input=raw_input)
         error = SteerError(code=code, message=message)
         self._send(SteerFailed(sequence_number=0, stream_id=_stream_id(lane), steer=steer, error=error))
 
     def end(self, response: Response) -> Successor | None:
-        """A response has ended; the one that follows it by itself."""
+        """A response has ended. Returns the one that the server is to begin; None where there is no input, or outputs are owed."""
         target = self._active.pop(response.id, None)
         self._ends.append(response.id)
         if target is None or not target.submissions:
@@ -145,7 +146,7 @@ class Steering:
         return self._waiting.pop(previous_response_id) if waiting and waiting[0].lane == lane else ()
 
     def commit(self, submissions: Sequence[Submission]) -> None:
-        """Their input has become part of a response."""
+        """Their input has become part of a response, so their bytes are not counted here any more; idempotent."""
         for submission in submissions:
             submission.lease.release()
 
@@ -163,7 +164,7 @@ class Steering:
         self.fail(submissions, "successor_creation_failed", error.message)
 
     def close(self) -> None:
-        """The connection has ended."""
+        """The connection has ended: give back the bytes of all submissions."""
         for submissions in (*self._waiting.values(), *(target.submissions for target in self._active.values())):
             self.commit(submissions)
         self._waiting.clear()

@@ -238,6 +238,7 @@ class Turn:
             self._connection.steering.commit(self._submissions)
             self._submissions = ()
         assert isinstance(self._request, ResponseCreate)
+        # A warm-up has no output that could be steered.
         if self._request.generate is not False:
             self._connection.steering.begin(response_id, self._lane, self._request)
 
