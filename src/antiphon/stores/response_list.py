@@ -63,7 +63,7 @@ class ResponseRow(Struct, frozen=True, kw_only=True):
 
     Attributes:
         root_id: of its tree.
-        key_id: the key that it was created with; None where no key was needed, or nobody knows any more.
+        key_id: the key that it was created with; None where no key was needed, or an older server stored it.
         body: the response object as JSON.
     """
 
@@ -159,10 +159,10 @@ class ResponseList(Protocol):
 
     async def index(self, words: Mapping[int, Sequence[str]], bodies: Mapping[int, bytes] | None = None) -> None:
         """
-        Note the words that responses are found by, by their numbers; those that are gone are passed over.
+        Note the words that responses are found by, by their numbers; responses that are gone are skipped.
 
         Args:
-            bodies: those that the words are of. A response whose body was replaced since is passed over too.
+            bodies: those that the words were taken from. A response whose body was replaced since is skipped, too.
         """
 
 

@@ -11,7 +11,7 @@ from antiphon.records import UsageRecord
 HOUR_S = 3600
 
 UsageGroup = Literal["key_id", "model", "protocol"]
-"""What usage can be told apart by."""
+"""What usage can be grouped by."""
 
 USAGE_GROUPS: tuple[UsageGroup, ...] = ("key_id", "model", "protocol")
 
@@ -40,8 +40,8 @@ class UsageStore(Protocol):
 
         Args:
             start: Unix seconds, a multiple of `width_s`.
-            width_s: of the times that are told apart, a multiple of an hour.
-            groups: what is told apart; the other fields are empty.
+            width_s: of the buckets of time, a multiple of an hour.
+            groups: the fields to group by; the others are empty.
             limit: the most records to return.
 
         Returns:

@@ -155,7 +155,7 @@ class IndexRecords(Protocol):
         next by name, and after the last one of the first. None where there is none.
 
         Args:
-            other_than: tenants that are passed over.
+            other_than: tenants whose files are not claimed.
         """
 
     async def release(self) -> None:

@@ -66,8 +66,8 @@ class WebhookStore(Protocol):
 
     async def expire(self, ended_before: int) -> int:
         """
-        Delete deliveries that ended before a time, at most `MAX_EXPIRED`, and those that expired before it though nobody
-        has sent them, as their endpoint is no longer configured. Returns how many.
+        Delete deliveries that ended before a time, at most `MAX_EXPIRED`, and pending ones that expired before it: they were
+        never sent, as their endpoint is no longer configured. Returns how many.
         """
 
     async def disable(self, endpoint: DisabledEndpoint, error: str) -> None:

@@ -38,7 +38,7 @@ class WeightsView(Struct, frozen=True):
 
     Attributes:
         bytes_per_s: of the last `WINDOW_S`; None while nothing is known.
-        eta_s: seconds until they are there; None likewise.
+        eta_s: seconds until all is there; None while nothing is known.
     """
 
     name: str

@@ -192,7 +192,7 @@ class Database:
             await self.close()
 
     async def _migrate(self) -> None:
-        # Most starts find the tables as they should be, and so wait for nobody's lock.
+        # Most starts find the tables as they should be, and so need no lock.
         async with self._connection(self._engine) as connection, connection.transaction():
             if await connection.run_sync(is_current, self._timeout_s):
                 return

@@ -173,7 +173,7 @@ def _ping(connection: AsyncAdapt_asyncpg_connection, entry: ConnectionPoolEntry,
     except Exception as error:
         raise InvalidatePoolError("The connection does not answer.") from error
     except asyncio.CancelledError:
-        connection.driver_connection.terminate()  # else the pool waits for the server to say goodbye
+        connection.driver_connection.terminate()  # otherwise the pool closes it politely, and waits for the server
         raise
     finally:
         timer.cancel()

@@ -175,7 +175,7 @@ webhook_deliveries = Table(
     Column("endpoint", Text, nullable=False),
     Column("event", Text, nullable=False),
     Column("tenant", Text, nullable=False),
-    Column("response_id", Text, nullable=False),  # it may be deleted: what has happened is told all the same
+    Column("response_id", Text, nullable=False),  # it may be deleted: its end is sent in any case
     Column("body", LargeBinary, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False),
@@ -332,8 +332,8 @@ vector_store_batches = Table(
     Column("is_cancelled", Boolean, nullable=False),
 )
 
-# Whoever indexes a file, or has it in memory, knows it by its number, so no other file may get that after it is gone:
-# hence AUTOINCREMENT. Source: https://www.sqlite.org/autoinc.html
+# Servers that index a file, or have it in memory, know it by its number, so no other file may get that number after it
+# is gone. Without AUTOINCREMENT, SQLite would use it again. Source: https://www.sqlite.org/autoinc.html
 vector_store_files = Table(
     "vector_store_files",
     metadata,

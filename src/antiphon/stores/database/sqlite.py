@@ -100,8 +100,8 @@ class SqliteBackend:
         return _identity(self._path)
 
     def peek(self, statement: str) -> object:
-        # Readers of a file in WAL mode wait for nobody, and what they look at often is in memory. Where one would have to
-        # wait all the same, `timeout` makes it fail. Source: https://www.sqlite.org/wal.html#concurrency
+        # Readers of a file in WAL mode don't wait for writers, and what they read often is in memory. Where one would have
+        # to wait for another reason, `timeout` makes it fail. Source: https://www.sqlite.org/wal.html#concurrency
         try:
             identity = _identity(self._path)
             if self._peek_connection is None or self._peek_connection[0] != identity:

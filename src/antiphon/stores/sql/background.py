@@ -66,8 +66,8 @@ class SqlBackgroundStore:
         write: performs a write together with all others that wait.
         is_orphaned: the condition that no living server works on a response; `orphan_values` are its parameters.
         new_outbox: for the webhooks of a transaction that ends a response.
-        note_orphan: told of a response that may be this server's, which does not make it.
-        forget_orphan: told of a response that has an end or a server again.
+        note_orphan: called with a response that may be owned by this server, though it does not make it.
+        forget_orphan: called with a response that has ended, or that a server works on again.
     """
 
     def __init__(

@@ -151,6 +151,7 @@ class ConversationChanges:
                 return await self._create(conversation, items)
             case EndTurn(turn):
                 return conversation_lock_lost() if self.is_lost(turn) else await self.end_turn(turn)
+            # Where the response lost its lock, another one may have it by now.
             case UnlockConversation(conversation_id, response_id):
                 row = self._rows.get(conversation_id)
                 return row is not None and row.response_id == response_id and await self._set_lock(row, None)
@@ -210,6 +211,7 @@ class ConversationChanges:
     async def _insert_items(self, row: _Conversation, items: Sequence[ItemRecord]) -> None:
         if not items:
             return
+        # Behind the highest position, and not by their number: items may have been deleted.
         start = await self._connection.scalar(_NEXT_POSITION, {"of_number": row.number})
         for offset in range(0, len(items), MAX_ROWS):
             rows: list[Mapping[str, object]] = [

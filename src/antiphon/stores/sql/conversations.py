@@ -139,6 +139,7 @@ class SqlConversationStore:
                 items.extend(_item(row) for row in chunk)
                 await asyncio.sleep(0)
             ids = frozenset(item.id for item in items)
+            # Items before the compaction are not read, but new ones must not have their ids either.
             if start is not None:
                 ids = frozenset(row.id for row in await connection.execute(_ALL_IDS, {"number": number}))
         return ConversationWindow(items, ids)

@@ -153,6 +153,7 @@ class SqlResponseList:
 
     async def roots(self, tenant: str, *, after: str | None, limit: int, words: tuple[str, ...] = ()) -> RootPage:
         values: dict[str, object] = {"tenant": tenant}
+        # Without a root are those that an older server stored, until they are indexed.
         statement = select(*_COLUMNS).where(_OF_TENANT, _IS_LATEST, responses.c.root_id.is_not(None))
         statement = statement.order_by(responses.c.number.desc()).limit(limit + 1)
         if words:
@@ -198,6 +199,7 @@ class SqlResponseList:
             if not numbers:
                 return
             await connection.execute(_MARK_INDEXED, [{"of_number": number} for number in numbers])
+            # Deleted and added: SQLite has no upsert for virtual tables (https://www.sqlite.org/lang_upsert.html).
             await connection.execute(self._forget_words, [{"number": number} for number in numbers])
             await connection.execute(self._insert_words, [{"number": number, "words": " ".join(words[number])} for number in numbers])
 

@@ -70,7 +70,7 @@ class SqlStore:
         self.vector_stores = SqlVectorStoreRecords(self._database)
         self.indexes = SqlIndexRecords(self._database)
         self.lists = SqlResponseList(self._database, url.partition(":")[0].partition("+")[0])
-        # A response whose end this server could not store has an owner that lives, and yet nobody works on it any more.
+        # A response whose end this server could not store has an owner that lives, but is not worked on any more.
         is_abandoned = (responses.c.owner == bindparam("this_server")) & responses.c.id.in_(bindparam("abandoned", expanding=True))
         is_orphaned = self._database.backend.is_dead(responses.c.owner) | is_abandoned
         self._orphans_query = select(responses).where(is_unfinished, is_orphaned).order_by(responses.c.number)

@@ -57,7 +57,7 @@ _FAIL_PENDING = (
     .values(status="failed", error=bindparam("new_error"), ended_at=bindparam("now"), owner=null())
 )
 _FORGET_DISABLED = delete(disabled_webhooks).where(disabled_webhooks.c.name == bindparam("of_name"))
-_DISABLE = text(  # several servers may be told at once that an endpoint is gone
+_DISABLE = text(  # several servers may learn at once that an endpoint is gone
     "INSERT INTO disabled_webhooks (name, url_hash, disabled_at) VALUES (:name, :url_hash, :disabled_at) "
     "ON CONFLICT (name) DO UPDATE SET url_hash = excluded.url_hash, disabled_at = excluded.disabled_at"
 )

@@ -294,6 +294,7 @@ async def _roots(connection: TimedConnection, records: Sequence[ResponseRecord])
     known_ids = {id for id in known_ids if not is_impossible_id(id)}
     rows = await connection.execute(_SELECT_ROOTS, {"ids": [*known_ids]}) if known_ids else ()
     roots = {(row.tenant, row.id): row.root_id or row.id for row in rows}
+    # What continues a response that is gone has that one's id as its root, as have all others that continue it.
     for record in records:
         previous = record.previous_response_id
         root = roots.get((record.tenant, previous or record.branch_of or ""))

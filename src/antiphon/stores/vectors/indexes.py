@@ -23,7 +23,7 @@ class SqlIndexRecords:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._lost_numbers: set[int] = set()  # claimed in the database, but nobody here was told
+        self._lost_numbers: set[int] = set()  # maybe claimed in the database, by a write whose answer was lost
         is_lost = and_(_files.owner == bindparam("this_server"), _files.number.in_(bindparam("lost", expanding=True)))
         is_waiting = and_(_files.status == "in_progress", or_(database.backend.is_dead(_files.owner), is_lost))
         # Both may be the empty text, the tenant of a server without keys.

@@ -114,6 +114,7 @@ class SqlVectorStoreRecords:
     async def usage(self, tenant: str) -> VectorStoreUsage:
         async with self._database.read_connection() as connection:
             count = await connection.scalar(select(func.count()).where(_stores.tenant == tenant, _stores.state != "deleted"))
+            # Files of deleted stores count until they are erased, as they take room until then.
             total = await connection.scalar(select(func.coalesce(func.sum(_files.usage_bytes), 0)).where(_files.tenant == tenant))
         return VectorStoreUsage(int(count), int(total))
 
@@ -225,6 +226,7 @@ class SqlVectorStoreRecords:
 
 
 def _is_active(now: int) -> ColumnElement[bool]:
+    # `erase` notes an expiry some time after it, so the time is compared as well.
     return and_(_stores.state == "active", or_(_stores.expires_at.is_(None), _stores.expires_at > now))
 
 
