@@ -187,6 +187,7 @@ def _rate_limits(caller: Caller) -> Callable[[], Sequence[RateLimit]]:
         return lambda: ()
 
     def limits() -> Sequence[RateLimit]:
+        # Without asking the process that counts: a session makes its events without waiting.
         return [
             RateLimit(name=kind, limit=state.limit, remaining=state.remaining, reset_seconds=round(state.full_in_s, 3))
             for kind, state in allowance.last_known_states().items()

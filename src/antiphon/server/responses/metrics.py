@@ -64,6 +64,7 @@ class ResponseMeasurement(AbstractContextManager[None]):
         metrics = service.metrics
         name = metrics.label(model.name, model.family)
         response = client.last_event.response if isinstance(client.last_event, TERMINAL_EVENTS) else None
+        # Without an end or an error, its client has left.
         outcome = str(response.status) if response else "failed" if client.error else "cancelled"
         metrics.answers[name, outcome].observe(time.perf_counter() - self._started_at)
         first_token_s = None if client.first_token_at is None else client.first_token_at - self._started_at

@@ -71,6 +71,7 @@ class Network:
                 result += host_candidates
             return result
 
+        # This and `_protocols` are aioice's own, so its minor version is pinned (docs/decisions/0017).
         gathering: Any = connection
         gathering.get_component_candidates = candidates
 

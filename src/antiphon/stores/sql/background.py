@@ -154,6 +154,7 @@ class SqlBackgroundStore:
             row = (await connection.execute(_GET, {"id": response_id, "tenant": tenant})).first()
             if row is None or not row.is_streamed:
                 return None
+            # The driver of PostgreSQL refuses numbers that a 32-bit column can't hold.
             rows = await connection.execute(_EVENTS, {"number": row.number, "after": min(after, 2**31 - 2), "limit": limit})
             return EventPage(row.status, row.is_expired, tuple(EventRun(each.first, each.event_count, each.body) for each in rows))
 

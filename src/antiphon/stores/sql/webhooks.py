@@ -70,6 +70,8 @@ class SqlWebhookStore:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._subscriber: WebhookSubscriber | None = None
+        # Unlike a response, which is not failed before it was found twice: a server that was wrongly taken for dead only
+        # sends the delivery a second time, with the same id (docs/decisions/0031).
         is_orphaned = and_(is_pending, _columns.owner.is_not(None), database.backend.is_dead(_columns.owner))
         self._release = (
             update(webhook_deliveries)

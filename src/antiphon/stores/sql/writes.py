@@ -83,6 +83,7 @@ class BackgroundRows:
         """Write them, within a transaction."""
         if self.new:
             await connection.execute(_INSERT_BACKGROUND, [_background_row(number, background) for number, background in self.new])
+        # Before events are added: what an earlier attempt may have left has the same numbers.
         for number, first in self.repeats:
             await connection.execute(_DELETE_EVENTS_FROM, {"of_number": number, "of_first": first})
         if self.events:
@@ -217,6 +218,7 @@ async def write_batch(
     lost_turns = {turn.response_id for write in record_writes if (turn := _turn(write)) is not None and conversations.is_lost(turn)}
     kept_writes = [write for write in record_writes if (turn := _turn(write)) is None or turn.response_id not in lost_turns]
     changes = Changes(kept_writes, {id: StoredStatus(row.tenant, row.status, row.owner == server_number) for id, row in rows.items()})
+    # Before others are added: a record that replaces one has its id.
     if changes.deleted_ids:
         await connection.execute(_DELETE, {"ids": [*changes.deleted_ids]})
     for record in changes.updates.values():
@@ -315,6 +317,7 @@ async def _insert_records(
             | {"owner": server_number if record.status in UNFINISHED_STATUSES else None, "root_id": roots[record.id]}
             for record in chunk
         ]
+        # By their ids: `RETURNING` promises no order.
         numbers = {row.id: row.number for row in await connection.execute(_INSERT, rows)}
         await _insert_items(connection, [(numbers[record.id], record) for record in chunk])
         all_numbers |= numbers

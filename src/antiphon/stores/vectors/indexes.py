@@ -42,6 +42,7 @@ class SqlIndexRecords:
         ours = {"this_server": self._database.server_number, "lost": [*lost_numbers]}
         waiting = {"living": self._database.backend.live_servers} | ours
         search = waiting | {"other_than": [*other_than]}
+        # Tenants take turns, so that one with ten thousand files keeps no other waiting (docs/decisions/0051).
         async with self._database.read_connection() as connection:
             tenant = await connection.scalar(self._next_tenant, search | {"after_tenant": after_tenant})
             if tenant is None:
@@ -105,6 +106,7 @@ class SqlIndexRecords:
             values |= {"chunk_count": 0, "usage_bytes": 0}
         store_number = select(_files.store_number).where(_files.number == number).scalar_subquery()
         async with self._database.write() as connection:
+            # The store's row first, in the order of all that change files (`vectors.stores`).
             await connection.execute(bump_version(_stores.number == store_number))
             change = update(vector_store_files).where(self._is_ours(number)).values(values)
             if (await connection.execute(change)).rowcount == 0:
