@@ -58,7 +58,7 @@ class MemoryBackgroundStore:
         self._backgrounds: dict[str, _Background] = {}
 
     def forget(self, response_id: str) -> None:
-        """Its response was deleted, or replaced."""
+        """Delete what is stored of a background response, as its record was deleted or replaced."""
         self._backgrounds.pop(response_id, None)
 
     async def add(self, record: ResponseRecord, background: BackgroundRecord, events: EventRun | None) -> None:

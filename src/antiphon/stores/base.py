@@ -137,11 +137,11 @@ def check_conversation_size(item_count: int, size_bytes: int) -> None:
 
 
 class UnknownConversation(LookupError):
-    """There is no such conversation."""
+    """There is no such conversation of the tenant; `args[0]` is its id."""
 
 
 class ConversationLocked(Exception):
-    """A response has the conversation."""
+    """A response has the conversation, so no items may be added or deleted."""
 
 
 class DuplicateItem(ValueError):
@@ -447,7 +447,7 @@ class Store(Protocol):
 
     @property
     def lists(self) -> ResponseList:
-        """Its responses as lists."""
+        """Its responses as lists, and the search in them."""
 
     @property
     def conversations(self) -> ConversationStore:

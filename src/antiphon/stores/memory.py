@@ -205,7 +205,7 @@ class _Conversation:
 
 
 class MemoryConversationStore:
-    """Conversations, until the process ends."""
+    """A `ConversationStore` in memory, until the process ends."""
 
     def __init__(self) -> None:
         self._conversations: dict[str, _Conversation] = {}
@@ -308,7 +308,7 @@ class MemoryConversationStore:
 
 
 class MemoryKeyStore:
-    """API keys, until the process ends."""
+    """A `KeyStore` in memory, until the process ends."""
 
     def __init__(self) -> None:
         self._keys: dict[str, KeyRecord] = {}
@@ -336,7 +336,7 @@ class MemoryKeyStore:
 
 
 class MemoryPromptStore:
-    """Stored prompts, until the process ends."""
+    """A `PromptStore` in memory, until the process ends."""
 
     def __init__(self) -> None:
         self._prompts: dict[tuple[str, str], PromptRecord] = {}
@@ -385,7 +385,7 @@ class MemoryPromptStore:
 
 
 class MemoryClientSecretStore:
-    """Client secrets, until the process ends."""
+    """A `ClientSecretStore` in memory, until the process ends."""
 
     def __init__(self) -> None:
         self._secrets: dict[bytes, ClientSecretRecord] = {}
@@ -402,7 +402,7 @@ class MemoryClientSecretStore:
 
 
 class MemorySessionStore:
-    """Records of sessions, until the process ends."""
+    """A `SessionStore` in memory, until the process ends."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, SessionRecord] = {}  # in the order in which they began

@@ -11,7 +11,7 @@ from antiphon.stores.files import FilePage, FileUsage
 
 
 class MemoryFileStore:
-    """The records of this process."""
+    """A `FileStore` in memory, until the process ends."""
 
     def __init__(self) -> None:
         self._files: dict[str, FileRecord] = {}

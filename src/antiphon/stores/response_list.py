@@ -209,7 +209,7 @@ class MemoryResponseList:
         self._latest_number = 0
 
     def add(self, record: ResponseRecord) -> None:
-        """A record was put."""
+        """Note the tree of a record that is put; its words are yet to be indexed."""
         self.forget(record.id)
         previous, beside = record.previous_response_id, record.previous_response_id or record.branch_of
         self._latest_number += 1
@@ -219,7 +219,7 @@ class MemoryResponseList:
         self._roots[record.id] = self._roots[beside] if is_ours and beside is not None else previous or record.id
 
     def forget(self, response_id: str) -> None:
-        """A record was deleted."""
+        """Forget what is known of a record that was deleted."""
         self._words.pop(self._numbers.pop(response_id, 0), None)
         self._roots.pop(response_id, None)
 

@@ -58,7 +58,7 @@ def add_up(one: UsageRecord, other: UsageRecord) -> UsageRecord:
 
 
 class MemoryUsageStore:
-    """The contract in its plainest form."""
+    """A `UsageStore` in memory, until the process ends."""
 
     def __init__(self) -> None:
         self._records: dict[tuple[int, str, str, str], UsageRecord] = {}

@@ -81,7 +81,7 @@ class WebhookStore(Protocol):
 
 
 class MemoryWebhookStore:
-    """Deliveries, until the process ends."""
+    """A `WebhookStore` in memory, until the process ends."""
 
     def __init__(self) -> None:
         self._subscriber: WebhookSubscriber | None = None

@@ -161,7 +161,7 @@ def _packaged_catalogue() -> Catalogue:
 
 
 def load() -> Mapping[str, CatalogueModel]:
-    """Every model by name."""
+    """Every model of the packaged catalogue, by name."""
     return _packaged_catalogue().models
 
 

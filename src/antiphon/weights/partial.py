@@ -30,15 +30,15 @@ class PartialFile:
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes are here."""
+        """Its size; 0 where nothing was downloaded yet."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def open_for_append(self) -> BinaryIO:
-        """Open to write more at the end."""
+        """Open it to write more at its end; creates it where it is missing."""
         return self.path.open("ab")
 
     def truncate(self, size_bytes: int) -> None:
-        """Keep only the first bytes."""
+        """Cut it after `size_bytes`; a shorter file stays as it is."""
         if self.size_bytes > size_bytes:
             os.truncate(self.path, size_bytes)
 
@@ -72,7 +72,7 @@ class PartialFile:
         self._journal.unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """Delete what is here."""
+        """Delete it with its journal."""
         self.path.unlink(missing_ok=True)
         self._journal.unlink(missing_ok=True)
 

@@ -67,7 +67,7 @@ def is_verified(path: Path, file: ModelFile) -> bool:
 
 
 def mark_verified(path: Path, file: ModelFile) -> None:
-    """Mark `path` as verified."""
+    """Mark `path` as verified; the mark is valid until the file's size or modification time changes."""
     _mark_path(path).write_bytes(msgspec.json.encode(_mark(path, file)))
 
 

@@ -91,7 +91,7 @@ class FetchWatch:
         self.failure: str | None = None
 
     def cancel(self) -> None:
-        """Have the next report end what is being fetched."""
+        """Have the next report raise `StartCancelled`, which ends the download."""
         self._is_cancelled = True
 
     def views(self) -> list[WeightsView]:
@@ -107,7 +107,7 @@ class FetchWatch:
 
     @contextlib.contextmanager
     def fetching(self, model: CatalogueModel) -> Iterator[None]:
-        """Note that a model is fetched."""
+        """Note that a model is being fetched while this is entered, and at its end whether it failed."""
         if not self._weights:
             self._on_first()
         with self._lock:
@@ -153,7 +153,7 @@ class RelayedWatch:
         self._views: tuple[WeightsView, ...] = ()
 
     def update(self, views: tuple[WeightsView, ...], failure: str | None) -> None:
-        """Take over what the other process says."""
+        """Take over a report of the other process."""
         self._views, self.failure = views, failure
 
     def views(self) -> tuple[WeightsView, ...]:

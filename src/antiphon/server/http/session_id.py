@@ -11,7 +11,7 @@ MAX_SESSION_ID_CHARACTERS = 256
 
 
 def session_id_of(scope: Scope) -> str:
-    """The name; empty if there is none."""
+    """What the client calls its conversation; empty if it doesn't say."""
     headers = request_headers(scope)
     if headers.is_disjoint(SESSION_HEADERS):  # as with most requests
         return ""

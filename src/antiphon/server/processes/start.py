@@ -81,7 +81,7 @@ class Start:
         self.is_loading = False
 
     def begin_loading(self) -> None:
-        """The weights are there."""
+        """The weights are there; from here on the status is `loading`."""
         self.is_loading = True
         self._watch.mark_loading()
 

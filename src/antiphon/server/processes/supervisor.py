@@ -126,7 +126,7 @@ class ServerChild:
         self.ready_event.set()
 
     def uptime_s(self) -> float:
-        """How long it has served."""
+        """Seconds since it accepted; 0 before that."""
         return 0 if self.ready_at is None else asyncio.get_running_loop().time() - self.ready_at
 
     def exit_message(self) -> str:

@@ -80,7 +80,6 @@ async def _drive(
     live: LiveSession,
     on_started: Callable[[], None],
 ) -> None:
-    """Run the call's session."""
     settings = conversation_settings(scope, request.model.name, "realtime")
     tools = session_tools(service.toolbox, settings.tenant, request.model.name)
     driver = Driver(

@@ -37,7 +37,7 @@ class DataChannel(Protocol):
         """Bytes that wait to be sent."""
 
     def send(self, data: str) -> None:
-        """Send a message."""
+        """Send a text message. It is queued without a limit; see `bufferedAmount`."""
 
 
 class CallClient:

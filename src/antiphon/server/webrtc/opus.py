@@ -41,7 +41,7 @@ MAX_GAP_S = 1.0
 
 
 class OpusEncoder:
-    """Encodes PCM to Opus."""
+    """Encodes s16le audio at 24 kHz to Opus. Each packet depends on those before it, so a track has one of its own."""
 
     def __init__(self) -> None:
         self._codec = av.CodecContext.create("libopus", "w")

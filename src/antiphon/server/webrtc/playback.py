@@ -21,7 +21,7 @@ class CallPlaybackPart(Struct):
 
 
 class PlaybackQueue:
-    """A queue of s16le audio."""
+    """Audio that waits to be played: s16le, mono, 24 kHz."""
 
     def __init__(self) -> None:
         self._parts: deque[CallPlaybackPart] = deque()
@@ -39,7 +39,7 @@ class PlaybackQueue:
         self._queued_bytes += len(pcm)
 
     def close_part(self, key: tuple[str, int]) -> None:
-        """The part is complete."""
+        """No more audio of the part comes, so the next one plays after what is left of it."""
         part = self._find(key)
         if part is not None:
             part.is_open = False

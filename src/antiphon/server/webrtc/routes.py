@@ -174,7 +174,7 @@ def _parse_body(content_type: str, body: bytes) -> tuple[str, AnySession | None]
 
 
 def _form_fields(content_type: str, body: bytes) -> dict[str, bytes]:
-    """The fields of a form by name."""
+    """The fields of a form by name; of several with one name, the last."""
     head = f"content-type: {content_type}\r\n\r\n".encode("latin-1", "replace")
     form = message_from_bytes(head + body, policy=HTTP)
     parts = {part.get_param("name", header="content-disposition"): part.get_payload(decode=True) for part in form.iter_parts()}

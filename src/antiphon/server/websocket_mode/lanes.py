@@ -96,11 +96,11 @@ class Lanes(Generic[T]):
         return None
 
     def finish(self, lane: Lane) -> None:
-        """The request that runs in a lane has ended."""
+        """The request that runs in a lane has ended, so that the lane may run its next one."""
         self._running.discard(lane)
 
     def drop_waiting(self) -> list[tuple[Lane, T]]:
-        """Take out all that wait."""
+        """Take out and return all that wait, in their order; what runs goes on."""
         waiting = list(self._waiting)
         self._waiting.clear()
         return waiting

@@ -89,12 +89,12 @@ class ConnectionMemory:
             self.forget(lane)
 
     def forget(self, lane: Lane) -> None:
-        """Forget a lane's latest response."""
+        """Forget a lane's latest response, and give back its bytes."""
         self._latest.pop(lane, None)
         if (lease := self._leases.pop(lane, None)) is not None:
             lease.release()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget everything, and give back all bytes."""
         for lane in tuple(self._latest):
             self.forget(lane)

@@ -140,7 +140,7 @@ class Turn:
         self._connection.steering.commit(self._submissions)
 
     def hang_up(self) -> None:
-        """The client has gone."""
+        """The client has gone: end the response, or the loading of what it needs."""
         self._is_over = True
         if self._driver is not None:
             self._driver.hang_up()
@@ -158,13 +158,13 @@ class Turn:
             self._task.cancel()
 
     def pause(self) -> None:
-        """The client is behind."""
+        """Pause the engine, as the client is behind; a response that is yet to begin is paused when it does."""
         self._is_behind = True
         if self._driver is not None:
             self._driver.pause()
 
     def resume(self) -> None:
-        """The client has caught up."""
+        """Let the engine go on, as the client has caught up."""
         self._is_behind = False
         if self._driver is not None:
             self._driver.resume()

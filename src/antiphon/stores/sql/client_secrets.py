@@ -16,7 +16,7 @@ _DELETE_EXPIRED = delete(client_secrets).where(client_secrets.c.hash.in_(lock_ro
 
 
 class SqlClientSecretStore:
-    """The client secrets of a database."""
+    """A `ClientSecretStore` in a SQL database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -210,7 +210,12 @@ class SqlConversationStore:
 
 
 def raise_refusal(result: WriteResult) -> bool:
-    """The result of a write that was not refused."""
+    """
+    The result of a write: whether it found what it changes.
+
+    Raises:
+        ServerError: it was refused with this.
+    """
     if isinstance(result, ServerError):
         raise result
     return result is True

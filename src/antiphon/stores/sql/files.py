@@ -19,7 +19,7 @@ _ADD = insert(files)
 
 
 class SqlFileStore:
-    """The records of files of a database."""
+    """A `FileStore` in a SQL database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -24,7 +24,7 @@ _MARK_USED = (
 
 
 class SqlKeyStore:
-    """The API keys of a database."""
+    """A `KeyStore` in a SQL database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

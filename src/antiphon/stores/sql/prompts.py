@@ -51,7 +51,7 @@ _DELETE = delete(prompts).where(*_IS_IT)
 
 
 class SqlPromptStore:
-    """The stored prompts of a database."""
+    """A `PromptStore` in a SQL database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -19,7 +19,7 @@ _TOTAL = select(func.coalesce(func.sum(sessions.c.bytes), 0))
 
 
 class SqlSessionStore:
-    """The records of sessions of a database."""
+    """A `SessionStore` in a SQL database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

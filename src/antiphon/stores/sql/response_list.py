@@ -105,7 +105,7 @@ _WORD_STATEMENTS = {
 
 
 class SqlResponseList:
-    """The responses of a database, as lists."""
+    """A `ResponseList` in a SQL database."""
 
     def __init__(self, database: Database, dialect: str) -> None:
         self._database = database

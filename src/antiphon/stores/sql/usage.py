@@ -21,7 +21,7 @@ _EXPIRE = delete(usage_hours).where(usage_hours.c.start < bindparam("before"))
 
 
 class SqlUsageStore:
-    """What was used, as a database keeps it."""
+    """A `UsageStore` in a SQL database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -65,7 +65,7 @@ _DISABLED = select(disabled_webhooks).order_by(disabled_webhooks.c.name)
 
 
 class SqlWebhookStore:
-    """The deliveries of a database."""
+    """A `WebhookStore` in a SQL database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -83,7 +83,7 @@ class SqlWebhookStore:
         self._subscriber = subscriber
 
     def new_outbox(self) -> WebhookOutbox:
-        """For the deliveries of a transaction."""
+        """An outbox for one transaction; to be announced after its commit."""
         return WebhookOutbox(self._subscriber)
 
     async def claim(self, endpoint: str, now_ms: int, lease_until_ms: int, limit: int) -> Sequence[WebhookDelivery]:

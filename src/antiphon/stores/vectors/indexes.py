@@ -19,7 +19,7 @@ _stores, _files, _parts = vector_stores.c, vector_store_files.c, vector_store_pa
 
 
 class SqlIndexRecords:
-    """The chunks and vectors of a database."""
+    """`IndexRecords` in a SQL database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

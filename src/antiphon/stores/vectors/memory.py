@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class MemoryVectorStoreRecords:
-    """The vector stores of this process."""
+    """`VectorStoreRecords` in memory, until the process ends."""
 
     def __init__(self) -> None:
         self.stores: dict[str, VectorStoreRecord] = {}
@@ -171,7 +171,7 @@ class MemoryVectorStoreRecords:
 
 
 class MemoryIndexRecords:
-    """The chunks and vectors of this process."""
+    """`IndexRecords` in memory, until the process ends."""
 
     def __init__(self, records: MemoryVectorStoreRecords) -> None:
         self._records = records

@@ -51,29 +51,29 @@ def owned_store(tenant: str, store_id: str) -> tuple[ColumnElement[bool], ...]:
 
 
 def to_file(row: Row[Any]) -> IndexedFileRecord:
-    """A row of `SELECT_FILES`."""
+    """A row of `SELECT_FILES` as a record."""
     values = row._mapping
     error = None if values["error_code"] is None else IndexingError(values["error_code"], values["error_message"])
     return IndexedFileRecord(store_id=values["store_id"], error=error, **{name: values[name] for name in _FILE_FIELDS})
 
 
 def to_batch(row: RowMapping, store_id: str, counts: FileCounts) -> FileBatchRecord:
-    """A row of batches."""
+    """A row of `vector_store_batches` as a record."""
     return FileBatchRecord(id=row["id"], store_id=store_id, created_at=row["created_at"], is_cancelled=row["is_cancelled"], counts=counts)
 
 
 def store_row(store: VectorStoreRecord) -> dict[str, object]:
-    """A store as a row."""
+    """A vector store as a row of `vector_stores`."""
     return {name: getattr(store, name) for name in _STORE_FIELDS} | {"expires_at": store.expires_at}
 
 
 def file_row(file: IndexedFileRecord, tenant: str, store_number: int) -> dict[str, object]:
-    """A new file as a row."""
+    """A new file as a row of `vector_store_files`."""
     return {name: getattr(file, name) for name in STORED_FILE_FIELDS} | {"tenant": tenant, "store_number": store_number}
 
 
 async def read_stores(connection: TimedConnection, rows: Sequence[Row[Any]]) -> list[VectorStoreRecord]:
-    """Rows of stores, with the counts of their files."""
+    """Rows of `vector_stores` as records, with the counts of their files."""
     counts: dict[int, dict[str, int]] = {row.number: {} for row in rows}
     usage = dict.fromkeys(counts, 0)
     columns = vector_store_files.c

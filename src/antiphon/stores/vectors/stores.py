@@ -54,12 +54,12 @@ def _stop_indexing(condition: ColumnElement[bool]) -> ReturningUpdate[tuple[int]
 
 
 def bump_version(*conditions: ColumnElement[bool]) -> Update:
-    """Raises the version of stores."""
+    """A statement that raises the version of stores, by which servers notice that their indexes are old."""
     return update(vector_stores).where(*conditions).values(version=_stores.version + 1)
 
 
 class SqlVectorStoreRecords:
-    """The vector stores of a database."""
+    """`VectorStoreRecords` in a SQL database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

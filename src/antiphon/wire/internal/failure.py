@@ -6,7 +6,7 @@ from antiphon.errors import ApiError, ClientError, ServerError
 
 
 class Failure(Struct, frozen=True, array_like=True):
-    """An error, with all that its client is told."""
+    """An error, with everything that its client sees of it."""
 
     message: str
     code: str | None
