@@ -100,7 +100,7 @@ class MemoryBackgroundStore:
             return
         if events is not None and entry.record.is_streamed:
             entry.runs.append(events(entry.next_number))
-        # The request is for beginning again, which a response that has begun never does (docs/decisions/0026).
+        # The request is kept to begin again, which a response that has begun never does (docs/decisions/0026).
         if record.status != "queued":
             entry.record = replace(entry.record, request=None)
         if record.status not in UNFINISHED_STATUSES:

@@ -110,7 +110,7 @@ async def form_events(request: Request, file_limit_bytes: int, setting: str) -> 
     received_bytes = 0
     async for chunk in request.stream():
         received_bytes += len(chunk)
-        # A chunked body says no length beforehand (RFC 9112, 7.1).
+        # A chunked body has no declared length (RFC 9112, 7.1).
         if received_bytes > limit_bytes:
             raise file_too_large("file", file_limit_bytes, setting)
         for event in scanner.feed(chunk):

@@ -39,7 +39,7 @@ async def read_body(request: Request, limit_bytes: int = BODY_LIMIT_BYTES) -> by
     """
     headers = request_headers(request.scope)
     declared_bytes = int(headers.get("content-length", 0))  # the HTTP parser accepts digits only
-    # RFC 9110, 10.1.1: a client that expects `100-continue` has sent nothing yet, so nothing has to be read away.
+    # RFC 9110, 10.1.1: a client that expects `100-continue` has sent nothing yet, so there is nothing to discard.
     if declared_bytes > DISCARD_LIMIT_BYTES or (declared_bytes > limit_bytes and "expect" in headers):
         raise body_too_large(limit_bytes)
     lease: BodyLease | None = request.scope.get(BODY_LEASE_SCOPE_KEY)

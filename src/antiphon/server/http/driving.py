@@ -64,7 +64,7 @@ class _DrivenByConnection(AbstractAsyncContextManager[Driver[ClientEventT, Serve
         self._notification = connection.from_scope(scope).notify(driver)
 
     async def __aenter__(self) -> Driver[ClientEventT, ServerEventT]:
-        # First: it may raise, and then there is nothing to be left.
+        # First: where it raises, nothing else was entered that would have to be left.
         if self._limits is not None:
             await self._limits.__aenter__()
         self._live.__enter__()

@@ -162,7 +162,7 @@ class StartApp:
         except ApiError as error:
             response = error_response(error, scope)
         except HTTPException as error:
-            # Of the page: it has no such asset.
+            # Only `answer_asset` raises it: the page has no such file.
             response = error_response(ClientError("There is no such file.", status=error.status_code, code="unknown_url"), scope)
         if response is not None:
             response.headers["x-request-id"] = scope[REQUEST_ID_SCOPE_KEY]

@@ -60,7 +60,7 @@ class CallPeer:
     def __init__(self, network: Network, playback: PlaybackQueue, listener: CallListener) -> None:
         self._network = network
         self._listener = listener
-        # Without an empty list aiortc would ask Google's STUN server for this machine's address.
+        # By default aiortc asks Google's STUN server for this machine's address.
         self._connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
         self._audio_receiver = InputAudioReceiver(listener.on_audio)
         self._output_track = OutputAudioTrack(playback, self._audio_receiver.tick)

@@ -73,8 +73,8 @@ class WorkerRoute(GuardedRoute):
             )
         if "origin" in headers:
             raise ClientError("Web pages can't join as workers.", status=403, code="origin_not_allowed")
-        # Digests have one length, about which the time of the comparison would tell something, and are bytes: of text,
-        # `compare_digest` takes ASCII only.
+        # By digests: they have one length, so the time tells nothing of the key's length; and they are bytes, as
+        # `compare_digest` takes text in ASCII only.
         if not hmac.compare_digest(_digest(key), _digest(worker_key)):
             raise ClientError("The key is not this server's key for workers.", status=401, code="invalid_api_key")
         if headers.get(VERSION_HEADER, str(VERSION)) != str(VERSION):

@@ -211,7 +211,7 @@ class ConversationChanges:
     async def _insert_items(self, row: _Conversation, items: Sequence[ItemRecord]) -> None:
         if not items:
             return
-        # Behind the highest position, and not by their number: items may have been deleted.
+        # After the highest position, and not by counting: items may have been deleted.
         start = await self._connection.scalar(_NEXT_POSITION, {"of_number": row.number})
         for offset in range(0, len(items), MAX_ROWS):
             rows: list[Mapping[str, object]] = [

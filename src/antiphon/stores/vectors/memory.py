@@ -185,7 +185,7 @@ class MemoryIndexRecords:
         return file if file is not None and file.status == "in_progress" and number in self._claimed_numbers else None
 
     async def claim(self, after_tenant: str = "", other_than: Collection[str] = ()) -> IndexingJob | None:
-        # Files are taken out in many places, and their parts only here, before more are made.
+        # Files are removed in many places, their parts only here.
         for number in [number for number in self._records.parts if number not in self._records.files]:
             del self._records.parts[number]
         waiting_files = [

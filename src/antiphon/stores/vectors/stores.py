@@ -226,7 +226,7 @@ class SqlVectorStoreRecords:
 
 
 def _is_active(now: int) -> ColumnElement[bool]:
-    # `erase` notes an expiry some time after it, so the time is compared as well.
+    # `erase` marks a store as expired some time later, so the time is compared as well.
     return and_(_stores.state == "active", or_(_stores.expires_at.is_(None), _stores.expires_at > now))
 
 
