@@ -8,6 +8,7 @@ REASON_LIMIT_BYTES = 123
 """RFC 6455 5.5: a control frame carries 125 bytes, and the code takes two."""
 
 
+# RFC 6455, 7.4.1: 1001 is going away, 1008 a policy. IANA's registry adds 1012, service restart; 1013, try again later; 3000, unauthorized.
 _CLOSE_BY_ERROR_CODE = {
     "session_expired": (1001, "expired"),
     "queue_full": (1013, "no_worker"),
@@ -45,17 +46,19 @@ def close_code(error: ApiError | None) -> tuple[int, str]:
 def failure_reason(error: Exception) -> str:
     """Why a session could not begin or go on, as a metrics label."""
     error = innermost_error(error)
+    # A queue that is full for this key alone is the client's error (429), so this comes before the look at the code.
     if isinstance(error, ClientError):
         return "refused"
     return "no_worker" if isinstance(error, ApiError) and error.code in _NO_WORKER_CODES else "failed"
 
 
 _NO_WORKER_CODES = ("worker_busy", "queue_full")
-"""Of a full queue, a cancelled ticket, or a model without workers."""
+"""Codes for a full queue, a cancelled ticket, and a model without workers."""
 
 
 def close_reason(text: str) -> str:
     """`text`, cut to what a close frame can carry."""
+    # RFC 6455, 5.5.1: the reason is UTF-8, and the cut may fall within a character.
     return text.encode()[:REASON_LIMIT_BYTES].decode(errors="ignore")
 
 

@@ -21,14 +21,14 @@ _TRUE_VALUES = ("1", "yes", "true")
 
 
 def wants_recording(scope: Scope) -> bool:
-    """Whether the client asks for a recording."""
+    """Whether the client asks for a recording: by header, or in the URL, as browsers can't set headers of a WebSocket."""
     header, query = Headers(scope=scope).get(RECORD_HEADER, ""), QueryParams(scope["query_string"]).get(RECORD_PARAMETER.name, "")
     return header.strip().lower() in _TRUE_VALUES or query.lower() in _TRUE_VALUES
 
 
 def recording_taps(service: Service, caller: Caller, *, protocol: str, mode: str, model: str, is_requested: bool) -> Sequence[RecordingTap]:
     """
-    The taps that record a session: one or none. They must be told when the session ends.
+    The taps that record a session: one or none. The caller calls their `end` when the session is over.
 
     Args:
         is_requested: whether the client asks for it.
@@ -40,7 +40,7 @@ def recording_taps(service: Service, caller: Caller, *, protocol: str, mode: str
 
 
 def observe_with(recordings: Sequence[RecordingTap]) -> Callable[[InputTranscript], None]:
-    """A driver's `observe` that shows everything to these taps."""
+    """A driver's `observe` that passes on to these taps what the session knows and does not send."""
 
     def observe(transcript: InputTranscript) -> None:
         for recording in recordings:

@@ -23,7 +23,7 @@ from antiphon.wire.codec.types import Tagged, encode
 from antiphon.wire.minicpmo.client_events import ChatAppend, Mode, SessionInit
 
 MAX_LOGGED_CHARS = 10_000
-"""Characters of an event that are logged: some carry audio."""
+"""How much of an event is logged, in characters: some carry audio."""
 
 
 class HasEndReason(Protocol):
@@ -95,6 +95,7 @@ def _name_failure(client: HasEndReason) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        # A reason that was set when the session was closed stays.
         if client.end_reason == "failed":
             client.end_reason = failure_reason(error)
         raise
@@ -161,6 +162,7 @@ def _log_session(
     live: LiveSession,
     **fields: str,
 ) -> Iterator[None]:
+    # First, so that a session that is refused is neither counted nor logged nor listed.
     _check_session_limit(service)
     started_at = time.perf_counter()
     counts.live = live
@@ -184,6 +186,7 @@ def _log_session(
 
 
 def _check_session_limit(service: Service) -> None:
+    # Sessions of both protocols share the limit.
     metrics = service.metrics
     if metrics.sessions + sum(metrics.minicpmo_sessions.values()) >= service.config.realtime.sessions:
         raise overloaded_error("The server has too many sessions. Please try again later.")
@@ -195,6 +198,7 @@ class EventLogTap:
     def on_client_event(self, event: object) -> None:
         if isinstance(event, Tagged):
             _log_event("asked", event)
+        # MiniCPM-o's are decoded to structs without a `type`, and recordings come in the same event as the words.
         elif (content := _minicpmo_content(event)) is not None:
             logs.get().info("asked", content=shorten(encode(content).decode(), MAX_LOGGED_CHARS))
 

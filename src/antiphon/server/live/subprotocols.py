@@ -10,6 +10,7 @@ SUBPROTOCOL = "realtime"
 
 def asks_for_beta(headers: Headers) -> bool:
     """Whether the client asks for the beta dialect."""
+    # RFC 9110, 5.3: a list may come in one line or in several; the same below.
     features = [feature.strip() for line in headers.getlist("openai-beta") for feature in line.split(",")]
     return BETA_HEADER in features or BETA_SUBPROTOCOL in offered_subprotocols(headers)
 
@@ -18,7 +19,8 @@ def select_subprotocol(headers: Headers) -> str | None:
     """
     The subprotocol to answer with; None where none was offered.
 
-    Browsers close a WebSocket whose server selects none of those offered. A key is never echoed.
+    Browsers close a WebSocket whose server selects none of those offered. One that carries a key is never selected: the
+    answer would repeat the key.
     """
     names = offered_subprotocols(headers)
     if SUBPROTOCOL in names:

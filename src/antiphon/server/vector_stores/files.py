@@ -32,7 +32,7 @@ from antiphon.wire.http.vector_stores import (
 )
 
 POLL_MS = 300
-"""How long a client should wait before it asks again; the official one waits a second by default."""
+"""How long a client should wait before it asks again; without the header the official one waits a second."""
 
 _POLL_HEADERS = {"openai-poll-after-ms": str(POLL_MS)}
 
@@ -134,7 +134,7 @@ _batch_reader: Reader[CreateFileBatchRequest] = Reader(CreateFileBatchRequest)
 
 
 def file_rows(service: Service, store_path: str) -> list[tuple[str, str, EndpointFunction, Access, Operation]]:
-    """The rows of all routes below that of one store."""
+    """The routes below that of one store, as rows for `guarded_routes`."""
     files, batches = f"{store_path}/files", f"{store_path}/file_batches"
     file, batch = f"{files}/{{file_id}}", f"{batches}/{{batch_id}}"
     return [
@@ -202,14 +202,14 @@ def _content(service: Service) -> EndpointFunction:
     async def content(request: Request) -> Response:
         file = await service.vector_stores.library.file(*_store(request), request.path_params["file_id"])
         pieces = service.vector_stores.text_pieces(file)
-        first_piece = await anext(pieces, "")  # before the head, so that an error can still be sent
+        first_piece = await anext(pieces, "")  # before the head: an error can still be an HTTP error
         return StreamingResponse(_encode_content(first_piece, pieces), media_type=JSON_MEDIA_TYPE)
 
     return content
 
 
 async def _encode_content(first_piece: str, pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
-    """A `FileContentPage`, as it is read: a file may have 20 MB of text."""
+    """A `FileContentPage`, written piece by piece: a file may have 20 MB of text."""
     before, after = encode(FileContentPage(data=[])).split(b"[]")
     yield before + b"[" + encode(TextContent(text=first_piece))
     async for piece in pieces:
@@ -221,6 +221,7 @@ def _create_batch(service: Service) -> EndpointFunction:
     async def create_batch(request: Request) -> Response:
         body = await read_json_body(request)
         check_structure(body)
+        # Up to 2000 files, each with attributes of its own: large enough to hold up the event loop.
         files = batch_files(await offload(len(body), _batch_reader.read, body))
         return json_response(encode(batch_object(await service.vector_stores.library.add_batch(*_store(request), files))))
 

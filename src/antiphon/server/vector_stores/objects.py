@@ -29,7 +29,7 @@ from antiphon.wire.http.vector_stores import (
 
 
 def store_object(store: VectorStoreRecord, now: int) -> VectorStoreObject:
-    """A vector store."""
+    """A vector store as clients see it; `now`, in Unix seconds, decides whether it has expired."""
     days = store.expires_after_days
     is_busy = store.counts.in_progress > 0
     return VectorStoreObject(
@@ -47,7 +47,7 @@ def store_object(store: VectorStoreRecord, now: int) -> VectorStoreObject:
 
 
 def file_object(file: IndexedFileRecord) -> VectorStoreFileObject:
-    """A file in a vector store."""
+    """A file in a vector store as clients see it. Its chunking is always `static`, with the sizes that `auto` stands for."""
     sizes = StaticChunkingSizes(max_chunk_size_tokens=file.max_chunk_tokens, chunk_overlap_tokens=file.overlap_tokens)
     return VectorStoreFileObject(
         id=file.file_id,
@@ -62,7 +62,7 @@ def file_object(file: IndexedFileRecord) -> VectorStoreFileObject:
 
 
 def batch_object(batch: FileBatchRecord) -> FileBatchObject:
-    """Files that were added together."""
+    """A batch, files that were added together, as clients see it."""
     return FileBatchObject(
         id=batch.id,
         created_at=batch.created_at,
@@ -77,6 +77,7 @@ def _batch_status(batch: FileBatchRecord) -> FileStatus:
         return "cancelled"
     if batch.counts.in_progress:
         return "in_progress"
+    # One good file is enough: `file_counts` says what became of the others. An empty batch, whose files are gone, is complete.
     return "failed" if batch.counts.failed and batch.counts.failed == batch.counts.total else "completed"
 
 
@@ -121,6 +122,7 @@ def batch_files(request: CreateFileBatchRequest) -> list[NewFile]:
     """
     if is_set(request.files) and is_set(request.file_ids):
         raise ClientError("'file_ids' and 'files' can't be used together.", code="invalid_value", param="files")
+    # Vector stores, "Create vector store file batch": with `files`, the batch's own attributes and chunking strategy are ignored.
     files = [new_file(file, f"files[{index}].") for index, file in enumerate(value_or(request.files, []))]
     if not files:
         check_chunking(request.chunking_strategy, "chunking_strategy")

@@ -129,6 +129,7 @@ def _create(service: Service) -> EndpointFunction:
         body = await read_json_body(request)
         options = await offload(len(body), _decode_create, body)
         expiry = value_or(options.expires_after, None)
+        # The library sets the id, the tenant and the times.
         template = VectorStoreRecord(
             id="",
             tenant="",
@@ -166,11 +167,14 @@ def _retrieve(service: Service) -> EndpointFunction:
 def _update(service: Service) -> EndpointFunction:
     async def update(request: Request) -> Response:
         library = service.vector_stores.library
+        # Before the body is read, so that an unknown store is a 404 whatever the body has.
         store = await library.find(*_owner_and_id(request))
         body = await read_json_body(request)
         options = await offload(len(body), _decode_update, body)
+        # Expired is for good: the store's files are being erased.
         if is_set(options.expires_after) and store.is_expired(library.now):
             raise vector_store_expired(store.id)
+        # Absent leaves a field as it is, null clears it.
         changes: dict[str, object] = {}
         if options.name is not UNSET:
             changes["name"] = value_or(options.name, "")
@@ -220,6 +224,7 @@ def _encode_results(queries: list[str], results: "Sequence[SearchResult]") -> by
 
 
 def _decode_create(body: bytes) -> CreateVectorStoreRequest:
+    # First, here and below: it counts the values before any object is made of them.
     check_structure(body)
     options = _create_reader.read(body)
     check_names(options)
