@@ -76,6 +76,7 @@ def routes(service: Service) -> list[GuardedRoute]:
 
     async def readyz(request: Request) -> Response:
         waits_for_speech = "wait_for" in request.query_params
+        # A misspelt value would be answered at once, and look as if speech were there.
         if waits_for_speech and (value := request.query_params["wait_for"]) != "speech":
             raise invalid_value("wait_for", value, ("speech",))
         warm_up = service.speech.warm_up_state
@@ -102,6 +103,7 @@ def routes(service: Service) -> list[GuardedRoute]:
 
 def is_serving(service: Service) -> bool:
     """Whether new work is accepted."""
+    # The store counts as away only after some seconds (`STORE_AWAY_S`), so a short outage takes no server out of a load balancer.
     is_up = service.is_ready and not service.live_sessions.is_draining and not service.is_store_away
     return is_up and bool(service.registry.all())
 

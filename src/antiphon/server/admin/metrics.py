@@ -64,8 +64,8 @@ def _registry(totals: ServerTotals) -> "CollectorRegistry":
 
 class _Collector:
     """
-    What a registry collects from. No class of the library's kind: that would be made anew for every scrape, as it is
-    loaded late, and a class is freed by a full collection only.
+    What a registry collects from. It is no subclass of the library's `Collector`: as the library is loaded late, that
+    class would be made anew for every scrape, and only a full garbage collection frees a class.
     """
 
     def __init__(self, collect: Callable[[], Iterator["Metric"]]) -> None:
@@ -77,12 +77,14 @@ def _process_collector(pids: Sequence[int], exited_cpu_s: float) -> _Collector:
     from prometheus_client import ProcessCollector  # noqa: PLC0415 - as above
 
     def collect() -> Iterator["Metric"]:
+        # `registry=None`: by default each would join the library's global registry, and stay there after the scrape.
         each = [ProcessCollector(pid=partial(int, pid), registry=None).collect() for pid in pids]
         families_by_name: defaultdict[str, list[Metric]] = defaultdict(list)
         for family in itertools.chain(*each):
             families_by_name[family.name].append(family)
         for name, families in families_by_name.items():
             values = [sample.value for family in families for sample in family.samples]
+            # A counter never falls, so what exited processes used stays in it.
             if name == "process_cpu_seconds":
                 values.append(exited_cpu_s)
             first = families[0]

@@ -105,12 +105,14 @@ def routes(service: Service) -> list[GuardedRoute]:
         if speaks_messages(request.scope):
             infos = [*map(_model_info, models), *(_named_info(name, service.started_at) for name in service.router.names)]
             return json_response(encode(_page(request, infos)))
+        # Needed below for what `with_speech` adds to a model; Anthropic's list says nothing of speech.
         await service.speech.prepare()
         routes = [_route_object(name, service.started_at) for name in service.router.names]
         return json_response(ModelList("list", [*(_model_object(service, model) for model in models), *routes]))
 
     async def retrieve_model(request: Request) -> Response:
         name = request.path_params["model"]
+        # The parameter takes slashes, as in `org/model`, and so the empty name too.
         if not name:
             raise HTTPException(404)
         is_route = service.router.has(name)
@@ -199,6 +201,7 @@ def _page(request: Request, models: Sequence[ModelInfo]) -> ModelInfoList:
     query = request.query_params
     limit = _limit(query.get("limit"))
     names = [model.id for model in models]
+    # Models, "List": `has_more` is about the direction of the page.
     has_more = False
     if (before := query.get("before_id")) is not None:
         end = _position(names, before, "before_id")

@@ -195,6 +195,7 @@ class _QueueEndpoints:
     async def resume(self, request: Request) -> Response:
         """`POST /workers/{id}/resume`."""
         worker = self._find_worker(request).worker
+        # It has reported that it exits after its last session, so it takes no new one.
         if worker.link is not None and worker.link.is_ending:
             raise ClientError(f"Worker '{worker.id}' ends with its last session.", status=409, code="worker_ending")
         return self._change_worker(request, "worker_resumed", self._coordinator.resume, lambda: self._worker_entry(request))
@@ -206,6 +207,7 @@ class _QueueEndpoints:
 
     def _change_worker(self, request: Request, event: str, change: Callable[[str], bool], build_body: Callable[[], Wire]) -> Response:
         id = self._find_worker(request).worker.id
+        # Whether anything changed doesn't matter: a worker that is draining, say, may be drained again.
         change(id)
         logs.get().info(event, worker=id)
         return _json_response(build_body())
@@ -230,6 +232,7 @@ class _QueueEndpoints:
         """
         id, caller = request.path_params["id"], request_caller(request.scope)
         view = self._coordinator.ticket(id)
+        # Without keys everybody is the operator. Another's ticket is a 404, so that nobody learns which ids exist.
         may_see_all = caller.key is None or "admin" in caller.key.scopes
         if view is None or not (may_see_all or view.requirements.tenant == caller.tenant):
             raise ClientError(f"Ticket '{shorten(id)}' not found.", status=404, code="ticket_not_found")

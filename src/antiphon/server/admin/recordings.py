@@ -172,6 +172,7 @@ def _file_response(recordings: RecordingLibrary, session: SessionRecord, file: B
     if span is None:
         start, end, status = 0, file.bytes, 200
     elif not span:
+        # RFC 9110, 15.5.17: a 416 says how long the file is, in a header that a raised error would lack.
         reply = error_response(ClientError(f"The file has {file.bytes} bytes, and none of those asked for.", status=416))
         reply.headers["content-range"] = f"bytes */{file.bytes}"
         return reply
@@ -193,19 +194,21 @@ def parse_range(header: str | None, size_bytes: int) -> range | None:
 
     Source: RFC 9110 section 14.2, by which a server may ignore the header.
     """
+    # 15 digits at most: `int` raises an error for thousands of them.
     match = re.fullmatch(r"bytes=(\d{0,15})-(\d{0,15})", header or "", re.ASCII)
     if match is None or match.groups() == ("", ""):
         return None
     first, last = match.groups()
     if not first:  # a suffix range: the last bytes
         return range(max(0, size_bytes - int(last)), size_bytes)
+    # RFC 9110, 14.1.1: such a range is invalid.
     if last and int(last) < int(first):
         return None
     return range(int(first), min(size_bytes, int(last) + 1 if last else size_bytes))
 
 
 class _ZipBuffer:
-    """Collects the zip writer's output until it is sent."""
+    """Collects the zip writer's output until it is sent. It can't seek, so zipfile writes sizes and checksums behind the files."""
 
     def __init__(self) -> None:
         self._pending = bytearray()
@@ -224,10 +227,11 @@ class _ZipBuffer:
 
 
 async def _zip_stream(recordings: RecordingLibrary, session: SessionRecord, files: Sequence[Blob]) -> AsyncIterator[bytes]:
-    """A zip file, built while it is sent. Nothing is compressed: that would block the event loop."""
+    """A zip file, written while it is sent. Nothing is compressed: that would block the event loop."""
     buffer = _ZipBuffer()
     with zipfile.ZipFile(cast(IO[bytes], buffer), "w", zipfile.ZIP_STORED) as archive:
         for file in files:
+            # Zip64 from the start: zipfile is told no size, and would fail at 2 GiB.
             with archive.open(zipfile.ZipInfo(f"{session.id}/{file.name}"), "w", force_zip64=True) as entry:
                 async for chunk in recordings.chunks(session, file):
                     entry.write(chunk)

@@ -22,7 +22,7 @@ _RELOAD = Operation(
 
 
 def routes(service: Service) -> list[GuardedRoute]:
-    """The route."""
+    """The route `/reload`."""
 
     async def reload(_request: Request) -> Response:
         return json_response(encode(await service.reload()))

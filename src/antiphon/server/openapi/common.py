@@ -56,6 +56,7 @@ def common_errors(access: Access) -> dict[int, str]:
         500: "The server has a bug, or its store can't be used.",
         503: "There are too many connections.",
     }
+    # Probes are answered under any host name and to any page.
     if access != "probe":
         errors[403] = "The key lacks the scope, or the request comes from a page of another site."
         errors[421] = "The request is for another host."

@@ -49,6 +49,7 @@ _DOCUMENT = Operation("getDocument", "Server", "This document", Document)
 
 def routes(service: Service, others: Sequence[GuardedRoute]) -> list[GuardedRoute]:
     """The route `/openapi.json`, which describes itself and `others`."""
+    # The first key changes `security`, so there are two at most, each written when it is first asked for.
     documents: dict[bool, bytes] = {}
 
     async def openapi(_request: Request) -> HttpResponse:
@@ -78,10 +79,12 @@ def document(all_routes: Iterable[GuardedRoute], profile: Profile, *, is_open: b
     writer = _DocumentWriter(schemas, profile, is_open=is_open)
     paths: dict[str, Schema] = {}
     for route in all_routes:
+        # Starlette's converters, as in `{model:path}`, are no part of OpenAPI's paths.
         path = re.sub(r":\w+}", "}", route.path)
         paths.setdefault(path, {})[route.method.lower()] = writer.describe(path, route)
     headers = COMMON_HEADERS | {name: header for each in operations for name, header in each.headers.items()}
     return {
+        # Only 3.2 has schemas for the events of a stream, and defaults for unions that take unknown types (record 0012).
         "openapi": "3.2.0",
         "info": {
             "title": "antiphon",
@@ -116,7 +119,7 @@ def document(all_routes: Iterable[GuardedRoute], profile: Profile, *, is_open: b
 
 _ANY_ID: Schema = {"type": "string", "minLength": 1}
 _PATH_SCHEMAS: dict[str, Schema] = {"conversation_id": {"type": "string", "pattern": "^conv_"}}
-"""Of path parameters whose ids are checked."""
+"""Schemas of path parameters whose form is checked."""
 
 
 class _DocumentWriter:
@@ -172,7 +175,7 @@ class _DocumentWriter:
         if contents := self._contents(operation):
             yield operation.status, _response(operation.status, "As requested.", contents, route) | _links(operation)
         for status, when in sorted((common_errors(route.access) | dict(operation.errors)).items()):
-            # A server that is not ready says so, one with too many connections sends an error.
+            # One status, two bodies: a server that is not ready sends its readiness, one with too many connections an error.
             is_readiness = operation.response_type is Readiness and status in operation.errors
             error = reference("Error") if operation.error_type is None else self._schemas.by_type[operation.error_type]
             schema = {"anyOf": [reference("Readiness"), error]} if is_readiness else error
@@ -198,7 +201,7 @@ class _DocumentWriter:
         required_fields = ["event", "data"]
         if self._profile.done_marker and event_type is OriginalEvent:
             fields["data"] = {"anyOf": [json, {"const": "[DONE]"}]}
-            required_fields = ["data"]
+            required_fields = ["data"]  # `[DONE]` comes without an `event:` line
         text = "".join(f"event: {event['type']}\ndata: {msgspec.json.encode(event).decode()}\n\n" for event in events)
         return {
             "itemSchema": {"type": "object", "required": required_fields, "properties": fields},

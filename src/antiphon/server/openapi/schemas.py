@@ -68,7 +68,7 @@ _PARTS_BY_ROLE = [
 ]
 
 _ANY_OF = {"CreateRequest": _INPUT_ALTERNATIVES, "InputTokensRequest": _INPUT_ALTERNATIVES, "Message": _PARTS_BY_ROLE}
-"""Rules across several fields."""
+"""Rules about several fields together, by the name of the object."""
 
 
 class Schemas(NamedTuple):
@@ -93,6 +93,7 @@ def build_schemas(request_types: Sequence[JsonType], response_types: Sequence[Js
         response_types: what the server sends.
         event_names: event types that are sent under another name, with that name.
     """
+    # In a fixed order: a set of types has another one in each process, and the document would differ.
     kinds = sorted({*request_types, *response_types}, key=str)
     type_schemas, components = _shorten_names(
         msgspec.json.schema_components(kinds, schema_hook=_schema_hook, ref_template=REF_PREFIX + "{name}")
@@ -135,6 +136,7 @@ def _clean(node: Any) -> Any:
     """A schema with references to the named unions, and without msgspec's field for unknown fields."""
     if isinstance(node, list):
         return [_clean(each) for each in node]
+    # JSON Schema's patterns are ECMA-262's: they have no `\Z`, and their `$` is the end of the text, not of a line.
     if isinstance(node, str):
         return node.replace(r"\Z", "$")
     if not isinstance(node, dict):
