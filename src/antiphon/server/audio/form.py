@@ -15,6 +15,8 @@ FILE_LIMIT_BYTES = 25 << 20
 """The same as OpenAI's."""
 
 FORM_LIMIT_BYTES = FILE_LIMIT_BYTES + (256 << 10)
+"""With the fields and the boundaries around the file."""
+
 FIELD_LIMIT_BYTES = 64 << 10
 MAX_FIELDS = 128
 
@@ -60,6 +62,7 @@ async def read_form(request: Request) -> UploadForm:
         raise ClientError(f"We could not parse the multipart form of your request: {error.message}") from None
     fields = [(name, value) for name, value in parts.multi_items() if isinstance(value, str)]
     upload = parts.get("file")
+    # A part named `file` without a filename is a field, and its text no file.
     file = await upload.read() if isinstance(upload, UploadFile) else None
     await parts.close()
     if file is None:
@@ -77,4 +80,5 @@ async def read_form(request: Request) -> UploadForm:
 async def _chunks(body: bytes) -> AsyncGenerator[bytes, None]:
     for offset in range(0, len(body), _CHUNK_BYTES):
         yield body[offset : offset + _CHUNK_BYTES]
+        # The parser itself waits for nothing while the file stays in memory.
         await asyncio.sleep(0)

@@ -49,6 +49,7 @@ MODEL_ALIASES = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts", "gpt-4o-mini-tts-2025-1
 """OpenAI's models. Clients name them, and get the server's voice."""
 
 CHARACTERS_PER_TOKEN = 4
+"""For the usage, as a voice counts no tokens."""
 
 MEDIA_TYPES: dict[SpeechFormat, str] = {
     "mp3": "audio/mpeg",
@@ -61,7 +62,7 @@ MEDIA_TYPES: dict[SpeechFormat, str] = {
 """The formats and their media types; `aac` needs PyAV."""
 
 DEFAULT_VOICE_ALIASES = ("fable", "onyx", "nova")
-"""Voices that only this route has at OpenAI. Where the server has none of that name, its own voice speaks."""
+"""Voices that OpenAI has on this route only. Where the server has none of that name, its default voice speaks."""
 
 
 class SpeechEndpoint:
@@ -80,6 +81,7 @@ class SpeechEndpoint:
         synthesis = _SpeechSynthesis(service, request, stack)
 
         async def work() -> None:
+            # Here, as it takes seconds after a start, in which the client may leave or the server stop.
             await service.speech.load()
             await write_all(HttpResponseWriter(scope, send, synthesis.media_type), synthesis.body())
 
@@ -125,17 +127,17 @@ class _SpeechSynthesis:
 
     @property
     def usage(self) -> SpeechUsage:
-        """Usage so far."""
+        """Tokens so far: four characters of input are one, and so are 50 ms of audio."""
         input_tokens = -(-len(self._request.input) // CHARACTERS_PER_TOKEN)
         output_tokens = round(self._audio_ms / OUTPUT_MS_PER_TOKEN)
         return SpeechUsage(input_tokens=input_tokens, output_tokens=output_tokens, total_tokens=input_tokens + output_tokens)
 
     @contextlib.contextmanager
     def count(self, meter: UsageMeter) -> Iterator[None]:
-        """Count what it used when it ends, in whichever way."""
+        """Count what it used, however it ends."""
         try:
             yield
-        except Exception:
+        except Exception:  # a client that leaves is no error, and `CancelledError` no `Exception`
             meter.errors += 1
             raise
         finally:

@@ -57,7 +57,9 @@ class CancellableRequest:
             self._task = tasks.create_task(run_work())
             client = connection.from_scope(scope)
             with client.notify(self), live_sessions.track(self):
+                # By `wait`, as the cancellation of the work must not look like one of this task.
                 await asyncio.wait([self._task])
+                # With a regular end, half a response would look complete. The loss of the connection is reported within `notify`.
                 if self.error is not None and client.cycle.response_started:
                     client.drop("aborted")
                     await self._client_gone.wait()
@@ -77,7 +79,7 @@ class CancellableRequest:
             self._task.cancel()
 
     def pause(self) -> None:
-        """Nothing to do: the ASGI `send` waits by itself."""
+        """Nothing to do: ASGI's `send` waits until the client reads."""
 
     def resume(self) -> None:
         """Nothing to do."""
@@ -102,6 +104,7 @@ class HttpResponseWriter:
 
     async def send_chunk(self, chunk: bytes) -> None:
         """Send a chunk; the head goes before the first."""
+        # Encoders have nothing to give at first, and after the head an error could no longer have its status.
         if not chunk:
             return
         await self._send_head()
@@ -132,7 +135,7 @@ class HttpResponseWriter:
         if self._has_begun:
             return
         self._has_begun = True
-        # nginx would buffer the stream without the last one
+        # Without the last one nginx would buffer the stream.
         headers = [(b"content-type", self._media_type.encode()), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
 

@@ -68,10 +68,13 @@ MODEL_ALIASES = (
     "gpt-4o-mini-transcribe",
     "gpt-4o-mini-transcribe-2025-12-15",
 )
-"""OpenAI's models. Clients name them, and get the server's transcriber."""
+"""
+OpenAI's models. Clients name them, and get the server's transcriber. Those that tell speakers apart are left out, as no
+transcriber here can.
+"""
 
 TOKENS_PER_S = 20
-"""Tokens that a second of audio counts as, as in conversations."""
+"""What a second of audio counts as, the same as in conversations."""
 
 FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
 STREAMING_FORMATS = ("json", "text")
@@ -85,6 +88,7 @@ class TranscriptionEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self._service
+        # These first: they may refuse the request before 25 MiB are read.
         service.live_sessions.check_admission()
         stack = service.speech.stack
         audio_files = service.speech.audio_files
@@ -94,6 +98,7 @@ class TranscriptionEndpoint:
         job = _TranscriptionJob(request, stack)
 
         async def work() -> None:
+            # Here, as it takes seconds after a start, in which the client may leave or the server stop.
             await service.speech.load()
             job.start(audio_files.decode(form.file))
             if request.stream:
@@ -119,6 +124,7 @@ def _check_request(request: TranscriptionRequest, model: str) -> None:
     formats = STREAMING_FORMATS if request.stream else FORMATS
     if request.response_format not in formats:
         raise unsupported_value("response_format", request.response_format, None, formats)
+    # Without these the answer would be another one. Hints, such as `prompt` or `temperature`, are accepted without effect.
     unsupported_params = {
         "include": bool(request.include),
         "known_speaker_names": bool(request.known_speaker_names),
@@ -180,15 +186,15 @@ class _TranscriptionJob:
 
     @property
     def tokens(self) -> int:
-        """Usage, for the rate limits."""
+        """Tokens of what was transcribed so far, as they count against the limits of the key."""
         return math.ceil(self._duration_s * TOKENS_PER_S) + sum(chunk.transcript.tokens for chunk in self._chunks)
 
     @contextlib.contextmanager
     def count(self, meter: UsageMeter) -> Iterator[None]:
-        """Count what it used when it ends, in whichever way."""
+        """Count what it used, however it ends."""
         try:
             yield
-        except Exception:
+        except Exception:  # a client that leaves is no error, and `CancelledError` no `Exception`
             meter.errors += 1
             raise
         finally:
@@ -209,6 +215,7 @@ class _TranscriptionJob:
     async def events(self) -> AsyncIterator[TranscriptTextDelta | TranscriptTextDone]:
         """The transcript in deltas, and then whole."""
         async for chunk in self._chunk_stream:
+            # Joined as `join_text` does it, so that the deltas add up to the whole text.
             if chunk.transcript.text:
                 yield TranscriptTextDelta(delta=(" " if self._text else "") + chunk.transcript.text)
             self._chunks.append(chunk)
@@ -240,6 +247,7 @@ class _TranscriptionJob:
 
     def _verbose(self) -> VerboseTranscription:
         granularities = self._request.timestamp_granularities or ["segment"]
+        # What the transcriber heard goes before what the request expected.
         language = next((chunk.transcript.language for chunk in self._chunks if chunk.transcript.language), None)
         return VerboseTranscription(
             language=language or next(iter(self._options.languages), ""),

@@ -31,12 +31,12 @@ LIMIT_SETTING = "tools.code_interpreter.disk_mib"
 
 
 def add_container_file(service: Service) -> EndpointFunction:
-    """The endpoint."""
+    """The endpoint `POST /v1/containers/{container_id}/files`."""
 
     async def add(request: Request) -> Response:
         service.live_sessions.check_admission()
         tenant, container_id = request_caller(request.scope).tenant, request.path_params["container_id"]
-        await service.containers.use(tenant, container_id)  # before the body is read
+        await service.containers.use(tenant, container_id)  # before the body is read, which may be as large as the container
         content_type = request.headers.get("content-type", "")
         try:
             async with asyncio.timeout(UPLOAD_TIMEOUT_S):
@@ -106,6 +106,7 @@ async def _receive(service: Service, request: Request, tenant: str, container_id
                 await form.read_field(event, events)
                 continue
             form.check_file(event)
+            # `content` reads the form to its end, so nothing is left to loop over.
             return await containers.add_file(tenant, container_id, safe_filename(event.filename), form.content(events), param="file")
     if form.file_id is None:
         raise missing_parameter("file")
@@ -120,7 +121,7 @@ class _Form:
         self._has_file = False
 
     async def read_field(self, head: PartHead, events: AsyncIterator[FormEvent]) -> None:
-        """Read a part that is no file; fields that nobody knows are passed over."""
+        """Read a part that is no file; unknown fields are ignored."""
         text = await read_field(head.name, events)
         if head.name == "file_id":
             self.file_id = text
@@ -140,7 +141,7 @@ class _Form:
 
     async def content(self, events: AsyncIterator[FormEvent]) -> AsyncIterator[bytes]:
         """
-        The file, and then the rest of the form: so a mistake there is found before the file takes another's place.
+        The file, and then the rest of the form: a mistake in it is found before the file replaces another of its name.
 
         Raises:
             ClientError: the form is wrong.

@@ -132,6 +132,7 @@ def _create(service: Service) -> EndpointFunction:
         tenant = request_caller(request.scope).tenant
         expiry = value_or(options.expires_after, None)
         file_ids: list[str] = value_or(options.file_ids, [])
+        # All are looked up first, so that an unknown file leaves no container behind.
         uploads = [await find_upload(service, tenant, file_id, f"file_ids[{index}]") for index, file_id in enumerate(file_ids)]
         containers = service.containers
         container = await containers.create(
@@ -144,6 +145,7 @@ def _create(service: Service) -> EndpointFunction:
             for index, record in enumerate(uploads):
                 await add_uploaded_file(service, tenant, container.id, record, f"file_ids[{index}]")
         except BaseException:
+            # The client never learns the id, so nobody could delete it. Behind `shield` a cancellation doesn't stop the deletion.
             await asyncio.shield(containers.delete(tenant, container.id))
             raise
         return json_response(encode(_to_wire(container)))
@@ -154,6 +156,7 @@ def _create(service: Service) -> EndpointFunction:
 def _read_options(body: bytes) -> CreateContainerRequest:
     check_structure(body)
     options = create_container_reader.read(body)
+    # What a container can't have is refused now: accepted, it would surprise the model's code later (record 0054).
     policy = value_or(options.network_policy, None)
     if policy is not None and policy.type != "disabled":
         raise unsupported_value("network_policy.type", policy.type, None, ("disabled",))
@@ -220,7 +223,7 @@ def _download(service: Service) -> EndpointFunction:
     async def download(request: Request) -> Response:
         file, chunks = await service.containers.read_file(*_container(request), request.path_params["file_id"])
         headers = {
-            # Whoever made it chose its type, so no browser may show it or guess.
+            # A page that code or a client has written would run with this server's origin, so no browser may show it or guess its type.
             "content-disposition": f"attachment; filename*=UTF-8''{quote(file.filename, safe='')}",
             "content-length": str(file.bytes),
             "x-content-type-options": "nosniff",
@@ -232,7 +235,7 @@ def _download(service: Service) -> EndpointFunction:
 
 
 async def _whole(chunks: AsyncIterator[bytes], size_bytes: int) -> AsyncIterator[bytes]:
-    """As many bytes as were promised: code may shorten the file meanwhile, and then the rest is zeros."""
+    """As many bytes as `content-length` promised: code may shorten the file meanwhile, and then the rest is zeros."""
     async with contextlib.aclosing(chunks) as source:  # type: ignore[type-var]  # it is a generator
         async for chunk in source:
             size_bytes -= len(chunk)
