@@ -50,7 +50,7 @@ class ChatEndpoint:
 
 
 async def send_answer(service: Service, chat: PreparedChat, scope: Scope, receive: Receive, send: Send, started_at: float) -> None:
-    """Answer a chat, whole or as a stream."""
+    """Answer a chat, whole or as a stream; `started_at` by `time.perf_counter`. Releases what the chat holds."""
     await (_send_whole if chat.encoder is None else _send_stream)(service, chat, scope, receive, send, started_at)
 
 
@@ -72,6 +72,7 @@ async def _send_stream(service: Service, chat: PreparedChat, scope: Scope, recei
     heartbeat_s, headers = service.config.server.heartbeat_s, dict(chat.headers)
     client: EventStream[Any] = EventStream(chat.encoder, scope, send, heartbeat_s, headers, chat.opening_events)
     is_sent = await drive_chat(service, scope, chat, client, started_at, headers, functools.partial(run_stream, client))
+    # Nothing has been sent, so the failure is a plain HTTP error: SDKs retry by its status.
     if not is_sent:
         reply = error_response(client.error or ServerError("The stream ended before it began."))
         add_headers(reply, headers)
@@ -89,11 +90,11 @@ async def drive_chat(
     respond: Callable[[Run], Awaitable[T]],
 ) -> T:
     """
-    Make a completion for the connection of an HTTP request: what `respond` returns, with all around it that counts, limits
-    and ends the completion.
+    Run a completion for the connection of an HTTP request: it is counted, takes its place of the key's limits, and ends
+    with the connection. Returns what `respond` returns, and releases what the chat holds.
 
     Args:
-        headers: of the answer, which are to say who gives it.
+        headers: of the answer; who gives it is added to them before it begins.
         respond: is given what makes the completion; see `Driver.run` for its argument.
     """
     model = chat.model
@@ -117,7 +118,7 @@ async def drive_chat(
 
 
 class CompletionCollector:
-    """The client of a completion that is not streamed: it keeps what comes last."""
+    """The client of a completion that is not streamed. It keeps the last event, which is the whole completion."""
 
     def __init__(self) -> None:
         self.first_token_at: float | None = None  # no stream, so no first token
@@ -128,7 +129,7 @@ class CompletionCollector:
         self._answer = event
 
     def flush(self) -> None:
-        """Nothing is sent before the end."""
+        """Nothing to do: nothing is sent before the end."""
 
     def close(self, error: ApiError | None) -> None:
         self.error = error

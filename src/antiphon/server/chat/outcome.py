@@ -49,8 +49,7 @@ class MeasuredClient(Protocol):
 
 class ChatMeasurement(AbstractContextManager[None]):
     """
-    Counts a completion of the caller's when it ends, in whichever way. A class, as a generator would cost three times as
-    much.
+    Counts a completion of the caller's, however it ends. A class, as a generator would cost three times as much.
 
     Args:
         protocol: as it is counted: `chat`, `completions` or `embeddings`.
@@ -84,6 +83,7 @@ class ChatMeasurement(AbstractContextManager[None]):
         if first_token_s is not None:
             metrics.first_token[name].observe(first_token_s)
         metrics.recent.observe(name, has_failed=outcome == "failed", first_token_s=first_token_s)
+        # The metrics have the tokens of what ended well; against the limits of the key all of them count.
         is_whole = outcome in ("completed", "incomplete")
         usage = session.usage if is_whole else None
         if usage is not None:

@@ -58,7 +58,7 @@ _EMBED = Operation(
 
 
 def routes(service: Service) -> list[GuardedRoute]:
-    """The two routes."""
+    """The routes `/v1/completions` and `/v1/embeddings`."""
     rows = (("completions", _COMPLETE), ("embeddings", _EMBED))
     return guarded_routes(
         service, [("POST", f"/v1/{path}", RelayEndpoint(service, path), "responses:write", operation) for path, operation in rows]
@@ -86,6 +86,7 @@ class RelayEndpoint:
         head = await offload(len(body), _read_head, body)
         resolution = await self._resolve(scope, body, head)
         model = resolution.model
+        # First: what a model can do is not known while it has no worker.
         model.require_worker()
         if self._path not in model.engine.capabilities.relays:
             raise _refusal(self._path, model, service.registry.all())
@@ -95,6 +96,7 @@ class RelayEndpoint:
 
     async def _resolve(self, scope: Scope, body: bytes, head: RelayHead) -> Resolution[ServedModel]:
         service, path = self._service, self._path
+        # Not by the router: without a name it takes the first model that answers, and here it is the first with this path.
         if not service.router.has(head.model):
             return Resolution(service.registry.find_relaying(head.model or None, path))
         caller = route_caller(request_caller(scope))
@@ -104,6 +106,7 @@ class RelayEndpoint:
 def _read_head(body: bytes) -> RelayHead:
     if (head := read_head(body)) is not None:
         return head
+    # Once more, for the error: `read_head` doesn't keep it.
     try:
         msgspec.json.decode(body, type=RelayHead)
     except msgspec.ValidationError as error:
@@ -117,7 +120,7 @@ def _read_head(body: bytes) -> RelayHead:
 
 
 def _refusal(path: str, model: ServedModel, models: Iterable[ServedModel]) -> ClientError:
-    """What to use in the place of a model that takes no such requests."""
+    """The error for a model that takes no such requests; it says what to use instead."""
     takers = [each.name for each in models if path in each.engine.capabilities.relays]
     hint = f" There {is_or_are(takers)} for that." if takers else ""
     problem = {

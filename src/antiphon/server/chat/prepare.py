@@ -1,8 +1,8 @@
 """
-Making a chat ready to be answered.
+Makes a chat ready to be answered.
 
-`prepare_chat` is the one place where the ways meet: a chat is passed on as it came to an engine whose server speaks this
-protocol itself, or mapped to what every engine understands.
+`prepare_chat` is where the two ways part: a chat is passed on as it came, to an engine whose server speaks this protocol
+itself, or mapped to what every engine understands.
 """
 
 from msgspec import UNSET
@@ -40,6 +40,7 @@ async def prepare_mapped(
     caller, model = request_caller(scope), resolution.model
     cache_key = make_cache_key(session_id_of(scope), request.prompt_cache_key or None)
     settings = caller_settings(caller, model.name, "responses", cache_key)
+    # Before any file is fetched, or any model asked.
     check_audio_format(request)
     lease = service.body_budget.lease(scope[BODY_LEASE_SCOPE_KEY].holder)
     try:
@@ -62,6 +63,7 @@ async def prepare_mapped(
             service_tier="default" if request.service_tier else UNSET,
             paddings=padding() if hides_sizes else None,
         )
+    # Only the live engine has the server's voice around a model that doesn't speak.
     engine = model.live_engine if request.is_spoken else model.engine
     return PreparedChat(
         session=session,
@@ -88,15 +90,18 @@ async def prepare_chat(service: Service, scope: Scope, body: bytes) -> PreparedC
     Raises:
         ApiError: the request is invalid, or there is no such model, or it can't do what the request asks.
     """
+    # A wrong request has no head. It is read in full, which names the field at fault.
     head, size_bytes = await offload(len(body), read_head, body), len(body)
     request = await offload(size_bytes, decode_chat_request, body) if head is None else None
     name = head.model if request is None and head is not None else request.model if request is not None else None
     caller, session_id = request_caller(scope), session_id_of(scope)
     resolution = await service.router.resolve(name or None, lambda: chat_features(body, session_id), route_caller(caller), size_bytes)
     model = resolution.model
+    # A search of this server is its tool, which a request that is passed on can't call.
     searches_here = head is not None and head.web_search_options is not None and "web_search" in service.toolbox.types
     if head is not None and not searches_here and can_relay(model.engine.capabilities, head, body):
         key_id = caller.key.id if caller.key else ""
+        # A rewrite needs the answer in the words of our own engines (record 0034).
         if not service.rewriter.is_for((name or "", model.name), key_id):
             return prepare_relay(service, scope, CHAT_PATH, body, head, resolution)
     if request is None:

@@ -17,7 +17,7 @@ from antiphon.wire.chat.stream import RoleChunk
 from antiphon.wire.codec.stream_encoder import StreamEncoder
 
 NOT_STORED = MappingProxyType({"antiphon-not-stored": "1"})
-"""Says that `store` was taken and not done: clients that always send it would fail at an error."""
+"""Says that `store` was accepted and nothing stored: an error would fail all requests of programs that always send it."""
 
 
 class PreparedChat(Struct, frozen=True, kw_only=True):
@@ -27,7 +27,7 @@ class PreparedChat(Struct, frozen=True, kw_only=True):
     Attributes:
         session: answers it; its events are those of `encoder`, or end with a whole answer.
         opening: what the session begins with.
-        record: the session, for the metrics and the limits.
+        record: the same session, as the metrics and the limits see it.
         encoder: writes the stream; None for an answer that is sent whole.
         opening_events: types of events that come before any output.
         choice_count: how many responses it makes, each of which counts against the limits of a key.

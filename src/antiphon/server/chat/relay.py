@@ -20,10 +20,16 @@ from antiphon.wire.codec.structure import check_structure
 CHAT_PATH = "chat/completions"
 
 MAX_VALUES = 400_000
-"""JSON values of a request that is passed on. Few are decoded; the tokens of 300,000 are OpenAI's limit for embeddings."""
+"""
+The most JSON values of a request that is passed on. OpenAI takes 300,000 tokens for embeddings, each of which may be a
+number; few of the values are decoded.
+"""
 
 _OWN_FILES = b'"file_id"'
-"""In a request that may name files uploaded to this server, which its model's server doesn't have."""
+"""
+What a request has that names files uploaded to this server, which its model's server lacks. A text that has it too is
+only mapped without need.
+"""
 
 
 class RelayHead(Struct):
@@ -68,7 +74,9 @@ def prepare_relay(
 ) -> PreparedChat:
     """The session that passes a request on to the model's server, below `path` of its API."""
     model = resolution.model
+    # The Embeddings API has no streams, whatever the request says.
     is_stream = bool(head.stream) and path != "embeddings"
+    # The answer repeats the name in the request, but for a route: there the client learns which model it got.
     told_name = model.name if resolution.decision is not None else ""
     relay = commands.Relay(id=new_id("relay"), path=path, body=body, stream=is_stream, model=told_name)
     cache_key = make_cache_key(session_id_of(scope), head.prompt_cache_key)
@@ -83,6 +91,7 @@ def prepare_relay(
         lease=service.body_budget.lease(scope[BODY_LEASE_SCOPE_KEY].holder),
         encoder=RelayEncoder() if is_stream else None,
         opening_events=(),
+        # Each takes a place of the key's. `n` is the model server's to check, so it is bounded here: 128 is OpenAI's most.
         choice_count=min(max(head.n or 1, 1), 128),
         protocol="chat" if path == CHAT_PATH else path,
         headers={**resolution.headers, **(NOT_STORED if head.store is True else {})},

@@ -1,7 +1,7 @@
 """
-What of a request of Chat Completions decides where it goes, and likewise of one that can only be passed on.
+What in a request decides which model it goes to: for Chat Completions, and for requests that can only be passed on.
 
-It is read from the request as it came, without checking it: that is for whoever answers it.
+It is read from the request as it came, and not checked: what answers it does that.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,14 +19,14 @@ _MODEL_ROLES = ("assistant", "tool", "function")
 
 def chat_features(body: bytes, session_id: str = "", relay_path: str = "") -> RouteFeatures:
     """
-    What decides where a request goes.
+    What decides which model a request goes to.
 
     Args:
-        relay_path: of the API, if its requests can only be passed on.
+        relay_path: the API's path, if its requests can only be passed on.
     """
     try:
         request = msgspec.json.decode(body, type=JsonDict)
-    except (ValueError, RecursionError):  # its model will say what is wrong with it
+    except (ValueError, RecursionError):  # the model that it goes to says what is wrong with it
         return RouteFeatures(relay_path=relay_path)
     if relay_path:
         texts, token_count = _prompts(request)
@@ -49,7 +49,7 @@ def chat_features(body: bytes, session_id: str = "", relay_path: str = "") -> Ro
         has_tools=bool(tool_types or request.get("functions")),
         has_function_tools="function" in tool_types or bool(request.get("functions")),
         has_custom_tools="custom" in tool_types,
-        takes_less=False,
+        takes_less=False,  # no tool of a chat may be left out
         has_images="image_url" in part_types,
         has_audio="input_audio" in part_types,
         has_files="file" in part_types,
@@ -71,7 +71,7 @@ def _names(request: JsonDict, messages: Sequence[JsonDict], session_id: str) -> 
     names = lasting_names(
         instructions, first_text, _tool_names(request), cache_key=cache_key if isinstance(cache_key, str) else "", session_id=session_id
     )
-    # The first turn is a new conversation, though another one began with the same words.
+    # The first turn is a new conversation, even where another began with the same words.
     is_first = not any(message.get("role") in _MODEL_ROLES for message in messages)
     return () if is_first else tuple(names), tuple(names)
 

@@ -19,7 +19,7 @@ FILE_FORMATS: dict[str, "AudioFileFormat"] = {"mp3": "mp3", "opus": "opus", "fla
 """Formats that are encoded; `aac` needs PyAV."""
 
 _PIECE_BYTES = 480_000
-"""Encoded at once: ten seconds."""
+"""How much is encoded at once: ten seconds of 16-bit samples at 24 kHz."""
 
 
 def check_audio_format(request: ChatRequest) -> None:
@@ -37,7 +37,7 @@ def check_audio_format(request: ChatRequest) -> None:
 
 
 async def encode_audio(completion: ChatCompletion, audio_format: str, files: "AudioFiles") -> int:
-    """Put the file of each spoken choice in the place of its samples; returns how large they are together."""
+    """Replace the samples of each spoken choice by a file; returns the size of all files, in bytes."""
     size_bytes = 0
     for choice in completion.choices:
         if audio := choice.message.audio:
