@@ -12,7 +12,7 @@ from antiphon.offload import offload
 INDEX = "index.html"
 
 MIN_GZIP_BYTES = 1 << 10
-"""Smaller files are sent plain: a packet more or less is not felt."""
+"""Smaller files are sent plain: compressing them saves no packet."""
 
 _HASHED_NAME = re.compile(r".+-[A-Za-z0-9_-]{8,}\.\w+")
 """The name that Vite gives a file: it changes with the content."""
@@ -60,7 +60,7 @@ class Asset:
         self.is_immutable = _HASHED_NAME.fullmatch(file.name) is not None
 
     async def content(self) -> Content:
-        """What is in it."""
+        """What is in it; the first call reads and compresses the file."""
         if self._content is None:
             plain = self._file.read_bytes()
             # Four times the size: compressing takes some 40 ns a byte.
@@ -87,7 +87,10 @@ class PageFiles(NamedTuple):
 
 
 def page_files(folder: Traversable | None = None) -> PageFiles:
-    """The files below a folder, by default the package's. What is asked for later is looked up here, and never on the disk."""
+    """
+    The files below a folder, by default the package's. Requests look names up here and never on the disk, so that no name
+    leads out of it.
+    """
     folder = files("antiphon").joinpath("console") if folder is None else folder
     assets = {file.name: Asset(file) for file in _walk(folder)} if folder.is_dir() else {}
     front = assets.pop(INDEX, None)

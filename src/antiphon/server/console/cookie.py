@@ -1,8 +1,8 @@
 """
-The page's cookie: for browsers to ask for the page's next key with, and good for nothing else.
+The page's cookie: with it a browser asks for the page's next key, and can do nothing else.
 
-Only a request of the server's own page is looked at for it, so that no other page can use it. Browsers share cookies
-between all ports of a host, so its name has the port.
+It counts only in requests of the server's own page, so that no other page can use it. Browsers share cookies between all
+ports of a host, so its name has the port.
 """
 
 import ipaddress
@@ -18,11 +18,12 @@ _PORT = re.compile(r":([0-9]{1,5})$")
 
 
 def can_keep_cookie(headers: Headers) -> bool:
-    """Whether a request comes from the server's own page, by a way on which nobody else reads: TLS, or this machine."""
+    """Whether a request comes from the server's own page, over TLS or from this machine: nobody else reads the cookie then."""
     host, origin = headers.get("host", "").lower(), headers.get("origin", "").lower()
+    # Fetch: a page can't set headers that begin with `Sec-`, nor `Origin`, so both are the browser's own word.
     if headers.get("sec-fetch-site") != "same-origin" or not host:
         return False
-    # The scheme is what the browser says: a proxy in front may have ended TLS.
+    # Its scheme is the browser's: behind a proxy that ends TLS, this server sees plain HTTP.
     return origin == f"https://{host}" or (origin == f"http://{host}" and _is_loopback(parse_host(host) or ""))
 
 
@@ -48,6 +49,7 @@ def _name(headers: Headers) -> str:
 
 
 def _is_loopback(name: str) -> bool:
+    # Secure Contexts, 3.1: the addresses and names that browsers trust without TLS.
     try:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:

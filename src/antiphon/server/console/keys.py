@@ -47,7 +47,7 @@ _DELETE = Operation(
 
 
 def routes(service: Service) -> list[GuardedRoute]:
-    """Both routes; none without the page."""
+    """Both routes of `/console/keys`; none without the page."""
     if not service.config.server.console:
         return []
 
@@ -85,7 +85,7 @@ class ConsoleRoute(GuardedRoute):
     async def identify(self, scope: Scope, headers: Headers) -> Caller:
         secret, cookie, issuer = credential(headers), sent_cookie(headers), self.service.console_keys
         is_page_key = secret is not None and secret.startswith(CONSOLE_KEY_PREFIX)
-        # A key goes before the cookie; the page's own, which may have expired meanwhile, goes after it.
+        # An API key signs in anew, whatever the cookie. A key of the page comes second: it may have expired meanwhile.
         if (secret is not None and not is_page_key) or (await self.service.keyring.current_access()).is_open:
             return await self.service.keyring.authenticate(secret)
         grant = await self._cookie_grant(cookie, is_alone=not is_page_key) if cookie is not None else None
@@ -100,6 +100,7 @@ class ConsoleRoute(GuardedRoute):
         try:
             return await self.service.console_keys.redeem_cookie(cookie)
         except ClientError:
+            # An old cookie beside a key of the page is no reason to refuse: the key may still be good.
             if is_alone:
                 raise
             return None

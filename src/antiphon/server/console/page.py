@@ -1,8 +1,8 @@
 """
 `GET /` and `GET /console/assets/{name}`: the page, for browsers.
 
-Other clients get a 404 at `/`, because some of them probe it to guess what server this is. Without a page a browser is
-led to `/docs`.
+Other clients get a 404 at `/`, because some of them probe it to guess what server this is. Without the page a browser
+is redirected to `/docs`.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ CONTENT_SECURITY_POLICY = "; ".join(
         "trusted-types dompurify",
     )
 )
-"""Nothing from elsewhere, nothing inline, and no text becomes code."""
+"""Nothing is loaded from elsewhere, nothing runs inline, and no text becomes code."""
 
 PAGE_HEADERS: Mapping[str, str] = {
     "content-security-policy": CONTENT_SECURITY_POLICY,  # for scripts too: a worker has the policy that comes with its own file
@@ -93,6 +93,7 @@ def _redirect(service: Service) -> list[GuardedRoute]:
     async def front(request: Request) -> Response:
         if not accepts_html(request):
             return await _not_found(request)
+        # RFC 9110, 12.5.5: the response depends on these headers, so a cache keeps one for each.
         return Response(status_code=307, headers={"location": "/docs", "vary": "Origin, Accept"}, media_type="text/html")
 
     return [GuardedRoute("/", front, service=service, access="public", operation=_REDIRECT)]
@@ -172,11 +173,12 @@ def _accepts_gzip(request: Request) -> bool:
     for coding in ",".join(request.headers.getlist("accept-encoding")).lower().split(","):
         name, *parameters = (part.strip() for part in coding.split(";"))
         quality = next((part.removeprefix("q=") for part in parameters if part.startswith("q=")), "1")
+        # RFC 9110, 12.4.2: zero, in any spelling, is "not acceptable".
         weights[name] = quality.strip("0.") != ""
     return weights.get("gzip", weights.get("*", False))
 
 
 def accepts_html(request: Request) -> bool:
-    """Whether the `Accept` header names HTML; `*/*` does not count, as programs send it too."""
+    """Whether the `Accept` header names HTML; `*/*` does not count, as programs send that too."""
     media_ranges = ",".join(request.headers.getlist("accept")).split(",")
     return any(media_range.partition(";")[0].strip().lower() == "text/html" for media_range in media_ranges)

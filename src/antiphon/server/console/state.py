@@ -1,4 +1,4 @@
-"""`GET /console/state`: what the page shows before anybody is known."""
+"""`GET /console/state`: what the page shows before anybody has signed in."""
 
 import importlib.util
 from typing import Literal
@@ -72,7 +72,7 @@ def routes(service: Service) -> list[GuardedRoute]:
 
 
 def starting_state(request: Request, config: Config, start: StartStatus, *, needs_key: bool) -> ConsoleState:
-    """The same while the server starts."""
+    """The state of a server that still starts; `needs_key` is known before its address is open."""
     is_recording = config.database_url is not None and config.recording.when != "never"
     abilities = _abilities(request, is_recording)
     return ConsoleState("antiphon", __version__, needs_key, False, abilities, start.weights, start.reason, start.message)

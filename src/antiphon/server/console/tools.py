@@ -60,7 +60,7 @@ def routes(service: Service) -> list[GuardedRoute]:
 
 
 def _operators_servers(service: Service) -> list[ConsoleTool]:
-    """The operator's own servers; those that need a library which isn't here are left out."""
+    """The MCP servers and functions that the operator configured; without the library `mcp` only the functions."""
     settings = service.config.tools
     servers = [] if missing_modules(["mcp"]) else settings.mcp
     mcp = [ConsoleTool("mcp", server.label, server.description or UNSET) for server in servers]
