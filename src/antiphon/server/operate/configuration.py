@@ -21,7 +21,7 @@ _SHOW = Operation(
 
 
 def routes(service: Service) -> list[GuardedRoute]:
-    """The route."""
+    """The route `/config`."""
 
     async def show(_request: Request) -> Response:
         settings = [

@@ -29,19 +29,22 @@ TOPICS: tuple[Topic, ...] = ("status", "queue", "workers", "sessions", "models",
 ModelState = Literal["ready", "waiting", "degraded", "failing"]
 
 _QUEUE_STEP_S = 5
-"""Estimated waits are told in such steps: each second's change of every client that waits would be noise."""
+"""Estimated waits are rounded up to this: otherwise each client that waits would be an event every second."""
 
 _SILENT_S = 3
-"""Seconds of a worker's silence that are not worth telling: it is heard from every two."""
+"""A shorter silence of a worker is shown as 0: it is heard from every two seconds, and each would be an event."""
 
 
 class FactsQuery(Struct, array_like=True):
     """
-    What is asked of a process.
+    What a process is asked.
 
     Attributes:
-        log_after: by process, the number of the last line of its log that is known; without one it sends its last lines.
-        log_limit: the most of these; with the least `log_level`, and of that event or request alone.
+        log_after: by process id, the number of the last line of its log that is known. A process that is not in it sends
+            its last lines, as the other fields say.
+        log_limit: the most of these lines.
+        log_level: index in `LEVELS`; lower ones are left out.
+        log_event: lines of this event alone; None for all. `log_request_id` is the same for a request.
     """
 
     topics: tuple[Topic, ...]
@@ -53,7 +56,7 @@ class FactsQuery(Struct, array_like=True):
 
 
 class ModelFacts(Struct, array_like=True):
-    """A model as a process sees it; `label` is its name in the metrics."""
+    """A model as a process sees it. `engine` is empty for a model that no table configures; `label` is its name in the metrics."""
 
     engine: str
     state: ModelState
@@ -62,7 +65,7 @@ class ModelFacts(Struct, array_like=True):
 
 class ProcessFacts(Struct, array_like=True):
     """
-    What a process answers; what was not asked for is empty.
+    What a process answers. What was not asked for has its default.
 
     Attributes:
         rows: for the topics whose rows belong to one process, JSON objects by their ids.
@@ -97,6 +100,7 @@ async def gather(service: Service, query: FactsQuery) -> Sequence[ProcessFacts]:
     Raises:
         ServerError: the supervisor doesn't answer.
     """
+    # The own answer is the first: what all processes have alike is read from it.
     own = collect(service, query)
     if service.peers is None:
         return [own]
@@ -105,7 +109,7 @@ async def gather(service: Service, query: FactsQuery) -> Sequence[ProcessFacts]:
 
 
 def answer(service: Service, subject: Subject, question: bytes) -> bytes:
-    """What this process knows or does, for another one."""
+    """What this process answers to another one, as bytes for the link between them; empty bytes are a no."""
     if subject == "close_session":
         return b"1" if service.live_sessions.close(question.decode()) else b""
     return msgspec.msgpack.encode(collect(service, _query_decoder.decode(question)))
@@ -166,6 +170,7 @@ def _model_facts(service: Service, model: ServedModel) -> ModelFacts:
 def _model_state(service: Service, model: ServedModel) -> ModelState:
     if isinstance(model.engine, QueuedEngine) and not model.engine.has_worker:
         return "waiting"
+    # A model with several upstreams has a circuit breaker for each, under `model/upstream`.
     breakers = [state for name, state in service.metrics.upstreams.items() if name == model.name or name.startswith(f"{model.name}/")]
     bad = [
         state in ("quarantined", "offline")
@@ -174,6 +179,7 @@ def _model_state(service: Service, model: ServedModel) -> ModelState:
         for _ in range(count)
     ]
     bad += [state != "closed" for state in breakers]
+    # One worker or upstream that is in order is enough to answer.
     return "failing" if bad and all(bad) else "degraded" if any(bad) else "ready"
 
 
@@ -185,6 +191,7 @@ def _rows(service: Service, topic: str) -> dict[str, bytes]:
                 ticket.ticket_id: msgspec.structs.replace(ticket, estimated_wait_s=_in_steps(ticket.estimated_wait_s)) for ticket in tickets
             }
         case "workers":
+            # Without their sessions, which are rows of `queue`.
             return {
                 view.worker.id: _with_id(view.worker.id, msgspec.structs.replace(worker_entry(view, []), silent_s=_silence(view.silent_s)))
                 for view in service.coordinator.workers()
@@ -201,7 +208,7 @@ def _with_id(id: str, row: Wire) -> bytes:
 
 
 def with_id(id: str, row: bytes) -> bytes:
-    """A row that has its id under a name of its own, with `id` as all rows have it."""
+    """A row whose id has a name of its own, such as `ticket_id`, with `id` before it: listeners find every row by that."""
     return b'{"id":' + msgspec.json.encode(id) + b"," + row[1:]
 
 
@@ -214,7 +221,7 @@ def _silence(silent_s: float | None) -> float | None:
 
 
 def live_sessions(service: Service) -> Collection[LiveSessionEntry]:
-    """The sessions of this process whose clients know their ids."""
+    """The sessions of this process, from the moment on at which their clients know their ids."""
     return [
         LiveSessionEntry(
             id=session.session_id,
@@ -237,5 +244,5 @@ def _answers(service: Service) -> Collection[AnswerEntry]:
 
 
 def now() -> float:
-    """The server's clock."""
+    """The server's clock: Unix seconds, to the millisecond."""
     return round(time.time(), 3)

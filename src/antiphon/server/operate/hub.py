@@ -1,5 +1,5 @@
 """
-The updates of all listeners: each topic is sampled once, however many listen to it, and not at all while nobody does.
+The updates of all listeners: each topic is sampled once, however many listen to it, and not at all without a listener.
 
 A listener first gets the whole list of each topic, and then the rows that changed. Events are numbered, and the last of
 them kept, so that a listener that lost its connection goes on where it was.
@@ -27,26 +27,26 @@ INTERVALS_S: dict[Topic, float] = {"status": 1.0, "models": 1.0, "workers": 0.4}
 """Of topics that are sampled less often."""
 
 SHARED_TICK_S = 1.0
-"""The same where other processes are asked."""
+"""The same where other processes have to be asked."""
 
 MAX_LOAD = 0.05
-"""The most of the time that sampling takes: where it takes longer, it is done less often."""
+"""The largest share of the time that sampling takes: where a sample takes long, the next comes later."""
 
 GRACE_S = 30.0
-"""How long sampling goes on when the last listener has gone: one that lost its connection comes back."""
+"""How long sampling goes on after the last listener: one that lost its connection comes back and gets what it missed."""
 
 RING_EVENTS, RING_BYTES = 1000, 4 << 20
-"""What is kept for those who come back."""
+"""What is kept for listeners that come back."""
 
 BUFFER_BYTES = 1 << 20
-"""What waits for a listener that reads slowly, beside the first lists; with more it is cut off."""
+"""What may wait for a slow listener, besides the first lists. With more it is cut off: a table that lacks rows stays wrong."""
 
 MAX_LISTENERS = 64
 MAX_GUESTS = 32
-"""Of those who are no operators: they leave places for these."""
+"""Listeners that are no operators; the other places are left for operators."""
 
 MAX_LISTENERS_PER_HOLDER = 8
-"""Of one key, or of one address without keys."""
+"""Of one key, or of one address where no key is needed."""
 
 LOG_LINES = 200
 """The lines of the log that a listener gets first."""
@@ -68,7 +68,7 @@ class Listener:
     Args:
         holder: the key or the address that it counts for.
         is_operator: whether it may follow all topics.
-        on_cut: called when it is cut off, as it may not even read that.
+        on_cut: called when it is cut off: a client that reads nothing never gets the event that says so.
     """
 
     def __init__(self, topics: Collection[Topic], holder: str, on_cut: Callable[[], None], *, is_operator: bool = True) -> None:
@@ -111,7 +111,7 @@ class Listener:
         self.end("error", error.body())
 
     async def next_chunk(self, heartbeat_s: float) -> bytes | None:
-        """What is to be sent now; after a silence a comment, that proxies keep the connection; None at the end."""
+        """What to send next; after a silence a comment, so that proxies keep the connection; None at the end."""
         if not self._chunks and not self.is_over:
             try:
                 async with asyncio.timeout(heartbeat_s):
@@ -129,8 +129,8 @@ class UpdateHub:
 
     Args:
         gather: asks the processes.
-        build_rows: makes a topic's rows of what they say.
-        is_shared: whether there are other processes.
+        build_rows: makes a topic's rows from their answers.
+        is_shared: whether the server has other processes.
         is_draining: whether the server is about to stop.
     """
 
@@ -161,15 +161,17 @@ class UpdateHub:
 
         Raises:
             ClientError: there are too many.
+            ServerError: the supervisor does not answer.
         """
         self._check_room(listener)
+        # No sample of others comes between its lists and its first event, so it misses nothing and gets nothing twice.
         async with self._lock:
             await self.sample([topic for topic in listener.topics if topic not in self._rows])
-            self._check_room(listener)  # others may have come meanwhile
+            self._check_room(listener)  # again: others may have come while it waited
             listener.begin(b"".join(self._beginning(listener.topics, last_event_id)))
             self._listeners.add(listener)
         if self._task is None:
-            # It ends by itself when nobody has listened for a while, or the server stops.
+            # It ends by itself: after a while without a listener, or when the server stops.
             self._task = asyncio.create_task(self._run(), name="updates")  # noqa: TID251
 
     def leave(self, listener: Listener) -> None:
@@ -194,6 +196,7 @@ class UpdateHub:
 
     def _beginning(self, topics: Collection[Topic], last_event_id: str | None) -> Iterable[bytes]:
         number = self._resume_number(last_event_id)
+        # A topic begins anew if an event of it may have been dropped, or if it was not followed at that number.
         is_kept = number is not None and self._dropped_number <= number
         missing = [topic for topic in topics if not is_kept or number is None or self._since[topic] > number]
         for topic in missing:
@@ -204,6 +207,7 @@ class UpdateHub:
         yield b": listening\n\n"
 
     def _resume_number(self, last_event_id: str | None) -> int | None:
+        # What is no id of this epoch is as none: it may be from before a restart, or from another process.
         epoch, _, text = (last_event_id or "").partition("-")
         if epoch != self._epoch or not text.isascii() or not text.isdigit() or len(text) > 18 or int(text) > self._number:
             return None
@@ -223,7 +227,7 @@ class UpdateHub:
         try:
             while True:
                 if not await self._tick():
-                    return  # at once: whoever comes now begins anew
+                    return  # without an `await` before `_forget`, so that a listener that comes next begins anew
                 await asyncio.sleep(self._tick_s)
         except Exception:  # where the task ends
             logs.get().exception("defect")
@@ -236,23 +240,23 @@ class UpdateHub:
     async def _tick(self) -> bool:
         """Sample what is due; returns whether to go on."""
         clock = asyncio.get_running_loop().time
-        async with self._lock:  # whoever begins to listen is no listener before its topics were sampled
+        async with self._lock:  # a client that begins to listen counts only once its topics were sampled
             self._empty_since = None if self._listeners else self._empty_since or clock()
             if self._is_draining() or (self._empty_since is not None and clock() - self._empty_since >= GRACE_S):
                 return False
-            with contextlib.suppress(ApiError):  # the supervisor is busy: it is asked again
+            with contextlib.suppress(ApiError):  # the supervisor did not answer; the next tick asks again
                 await self.sample([topic for topic in self._rows if self._due_at[topic] <= clock()])
         return True
 
     def _forget(self) -> None:
-        """Nothing is followed any more: whoever comes back gets whole lists."""
+        """Drop all rows and events. Under the new epoch a listener that comes back gets whole lists."""
         self._empty_since = None
         self._epoch, self._number, self._dropped_number, self._ring_bytes = secrets.token_hex(4), 0, 0, 0
         for collection in (self._ring, self._rows, self._since, self._due_at, self._lines, self._line_numbers):
             collection.clear()
 
     async def sample(self, topics: Collection[Topic]) -> None:
-        """Look at topics now, and send what changed; those that were not followed are from now on."""
+        """Look at topics now, and send what changed. A topic that was not followed is followed from now on."""
         if not topics:
             return
         clock = asyncio.get_running_loop().time
@@ -263,6 +267,7 @@ class UpdateHub:
         for topic in topics:
             is_new = topic not in self._rows
             events = self._log_events(parts) if topic == "log" else self._row_events(topic, self._build_rows(topic, parts))
+            # Nobody has the list of a new topic yet, so there is nothing that changed.
             if is_new:
                 self._since[topic] = self._number
             else:
@@ -276,11 +281,13 @@ class UpdateHub:
         return [*removals, *((f"{topic}.row", row) for id, row in rows.items() if former.get(id) != row)]
 
     def _log_events(self, parts: Sequence[ProcessFacts]) -> Sequence[tuple[str, bytes]]:
+        # Its lines are in `_lines`; the entry says that the topic is followed.
         self._rows.setdefault("log", {})
         lines = sorted((line for part in parts for line in part.log), key=lambda line: line.at)
         for part in parts:
             if part.log:
                 self._line_numbers[part.pid] = part.log[-1].number
+            # A process that has logged nothing: from now on all of its lines are new.
             else:
                 self._line_numbers.setdefault(part.pid, 0)
         self._lines.extend(line.json for line in lines)

@@ -1,4 +1,4 @@
-"""`/keys`: what `antiphon keys` does, over HTTP."""
+"""`/keys`: what `antiphon keys` does, over HTTP. Who may make which key, `KeyIssuer` decides."""
 
 import time
 
@@ -59,7 +59,7 @@ _NO_STORE = {"cache-control": "no-store"}
 
 
 def routes(service: Service) -> list[GuardedRoute]:
-    """The routes."""
+    """The routes under `/keys`."""
     endpoints = _KeyEndpoints(service)
     return guarded_routes(
         service,
@@ -107,6 +107,7 @@ class _KeyEndpoints:
 
     async def revoke(self, request: Request) -> Response:
         """`POST /keys/{id}/revoke`."""
+        # The body is optional: only the last admin key needs a word of confirmation.
         has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
         body = await read_json_body(request) if has_body else b""
         confirm = value_or(self._revoke_reader.read(body).confirm, None) if body else None

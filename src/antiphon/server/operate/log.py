@@ -32,7 +32,7 @@ _READ = Operation(
 
 
 def routes(service: Service) -> list[GuardedRoute]:
-    """The route."""
+    """The route `/log`."""
 
     async def read(request: Request) -> Response:
         query = request.query_params
@@ -42,6 +42,7 @@ def routes(service: Service) -> list[GuardedRoute]:
         limit = page_limit(query, DEFAULT_LINES, MAX_LINES)
         log_query = FactsQuery(("log",), {}, limit, LEVELS.index(level), query.get("event"), query.get("request_id"))
         parts = await gather(service, log_query)
+        # Each process has sent as many as the limit; of all together only the last are wanted.
         lines = sorted((line for part in parts for line in part.log), key=lambda line: line.at)[-limit:]
         body = b"".join(line.json + b"\n" for line in lines)
         return Response(body, headers={"cache-control": "no-store"}, media_type=MEDIA_TYPE)

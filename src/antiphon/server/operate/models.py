@@ -1,4 +1,4 @@
-"""`GET /models/health`: how each model does."""
+"""`GET /models/health`: whether each model answers, how often it fails, and how fast it is."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,7 +22,7 @@ _LIST = Operation(
 
 
 def routes(service: Service) -> list[GuardedRoute]:
-    """The route."""
+    """The route `/models/health`."""
 
     async def list_health(_request: Request) -> Response:
         parts = await gather(service, FactsQuery(("models",)))

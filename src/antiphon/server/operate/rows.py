@@ -12,11 +12,11 @@ from antiphon.wire.http.operate import ModelHealthEntry, ServerState
 Rows = Mapping[str, bytes]
 
 STATUS_ID = "server"
-"""Of the only row of the topic `status`."""
+"""The id of the only row of the topic `status`."""
 
 
 def build_rows(service: Service, topic: Topic, parts: Sequence[ProcessFacts]) -> Rows:
-    """The rows of a topic, but for `log`, whose lines have an order."""
+    """The rows of a topic other than `log`, whose lines have an order and no ids."""
     match topic:
         case "status":
             return {STATUS_ID: with_id(STATUS_ID, encode(server_state(service, parts)))}
@@ -66,9 +66,10 @@ def model_entries(parts: Sequence[ProcessFacts]) -> Sequence[ModelHealthEntry]:
     entries = []
     for name, model in parts[0].models.items():
         states = [part.models[name].state for part in parts if name in part.models]
-        # What names a model behind a `*` is counted on its own, up to a number of names; here the family is one.
+        # The metrics count the names behind a `*` one by one, up to a number of them; here they are one model.
         labels = [label for label in health if label == model.label or (name.endswith("*") and label.startswith(name[:-1]))]
         own = [health[label] for label in labels]
+        # Quantiles of several names can't be added up; the name with the most answers stands for all.
         best = max(own, key=lambda each: each.answers, default=None)
         entries.append(
             ModelHealthEntry(

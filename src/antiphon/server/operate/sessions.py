@@ -27,7 +27,7 @@ _CLOSE = Operation(
 
 
 def routes(service: Service) -> list[GuardedRoute]:
-    """The routes."""
+    """The routes under `/sessions`."""
 
     async def list_sessions(_request: Request) -> Response:
         parts = await gather(service, FactsQuery(("sessions",)))

@@ -21,10 +21,10 @@ from antiphon.server.operate.rows import build_rows
 from antiphon.server.transport import connection
 
 OPEN_TOPICS: tuple[Topic, ...] = ("status",)
-"""For every key: they have nothing of a tenant's."""
+"""Topics for every key: nothing in them is a tenant's."""
 
 CUT_PATIENCE_S = 10.0
-"""How long a listener that was cut off may take to read so, before its connection is closed."""
+"""How long a listener that was cut off may take to read that event, before its connection is closed."""
 
 _LISTEN = Operation(
     "getUpdates",
@@ -44,12 +44,12 @@ _LISTEN = Operation(
 
 
 def routes(service: Service) -> list[GuardedRoute]:
-    """The route."""
+    """The route `/updates`."""
     return [_UpdatesRoute("/updates", UpdatesEndpoint(service), service=service, access="admin", operation=_LISTEN)]
 
 
 class _UpdatesRoute(GuardedRoute):
-    """A route for every key: which topics it may follow, the endpoint decides."""
+    """A route for every key; which topics it may follow, `parse_topics` decides."""
 
     def is_open_to(self, scopes: Sequence[str]) -> bool:
         return True
@@ -89,6 +89,7 @@ class UpdatesEndpoint:
         sessions = service.live_sessions
         try:
             await self.hub.listen(listener, request_headers(scope).get("last-event-id"))
+            # It has no end of its own, so it ends with its key, and as soon as the server drains, which waits for what is under way.
             with sessions.track(listener, caller.key), sessions.on_drain(lambda: listener.end("end", {"reason": "shutdown"})):
                 await CancellableRequest().run(scope, sessions, work)
         finally:

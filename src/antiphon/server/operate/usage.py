@@ -1,5 +1,5 @@
 """
-`GET /usage`: who used what, in buckets of an hour or a day.
+`GET /usage`: how much each key, model and protocol was used, in buckets of an hour or a day.
 
 The shape is that of OpenAI's `GET /v1/organization/usage/completions`.
 """
@@ -29,10 +29,10 @@ from antiphon.wire.http.operate import UsageBucket, UsagePage, UsageResult
 WIDTHS_S = {"1h": HOUR_S, "1d": 24 * HOUR_S}
 DEFAULT_BUCKETS = {"1h": 24, "1d": 30}
 MAX_BUCKETS = 366
-"""Buckets of a page. OpenAI's defaults are 24 and 7, and the most 168 and 31."""
+"""The most buckets of a page. OpenAI's limits are 168 hours and 31 days, its defaults 24 and 7."""
 
 MAX_RESULTS = 20_000
-"""Results of a page; one with more ends with the bucket before."""
+"""The most results of a page: one that would have more ends a bucket earlier."""
 
 MAX_TIME_S = 2**40
 """Far beyond any date."""
@@ -78,7 +78,7 @@ class UsageQuery(Struct, frozen=True):
 
 
 def routes(service: Service) -> list[GuardedRoute]:
-    """The route."""
+    """The route `/usage`."""
 
     async def usage(request: Request) -> Response:
         query = parse_query(request.query_params, time.time())
@@ -112,6 +112,7 @@ def parse_query(query: QueryParams, now: float) -> UsageQuery:
 def _end(query: QueryParams, now: float, width_s: int) -> int:
     """The end of the last bucket, which is the one that `end` is in."""
     end = _time(query, "end")
+    # A second more than now: the bucket under way is the last one also in its first second.
     return -(-(int(now) + 1 if end is None else end) // width_s) * width_s
 
 
@@ -134,6 +135,7 @@ def _page_start(page: str, start: int, end: int, width_s: int) -> int:
 
 
 def _groups(query: QueryParams) -> tuple[UsageGroup, ...]:
+    # openai-python writes a list in a query with brackets, one parameter for each member.
     names = [name for text in (*query.getlist("group_by"), *query.getlist("group_by[]")) for name in text.split(",") if name]
     for name in names:
         if name not in _GROUPS:
