@@ -30,7 +30,7 @@ WEBSOCKET_CLOSE_CODES = CLOSE_CODES | {"server_is_overloaded": 1013}
 """WebSocket close codes by error code."""
 
 PROXY_CLOSE_CODES = (1012, 1013, 1014)
-"""Close codes of a proxy that restarts: the client itself is still there and may resume."""
+"""Close codes of a proxy that restarts, is overloaded or has lost its upstream: the client itself is still there and may resume."""
 
 APPEND_LIMIT_BYTES = 1 << 20
 """The largest event of an audio session after `session.init`; only that one carries long recordings of voices."""
@@ -38,7 +38,7 @@ APPEND_LIMIT_BYTES = 1 << 20
 AUDIO_BYTES_PER_S = 2 * RATE_IN_HZ
 
 COUNTED_END_REASONS = ("user_stop", "timeout", "init_timeout", "idle_timeout", "backend_error", "shutdown", "unauthorized", "closed")
-"""Reasons with a metrics label of their own. Clients can send any reason, so others count as `left`."""
+"""Reasons with a metrics label of their own. Clients can send any reason, and each would be a new label: others count as `left`."""
 
 
 def close_code_for(error: ApiError | None) -> int:
@@ -74,6 +74,7 @@ class Attachment:
     def attach(self, client: "MinicpmoClient") -> None:
         """Pass everything that arrives on to `client`, until `detach`."""
         self._client = client
+        # It may have gone while its session was prepared, when nobody listened.
         if self._is_disconnected:
             client.on_disconnect(self)
 
@@ -174,14 +175,15 @@ class MinicpmoClient:
             False where frames that the client lacks are no longer buffered.
         """
         assert self._resend_buffer is not None and self._driver is not None
-        if self._attachment is not None:  # we have not noticed yet that it was lost
+        if self._attachment is not None:  # that it was lost was not noticed yet
             self._resend_buffer.mark_disconnected()
         frames = self._resend_buffer.frames_after(after_seq)
+        # Before the old connection is given up: a wrong number must not disturb a session that goes on.
         if frames is None:
             return False
         if self._attachment is not None:
             self._detach(self._attachment).close(SERVICE_RESTART, "The session goes on on another connection.")
-            self.resume()
+            self.resume()  # the old connection may have stopped the engine, as nobody read from it
         self._cancel_resume_timer()
         self._attachment = attachment
         for frame in frames:
@@ -190,6 +192,7 @@ class MinicpmoClient:
         if self._pending_close is None:
             self._driver.receive_from_client(ConnectionResumed())
         else:
+            # The session ended meanwhile, and the last of these frames says how.
             self._revoke_token()
             attachment.websocket.close(*self._pending_close)
         return True
@@ -211,13 +214,14 @@ class MinicpmoClient:
         return frame if self._resend_buffer is None else self._resend_buffer.append(frame)
 
     def _send_error(self, websocket: ServerWebSocket, error: ApiError) -> None:
-        """Send an error that does not come from the session. It is the last event."""
+        """Send an error that does not come from the session, as its last event."""
         event = error_event(error)
         event.server_send_ts = time.time() if self._has_begun else UNSET
         websocket.send(self._encode_event(event))
 
     def _on_session_created(self, event: SessionCreated) -> None:
         self._has_begun = True
+        # Before this event is encoded, so that it is the first with a `seq`.
         if isinstance(event.resume_token, str) and self._resume_s:
             self._resend_buffer = ResendBuffer()
             self._resume_token = event.resume_token
@@ -233,9 +237,11 @@ class MinicpmoClient:
             asyncio.get_running_loop().call_soon(self._expire)
 
     def close(self, error: ApiError | None) -> None:
+        # `session.closed`, if it was sent, has given a better reason.
         if error is not None and self.end_reason == "left":
             self.end_reason = failure_reason(error)
         self._pending_close = close_code_for(error), close_reason(error.message if error else "")
+        # A client that is away keeps its token, and learns how the session ended if it comes back in time.
         if self._attachment is not None:
             self._revoke_token()
             self._attachment.websocket.close(*self._pending_close)
@@ -262,16 +268,19 @@ class MinicpmoClient:
         try:
             event = self._reader.read(text)
         except ClientError as error:
+            # The session answers it, and ends after too many in a row.
             self._driver.receive_from_client(UnreadableMinicpmoEvent(error))
             return
         if isinstance(event, IgnoredEvent):
             self._log_once(event.type)
             return
+        # Once for each type: finding them decodes the frame a second time.
         if type(event) not in self._known_types:
             self._known_types.add(type(event))
             for path in ignored_fields(text, event):
                 self._log_once(path)
         self._tap.on_client_event(event)
+        # It leaves on purpose: a connection that is lost while the session closes must not keep its worker waiting.
         if type(event) is SessionClose:
             self._revoke_token()
         self._driver.receive_from_client(event)
@@ -279,7 +288,7 @@ class MinicpmoClient:
             self._throttle(self._pacer.consume(len(event.pcm) / AUDIO_BYTES_PER_S, len(event.frames)))
 
     def _log_once(self, name: str) -> None:
-        """Log the name of an event or a field that is ignored; those of each session are few, and come again and again."""
+        """Log the name of an ignored event or field, once a session: the same few come with every frame."""
         if name not in self._ignored_names:
             self._ignored_names.add(name)
             self._context.run(logs.get().info, "ignored", mode=self.mode, name=name)
@@ -303,6 +312,7 @@ class MinicpmoClient:
         # One burst alone can be more than may be processed within the patience.
         patience_s = self._pacer.patience_s
         delay_s, on_delay_end = (wait_s, self._resume_reading) if wait_s <= patience_s else (patience_s, self._terminate_flood)
+        # The session must not take for silence what is not read.
         self._driver.receive_from_client(ClientThrottled(delay_s))
         self._throttle_timer = asyncio.get_running_loop().call_later(delay_s, on_delay_end)
 
@@ -319,6 +329,7 @@ class MinicpmoClient:
         """End the session because of the client's fault."""
         assert self._driver is not None and self._attachment is not None, "what it does comes on a WebSocket"
         self.end_reason = "refused"
+        # Detached first, so that the end of the WebSocket is not taken for a lost connection.
         websocket = self._detach(self._attachment)
         self._send_error(websocket, error)
         websocket.close(code, close_reason(error.message))
@@ -327,6 +338,7 @@ class MinicpmoClient:
 
     def on_disconnect(self, attachment: Attachment) -> None:
         """A WebSocket has closed. If its client may resume, wait for it."""
+        # One that was replaced or detached closes later, which is nothing to its session.
         if attachment is not self._attachment:
             return
         websocket = self._detach(attachment)
@@ -334,7 +346,7 @@ class MinicpmoClient:
         if is_lost and self._resume_token is not None and self._pending_close is None and self._resend_buffer is not None:
             self._resend_buffer.mark_disconnected()
             self._resume_timer = asyncio.get_running_loop().call_later(self._resume_s, self._expire)
-            self.resume()
+            self.resume()  # the slow reader is gone, and the buffer takes what comes
         else:
             self._expire()
 
@@ -354,6 +366,7 @@ class MinicpmoClient:
     def _expire(self) -> None:
         """The client did not come back in time, or missed too much: end the session."""
         assert self._driver is not None
+        # `flush` calls this later, and the client may have come back meanwhile.
         if self._attachment is not None:
             return
         self._cancel_resume_timer()

@@ -1,4 +1,4 @@
-"""Limits how fast a client may send audio and images: in real time, with bursts."""
+"""Limits how fast a client may send audio and images: at twice real time, beyond a burst."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ Speed of audio beyond the burst. What comes faster than real time waits in the e
 """
 
 IMAGE_COST_S = 0.1
-"""Audio that an image counts as, where less came with it: clients send one or a few images a second."""
+"""How much audio an image counts as, where less came with it: clients send one or a few images a second."""
 
 MAX_TOO_FAST_S = 15.0
 """
@@ -37,6 +37,7 @@ class AudioPacer:
     def consume(self, audio_s: float, images: int = 0) -> float:
         """Count what arrived together; returns for how many seconds to stop reading."""
         now = self._clock()
+        # The larger of the two, as the images of an event belong to the time of its audio.
         cost_s = max(audio_s, images * IMAGE_COST_S)
         self._ahead_s = max(0.0, self._ahead_s - (now - self._updated_at) * MAX_SPEED) + cost_s
         self._updated_at = now

@@ -120,7 +120,7 @@ class _PresetEndpoints:
         )
 
     async def _duration_s(self, mode: str, name: str) -> float:
-        """Duration of an audio file; 0 and a warning in the log where it is missing or unreadable."""
+        """Seconds of an audio file; 0 and a warning in the log where it can't be read, so that the other presets are still listed."""
         try:
             pcm = await self._decode_audio(await asyncio.to_thread(self._folder.read_audio, mode, name))
         except ClientError as error:
@@ -191,6 +191,7 @@ class _PresetEndpoints:
         try:
             async for chunk in self._service.speech.audio_files.decode(file):
                 pcm += chunk
+                # While it is decoded: a small file may hold hours.
                 if _pcm_duration_s(pcm) > MAX_VOICE_S:
                     raise ClientError(f"The audio is longer than {MAX_VOICE_S} seconds.", code="audio_too_long", param=param)
         except ClientError as error:

@@ -40,7 +40,7 @@ class ResendBuffer:
         return numbered_frame
 
     def mark_disconnected(self) -> None:
-        """The connection is lost. Unless the client says otherwise, it received everything up to here."""
+        """The connection is lost. A client that comes back without a number is taken to have everything up to here."""
         self._disconnect_seq = self.last_seq
 
     def trim(self, limit_bytes: int) -> bool:

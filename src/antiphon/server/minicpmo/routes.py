@@ -51,7 +51,7 @@ SESSION_PARAMETERS = (
     Parameter("resume", "The token of a session of MiniCPM-o's protocol whose connection was lost.", {"type": "string"}),
     Parameter("after", "With `resume`, the `seq` of the last event that the client has received.", {"type": "integer", "minimum": 0}),
 )
-"""The parameters of this protocol."""
+"""The parameters of this protocol, for the OpenAPI document."""
 
 EVENT_LIMIT_BYTES: dict[Mode, int] = {"audio": 12 << 20, "video": MESSAGE_LIMIT_BYTES, "chat": MESSAGE_LIMIT_BYTES}
 """The largest event. In audio sessions: two recordings of voices of a minute each."""
@@ -138,7 +138,8 @@ def select_model(service: Service, request: MinicpmoSessionRequest) -> ServedMod
     for model in models:
         if supports_mode(model, request.mode):
             return model
-    if any(supports_mode(model, request.mode) for model in registry.answering()):  # one that stands for many names
+    # One whose name ends in `*` stands for many, and only the client knows which it means.
+    if any(supports_mode(model, request.mode) for model in registry.answering()):
         raise missing_parameter("model")
     if not all(model.duplex_engine.has_worker for model in models):
         raise no_worker_error()
@@ -165,7 +166,8 @@ class MinicpmoEndpoint:
     async def __call__(self, scope: Scope, send: Send) -> None:
         """Serve one WebSocket, from its handshake to its end."""
         query, attachment = QueryParams(scope["query_string"]), Attachment()
-        # A wrong mode is reported on the WebSocket too, so it needs a limit here.
+        # Accepted before the request is even parsed, so that every error can be sent on it.
+        # A wrong mode is one of them, so it needs a limit too.
         limit_bytes = next((EVENT_LIMIT_BYTES[mode] for mode in MODES if mode == query.get("mode")), MESSAGE_LIMIT_BYTES)
         await attachment.accept(lambda attachment: _upgrade(scope, send, attachment, limit_bytes))
         try:
@@ -179,6 +181,7 @@ class MinicpmoEndpoint:
         await attachment.websocket.wait_closed()
 
     def _resume(self, attachment: Attachment, request: MinicpmoSessionRequest, token: str, caller: Caller) -> None:
+        # A server that drains resumes sessions still: they are under way, and it waits for them.
         client = self._resumable_sessions.find(token, caller.tenant)
         outcome = client.reattach(attachment, request.after_seq) if client.mode == request.mode else False
         self._service.metrics.minicpmo_resumes["resumed" if outcome else "refused"] += 1
@@ -192,7 +195,7 @@ class MinicpmoEndpoint:
         service.live_sessions.check_admission()
         await service.speech.prepare()
         model = select_model(service, request)
-        # At once: its only worker may leave during the first wait, and what it can do would then no longer be known.
+        # Before the next `await`: if its only worker leaves meanwhile, what the model can do is no longer known.
         session_config = build_session_config(service, model, request)
         async with track_response(scope, lambda: 0):  # tokens are counted as each response ends
             is_requested = recording.wants_recording(scope)
@@ -223,6 +226,7 @@ class MinicpmoEndpoint:
         client.start(attachment, driver)
         live.stop = driver.shut_down
 
+        # Called once the session has begun. Until then frames wait in the socket, as `upgrade` reads none.
         async def read() -> None:
             attachment.websocket.resume_reading()
 
