@@ -34,10 +34,11 @@ ESTIMATED_HEADER = "antiphon-estimated"
 """Says that tokens were estimated, as the engine can't count them."""
 
 _ENCODER = MessageEncoder()
+"""One for all streams, as it keeps no state."""
 
 
 class MessageCollector:
-    """The client of a message that is not streamed."""
+    """The client of a message that is not streamed. It keeps the last event, which is the whole message."""
 
     def __init__(self) -> None:
         self.first_token_at: float | None = None  # no stream, so no first token
@@ -48,7 +49,7 @@ class MessageCollector:
         self.last_event = event
 
     def flush(self) -> None:
-        """Nothing is sent before the end."""
+        """Nothing to do: nothing is sent before the end."""
 
     def close(self, error: ApiError | None) -> None:
         self.error = error
@@ -79,6 +80,7 @@ class MessagesEndpoint:
         if headers:
             log_omissions(message.omissions, message.model.name)
         headers |= message.route_headers
+        # First: `message_start` tells the count, and `max_tokens` is cut to what the window has left (record 0035).
         session = message.session((await count_input(message)).tokens)
         if request.stream:
             heartbeat_s = service.config.server.heartbeat_s
@@ -100,7 +102,7 @@ class MessagesEndpoint:
         started_at: float,
         headers: MutableMapping[str, str],
     ) -> bool:
-        """Streams the message; False where nothing was sent yet and `client.error` is to be."""
+        """Stream the message; returns False where nothing was sent, and `client.error` is to be sent as an HTTP error."""
         is_sent = await self._drive(scope, message, session, client, started_at, headers, functools.partial(run_stream, client))
         self._service.metrics.stream_events += client.event_count
         return is_sent
@@ -129,7 +131,7 @@ class MessagesEndpoint:
         headers: MutableMapping[str, str],
         respond: Callable[[Callable[..., Awaitable[None]]], Awaitable[T]],
     ) -> T:
-        """What `respond` returns, with all around it that counts, limits and ends the message."""
+        """Run the message, counted, within the limits of its key, and ended with its connection; returns what `respond` returns."""
         model, tokens = message.model.name, lambda: session.tokens
         async with driving_session(self._service, scope, session, client, model=model, headers=headers, tokens=tokens) as driver:
             with self._measuring(request_caller(scope), message.model, session, client, started_at):
@@ -139,7 +141,7 @@ class MessagesEndpoint:
     def _measuring(
         self, caller: Caller, model: ServedModel, session: MessagesSession, client: _MessageClient, started_at: float
     ) -> Iterator[None]:
-        """Counts the message when it is over, in whichever way."""
+        """Count the message, however it ends."""
         try:
             yield
         finally:
@@ -153,6 +155,7 @@ class MessagesEndpoint:
             metrics.recent.observe(name, has_failed=outcome == "failed", first_token_s=first_token_s)
             usage, input_tokens = session.usage, 0
             if usage is not None:
+                # The API counts cached tokens apart; the sum of the three is the whole input.
                 input_tokens = usage.input_tokens + usage.cache_read_input_tokens + usage.cache_creation_input_tokens
                 metrics.tokens[name, "input"] += input_tokens
                 metrics.tokens[name, "output"] += usage.output_tokens

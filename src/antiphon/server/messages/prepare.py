@@ -37,7 +37,7 @@ from antiphon.server.messages.routing import message_features, session_id_in
 from antiphon.wire.messages.request import CountTokensRequest
 
 COUNT_TIMEOUT_S = 2.0
-"""How long an answer may wait for its input to be counted; after that the count is estimated."""
+"""How long a message may wait for the engine to count its input; after that the count is estimated."""
 
 
 class InputCount(Struct, frozen=True):
@@ -52,8 +52,10 @@ class PreparedMessage(Struct, frozen=True):
     A message that is ready to be made.
 
     Attributes:
+        respond: the engine's command, with `max_tokens` as the client sent it.
         engine: the model's, with the rewrites around it.
-        route_headers: tell the client why it is this model.
+        sign: makes the signatures of reasoning; makes none where the client gets no reasoning.
+        route_headers: tell the client why it got this model.
     """
 
     resolved_request: ResolvedMessagesRequest
@@ -72,7 +74,7 @@ class PreparedMessage(Struct, frozen=True):
         Args:
             input_tokens: of its input; the answer gets no more than the context window has room for after it.
         """
-        # Read now: a model server may only have told it when it counted.
+        # The window is read only here: a model server may not have told it before it was asked to count.
         respond = clamp_max_tokens(self.respond, self.model.engine.capabilities.context_window, input_tokens)
         return MessagesSession(self.resolved_request, respond, new_id, input_tokens, self.sign)
 
@@ -93,6 +95,7 @@ async def prepare_message(service: Service, scope: Scope, request: CountTokensRe
         request.model, lambda: message_features(request, session_id, takes_less=takes_less), route_caller(caller), size_bytes
     )
     model = resolution.model
+    # First: what a model can do is not known while it has no worker.
     model.require_worker()
     capabilities, tenant = model.engine.capabilities, caller.tenant
     settings = caller_settings(caller, model.name, "responses", make_cache_key(session_id))
@@ -117,7 +120,7 @@ async def prepare_message(service: Service, scope: Scope, request: CountTokensRe
 
 
 async def count_input(message: PreparedMessage) -> InputCount:
-    """The tokens of a message's input, as its engine counts them, or else estimated."""
+    """The tokens of a message's input: counted by its engine, or estimated where that can't, fails or takes too long."""
     if message.model.engine.capabilities.counts_tokens:
         with contextlib.suppress(ApiError, TimeoutError):
             async with asyncio.timeout(COUNT_TIMEOUT_S):
@@ -129,6 +132,7 @@ async def count_input(message: PreparedMessage) -> InputCount:
 async def _load_documents(
     service: Service, request: CountTokensRequest, tenant: str, lease: BodyLease, *, fetches_itself: bool
 ) -> Mapping[str, FileContent]:
+    # URLs are fetched here, behind this server's guard, unless the engine takes them as they are.
     references = [FileReference(name, path) for name, path in file_names(request)]
     return await load_references(service.files, None if fetches_itself else service.fetch, tenant, references, (), lease, "messages")
 
@@ -142,11 +146,12 @@ async def _unsigning(service: Service, tenant: str) -> Unsign:
     cipher = await service.content_cipher()
 
     def unsign(signature: str) -> bytes | None:
+        # Another server's or another model's: left out without an error, as people change models within a conversation.
         if not cipher.knows_key(signature):
             return None
         try:
             return cipher.decrypt(signature, tenant, "thinking", "signature")
-        except ApiError:  # another tenant's, or it was changed: not worth failing for, as a model can do without it
+        except ApiError:  # another tenant's, or it was changed: no reason to fail, as a model can do without it
             return None
 
     return unsign

@@ -1,4 +1,4 @@
-"""What of a request of the Messages API decides where it goes, and what its client calls the conversation."""
+"""What in a request of the Messages API decides which model it goes to, and what its client calls the conversation."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -17,18 +17,19 @@ from antiphon.wire.messages import blocks
 from antiphon.wire.messages.request import CountTokensRequest, JsonOutputFormat, MessageParam, MessagesRequest, ToolParam
 
 _OLD_USER_ID = re.compile(r"_session_([\w-]+)\Z")
+"""The form of older versions of Claude Code: `user_…_account_…_session_…`."""
 
 
 class _UserId(Struct):
-    """What Claude Code has in `metadata.user_id`, as JSON."""
+    """What newer versions of Claude Code have in `metadata.user_id`, as JSON in a string."""
 
     session_id: str = ""
 
 
 def session_id_in(scope: Scope, request: CountTokensRequest) -> str:
     """
-    What the client calls its conversation: in a header, or in `metadata.user_id` as Claude Code does. Any other id there
-    is a user's, who may have many conversations.
+    What the client calls its conversation, in a header or, as Claude Code does, in `metadata.user_id`; empty where it has
+    no name for it. Any other id there is a user's, who may have many conversations.
     """
     if session_id := session_id_of(scope):
         return session_id
@@ -45,7 +46,7 @@ def session_id_in(scope: Scope, request: CountTokensRequest) -> str:
 
 
 def message_features(request: CountTokensRequest, session_id: str = "", *, takes_less: bool = True) -> RouteFeatures:
-    """What decides where a request goes; one that only counts tokens is not remembered."""
+    """What decides which model a request goes to. One that only counts tokens is no turn, so `begins` is empty."""
     tools = request.tools or ()
     hosted_tools = [tool for tool in tools if not _is_function(tool)]
     content = [block for message in request.messages for block in _blocks(message)]
@@ -80,7 +81,7 @@ def _names(request: CountTokensRequest, session_id: str) -> tuple[tuple[str, ...
     first_text = next((text for message in request.messages if message.role == "user" and (text := _text(message.content))), "")
     tool_names = [value_or(tool.name, None) or "" for tool in request.tools or ()]
     names = lasting_names(_text(request.system or ""), first_text, tool_names, session_id=session_id)
-    # The first turn is a new conversation, though another one began with the same words.
+    # The first turn is a new conversation, even where another began with the same words.
     is_first = all(message.role != "assistant" for message in request.messages)
     return () if is_first else tuple(names), tuple(names)
 
