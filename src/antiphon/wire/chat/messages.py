@@ -141,7 +141,8 @@ class ChatUserMessage(_Message, kw_only=True, tag="user"):
 
 class ChatAssistantMessage(_Message, kw_only=True, tag="assistant"):
     """
-    What the model answered earlier. `reasoning_content`, in some programs `reasoning`, is what it thought before; a text.
+    What the model answered earlier. `reasoning_content`, in some programs `reasoning`, is what it thought before. Only a
+    text is used: some programs send objects there.
     """
 
     content: Maybe[ChatContent] = UNSET
@@ -161,7 +162,7 @@ class ChatToolMessage(_Message, kw_only=True, tag="tool"):
 
 
 class ChatFunctionMessage(_Message, kw_only=True, tag="function"):
-    """What a function answered, in the form from before tools; `name` names it."""
+    """What a function answered, in the form from before tools; `name` is the function's."""
 
     content: Maybe[ChatContent] = UNSET
 

@@ -57,8 +57,8 @@ class ChatSearchOptions(Wire, kw_only=True):
 
 class ChatRequest(Wire, kw_only=True):
     """
-    What `POST /v1/chat/completions` takes. The limits are those of the original; where local servers take more, they are
-    wider: names of tools, and how many `stop` there may be.
+    What `POST /v1/chat/completions` takes. The limits are those of the original, but wider where local servers take more:
+    names of tools, and the number of `stop`.
     """
 
     null_is_absent = True

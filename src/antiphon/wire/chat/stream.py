@@ -30,7 +30,7 @@ class RoleChunk(Struct, frozen=True, gc=False):
 
 
 class ChoiceChunk(Struct, frozen=True):
-    """A chunk of a choice. `length` is that of what it adds, in characters; None where that is not to be hidden."""
+    """A chunk of a choice. `length` is how many characters it adds; None where its size reveals nothing that needs padding."""
 
     choice: ChatChunkChoice
     length: int | None = None
@@ -60,11 +60,12 @@ class ChunkEncoder:
     Args:
         includes_usage: whether it ends with the usage; the other chunks then say null.
         service_tier: what each chunk says of it; `UNSET` for nothing.
-        paddings: the values of `obfuscation`, by how many characters they lack to the longest; None for none.
+        paddings: values of `obfuscation`, by the length of a text modulo their number: each fills the text up to a multiple
+            of that. None for no `obfuscation`.
 
     Attributes:
         stream_end: what follows the last event.
-        is_stateless: an event is written alike whatever was written before it.
+        is_stateless: whether an event is written in the same way whatever was written before it.
     """
 
     is_stateless = True
@@ -103,6 +104,7 @@ class ChunkEncoder:
 
     def _encode_unusual_into(self, event: ChatEvent, buffer: bytearray) -> None:
         match event:
+            # With the original's empty `content` and null `refusal`.
             case RoleChunk(index):
                 delta = ChatDelta(role="assistant", content="", refusal=None)
                 self._encode_choice_into(ChatChunkChoice(index=index, delta=delta), None, buffer)

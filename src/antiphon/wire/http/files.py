@@ -93,6 +93,7 @@ def read_file_options(fields: Iterable[tuple[str, str]], *, is_complete: bool) -
             values[name] = _json_or_text(text)
         elif name == "purpose":
             values[name] = text
+    # Only a complete object is checked: its other field may be yet to come.
     if members and is_complete:
         values["expires_after"] = members
     options = _reader.read(msgspec.json.encode(values))
@@ -102,6 +103,7 @@ def read_file_options(fields: Iterable[tuple[str, str]], *, is_complete: bool) -
 
 
 def _number_or_text(text: str) -> Raw | str:
+    # A form has nothing but texts. One that is no number stays a text, so that the error names its type.
     return Raw(text.encode()) if re.fullmatch(r"-?(0|[1-9]\d{0,15})", text, re.ASCII) else text
 
 

@@ -1,4 +1,4 @@
-"""What operators see: keys, the configuration, and usage. Times are in Unix seconds."""
+"""What operators see: keys, the configuration, usage, live sessions and updates. Times are in Unix seconds."""
 
 from typing import Annotated, Literal
 
@@ -10,7 +10,7 @@ from antiphon.wire.codec.types import JsonValue, Maybe, Wire
 
 
 class LimitLeft(Wire, kw_only=True):
-    """A limit of a key: how much it is, how much is left of it, and in how many seconds all of it is there again."""
+    """A limit of a key: how much it is, how much is left, and after how many seconds all of it is available again."""
 
     limit: int
     remaining: int
@@ -252,7 +252,7 @@ class ServerState(Wire, kw_only=True):
         status: `ready`, `draining` before its end, or `unavailable` while the store is away.
         processes: that are one server.
         requests: under way; `sessions`: Realtime and MiniCPM-o; `background`: responses made in the background.
-        recordings: put away since the start, or tried to: it changes when their list may have.
+        recordings: how many were stored since the start, or failed to be: when it changes, their list may have.
         queue_length: clients that wait; `serving`: those that have a worker.
         workers: by state.
         answers: in the last hour; likewise `errors` and `refusals`, requests that were answered with 429 or 503.

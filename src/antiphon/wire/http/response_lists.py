@@ -19,7 +19,7 @@ class ListedResponse(Wire, kw_only=True):
         completed_at: Unix seconds; null where it has not ended well.
         root_id: the first response of those that continue each other.
         title: that in its metadata.
-        key_id: the key that it was created with; null where no key was needed, or nobody knows any more.
+        key_id: the key that it was created with; null where no key was needed, or where it is no longer known.
         input, output, error, incomplete_details: only where they were asked for.
     """
 

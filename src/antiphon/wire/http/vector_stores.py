@@ -18,7 +18,7 @@ MAX_RESULTS, DEFAULT_RESULTS = 50, 10
 
 Name = Annotated[str, Meta(max_length=512)]
 FileIds = Annotated[list[str], Meta(max_length=MAX_FILES, title="an array of file IDs")]
-# The reference says that a string has 512 characters at most, numbers and booleans beside it.
+# The reference: a string of at most 512 characters, a number or a boolean.
 AttributeValue: TypeAlias = Annotated[str, Meta(max_length=512)] | int | float | bool
 Attributes = Annotated[dict[ShortKey, AttributeValue], Meta(max_length=16)]
 FileStatus = Literal["in_progress", "completed", "cancelled", "failed"]
@@ -270,7 +270,7 @@ def check_names(request: CreateVectorStoreRequest | UpdateVectorStoreRequest) ->
     Check a store's texts.
 
     Raises:
-        ClientError: one has a character that databases can't store.
+        ClientError: one has a NUL, which PostgreSQL can't store.
     """
     texts = {"name": request.name}
     if isinstance(request, CreateVectorStoreRequest):

@@ -13,7 +13,7 @@ class WebhookResponse(Wire, kw_only=True):
 
 class WebhookEvent(Wire, kw_only=True):
     """
-    An event as it is sent. It has no more than the response's id: whoever may read the response, reads it.
+    An event as it is sent. It has the id of the response and nothing of what is in it, which takes a key to read.
 
     Attributes:
         created_at: Unix seconds of the end of the response.

@@ -20,6 +20,7 @@ _TYPES: dict[int, MessageErrorType] = {
 }
 """Error types by status; those of other statuses below 500 are `invalid_request_error`, and the rest `api_error`."""
 
+# In OpenAI's sentence and this server's own, the window comes first, and then what was asked for.
 _FIGURES = re.compile(r"maximum context length is (\d+) tokens.*?(\d+) tokens", re.DOTALL)
 _INDEX = re.compile(r"\[(\d+)\]")
 

@@ -103,7 +103,7 @@ class MessageEncoder:
 
     Attributes:
         stream_end: what follows the last event: nothing.
-        is_stateless: an event is written alike whatever was written before it.
+        is_stateless: whether an event is written in the same way whatever was written before it.
     """
 
     stream_end = b""
