@@ -44,6 +44,7 @@ async def answer_authority(config: Config) -> Response:
     content = None if config.server.tls == "off" else await asyncio.to_thread(_read, config.ca_file)
     if content is None:
         raise ClientError("This server makes no certificates: see `server.tls`.", status=404, code="no_certificate_authority")
+    # Names that are added to the configuration need another authority (record 0065), so a cached copy may be of no use.
     headers = {"content-disposition": 'attachment; filename="antiphon-ca.crt"', "cache-control": "no-cache"}
     return Response(content, headers=headers, media_type=MEDIA_TYPE)
 

@@ -82,7 +82,7 @@ def routes(service: Service) -> list[GuardedRoute]:
         warm_up = service.speech.warm_up_state
         if not is_serving(service):
             return json_response(Readiness("unavailable", warm_up), 503)
-        # Voice sessions are accepted and heard meanwhile; only their first answer comes later.
+        # Only for those who ask: voice sessions are accepted and heard meanwhile, and text needs no speech (record 0046).
         if warm_up == "running" and waits_for_speech:
             return json_response(Readiness("warming_up", warm_up), 503)
         return json_response(Readiness("ok", warm_up))

@@ -48,7 +48,7 @@ def routes(service: Service) -> list[GuardedRoute]:
 
 
 async def _sum_processes(service: Service) -> ServerTotals:
-    """The totals of all processes of this server."""
+    """The totals of all processes of this server: a scraper reaches any one of them, never a certain one."""
     mine = service.metrics.snapshot()
     return ServerTotals(mine, (os.getpid(),), 0) if service.peers is None else await service.peers.totals(mine)
 
@@ -78,6 +78,7 @@ def _process_collector(pids: Sequence[int], exited_cpu_s: float) -> _Collector:
 
     def collect() -> Iterator["Metric"]:
         # `registry=None`: by default each would join the library's global registry, and stay there after the scrape.
+        # One that has just exited has no entry in `/proc`, and then no sample here.
         each = [ProcessCollector(pid=partial(int, pid), registry=None).collect() for pid in pids]
         families_by_name: defaultdict[str, list[Metric]] = defaultdict(list)
         for family in itertools.chain(*each):

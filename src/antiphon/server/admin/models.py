@@ -133,6 +133,7 @@ def routes(service: Service) -> list[GuardedRoute]:
 
 
 def _model_object(service: Service, model: ServedModel) -> Model:
+    # Of the bare engine, as for requests; what speech adds to live conversations is in `antiphon`.
     capabilities = model.engine.capabilities
     modalities = _input_modalities(capabilities)
     output_modalities = ["text", *(["audio"] if capabilities.audio_out else [])] if model.answers else ["embeddings"]
@@ -151,6 +152,7 @@ def _model_object(service: Service, model: ServedModel) -> Model:
 
 
 def _details(service: Service, model: ServedModel) -> ModelDetails:
+    # MiniCPM-o's full duplex takes another engine than Realtime, and what each can do differs.
     live, duplex = model.live_engine.capabilities, model.duplex_engine.capabilities
     kinds = {
         "responses": model.answers,

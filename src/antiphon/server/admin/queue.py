@@ -115,6 +115,7 @@ class _QueueEndpoints:
         workers = self._coordinator.workers()
         serving = [ticket_entry(view) for view in self._coordinator.serving_tickets()]
         health = server_health([self._service.metrics.recent.counts()], time.time())
+        # The kinds that have another name in MiniCPM-o's pages are those in full duplex.
         in_duplex = {ticket.worker_id for ticket in serving if ticket.kind in _REQUEST_TYPES}
 
         def count(state: wire.WorkerStatus) -> int:

@@ -99,6 +99,7 @@ def _list(recordings: RecordingLibrary) -> EndpointFunction:
 def _show(recordings: RecordingLibrary) -> EndpointFunction:
     async def show(request: Request) -> Response:
         session = await _find_session(recordings, request)
+        # A live session has no files to list yet: `files` would refuse.
         files = () if session.state == "live" else await recordings.files(session)
         return json_response(encode(_to_wire(session, files)))
 

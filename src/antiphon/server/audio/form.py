@@ -38,7 +38,8 @@ class UploadForm(NamedTuple):
 
 
 class _InMemoryParser(MultiPartParser):
-    spool_max_size = 2 * FILE_LIMIT_BYTES  # never reached: uploads stay in memory and are never written to disk
+    # Never reached: Starlette would write more than this to disk, and recordings stay nowhere but in memory.
+    spool_max_size = 2 * FILE_LIMIT_BYTES
 
 
 async def read_form(request: Request) -> UploadForm:

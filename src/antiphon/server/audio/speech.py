@@ -151,6 +151,7 @@ class _SpeechSynthesis:
         return self._events() if self.media_type == EVENT_STREAM_TYPE else self._file()
 
     async def _events(self) -> AsyncGenerator[SpeechEvent, None]:
+        # Closed with this generator: a client that leaves stops the voice.
         async with aclosing(self._file()) as file:
             async for piece in file:
                 if piece:
@@ -162,6 +163,7 @@ class _SpeechSynthesis:
 
     async def _synthesize(self) -> AsyncGenerator[bytes, None]:
         clauses, speakable = ClauseSplitter(), TextNormalizer()
+        # A clause within a sentence is spoken as a part of it: by itself it would end in a fall and a pause (record 0045).
         complete = [(clause, not ends_melody(clause)) for clause in clauses.feed(self._request.input)]
         for clause, continues in (*complete, *((clause, False) for clause in clauses.flush())):
             speech = synthesize_clause(self._synthesizer, clause, speakable, self._voice, self._request.speed, continues=continues)

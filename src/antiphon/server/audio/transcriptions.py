@@ -121,6 +121,7 @@ def _check_request(request: TranscriptionRequest, model: str) -> None:
     """
     if request.model not in (models := (model, *MODEL_ALIASES)):
         raise model_not_found(request.model, models)
+    # The events of a stream have text alone, and no times.
     formats = STREAMING_FORMATS if request.stream else FORMATS
     if request.response_format not in formats:
         raise unsupported_value("response_format", request.response_format, None, formats)

@@ -74,6 +74,7 @@ def routes(service: Service) -> list[GuardedRoute]:
     )
 
 
+# These routes exist only for a 404 that says what to use instead.
 def _refuse() -> EndpointFunction:
     async def refuse(_request: Request) -> Response:
         raise ClientError(_NOT_STORED_MESSAGE, status=404, code="not_stored")

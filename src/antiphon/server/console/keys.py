@@ -55,6 +55,7 @@ def routes(service: Service) -> list[GuardedRoute]:
         headers, issuer = request_headers(request.scope), service.console_keys
         grant: ConsoleKeyGrant | None = request.scope.get(_GRANT_SCOPE_KEY)
         answer = {"cache-control": "no-store"}
+        # A key of the page whose sign-in has a cookie is refused here: a stolen one makes no other, and ends in 15 minutes.
         if grant is not None:
             return json_response(await issuer.renew(grant), headers=answer)
         sign_in = await issuer.sign_in(request_caller(request.scope), with_cookie=can_keep_cookie(headers))

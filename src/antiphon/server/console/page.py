@@ -46,6 +46,7 @@ PAGE_HEADERS: Mapping[str, str] = {
 
 IMMUTABLE, REVALIDATE = "public, max-age=31536000, immutable", "no-cache"
 
+# Its link is relative, as all of the page's: a proxy may serve it below a prefix.
 MISSING_PAGE = (
     "<!doctype html><html lang=en><meta charset=utf-8><title>antiphon</title><h1>antiphon is here, its page is not</h1>"
     "<p>The files of the page are missing in this installation. Everything else works: <a href=docs>what there is</a>."
@@ -134,6 +135,7 @@ async def answer_asset(request: Request, page: PageFiles, name: str) -> Response
     Raises:
         HTTPException: 404; there is no such file.
     """
+    # A look into a table, never at the disk: no name leads out of the page.
     file = page.assets.get(name)
     if file is None:
         raise HTTPException(404)
@@ -152,6 +154,7 @@ async def _answer(request: Request, asset: Asset, *, vary: str) -> Response:
     is_small = content.gzip is not None and _accepts_gzip(request)
     # RFC 9110 8.8.3.3: what is encoded differently has another tag.
     etag = f'"{content.etag}-gzip"' if is_small else f'"{content.etag}"'
+    # A name with a hash never gets other content, so a browser need not ask again.
     headers = dict(PAGE_HEADERS) | {"etag": etag, "vary": vary, "cache-control": IMMUTABLE if asset.is_immutable else REVALIDATE}
     if _has_tag(request, etag):
         return Response(status_code=304, headers=headers)

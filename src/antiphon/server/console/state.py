@@ -63,6 +63,7 @@ def routes(service: Service) -> list[GuardedRoute]:
         return []
 
     async def state(request: Request) -> Response:
+        # Anyone may read this, so it names no model.
         access = await service.keyring.current_access()
         is_recording = service.recorder is not None and service.config.recording.when != "never"
         answer = ConsoleState("antiphon", __version__, not access.is_open, is_serving(service), _abilities(request, is_recording), [])

@@ -33,6 +33,7 @@ def recording_taps(service: Service, caller: Caller, *, protocol: str, mode: str
     Args:
         is_requested: whether the client asks for it.
     """
+    # With the store in memory there is no recorder: nobody could find the recording again.
     if service.recorder is None or not should_record(service.config.recording.when, caller.key, is_requested=is_requested):
         return ()
     key_id = caller.key.id if caller.key is not None else None

@@ -106,6 +106,7 @@ async def prepare_message(service: Service, scope: Scope, request: CountTokensRe
         model=model.name,
         request=request,
         capabilities=capabilities,
+        # The cipher loads a library and reads its keys, so it is asked for only where there is something to open or to sign.
         unsign=await _unsigning(service, tenant) if has_thinking(request) else _unsign_nothing,
         documents=documents,
         size_bytes=size_bytes + sum(len(document.url) for document in documents.values()),

@@ -48,6 +48,7 @@ def session_id_in(scope: Scope, request: CountTokensRequest) -> str:
 def message_features(request: CountTokensRequest, session_id: str = "", *, takes_less: bool = True) -> RouteFeatures:
     """What decides which model a request goes to. One that only counts tokens is no turn, so `begins` is empty."""
     tools = request.tools or ()
+    # Tools of the original's servers: a model may lack them, where one that the client runs is a function to it.
     hosted_tools = [tool for tool in tools if not _is_function(tool)]
     content = [block for message in request.messages for block in _blocks(message)]
     config = request.output_config
@@ -119,5 +120,5 @@ def _block_tokens(block: object) -> int:
             return TOKENS_PER_FILE
         case blocks.DocumentBlockParam() | blocks.SearchResultBlockParam() | blocks.ToolUseBlockParam():
             return estimate_tokens(encode(block).decode())
-        case _:  # models read little or nothing of what they thought in earlier turns
+        case _:  # reasoning, of which models read little or nothing in later turns, and unknown blocks
             return 0

@@ -195,6 +195,7 @@ class _PresetEndpoints:
                 if _pcm_duration_s(pcm) > MAX_VOICE_S:
                     raise ClientError(f"The audio is longer than {MAX_VOICE_S} seconds.", code="audio_too_long", param=param)
         except ClientError as error:
+            # The decoder knows only the field of transcriptions.
             error.param = param
             raise
         return bytes(pcm)

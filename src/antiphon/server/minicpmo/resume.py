@@ -54,6 +54,7 @@ class ResendBuffer:
         The frames after `seq`, or, without one, those since the connection was lost; None where some of them were
         dropped.
         """
+        # A number that never was, or whose successors were dropped, is outside of these bounds.
         missed_count = self.last_seq - (self._disconnect_seq if seq is None else seq)
         if not 0 <= missed_count <= len(self._frames):
             return None

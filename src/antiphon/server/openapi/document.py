@@ -71,6 +71,7 @@ def document(all_routes: Iterable[GuardedRoute], profile: Profile, *, is_open: b
         profile: how events are written.
         is_open: whether no key is needed.
     """
+    # The document is for anyone, so it names no model and no setting but the profile, in whose words events are described.
     operations = [route.operation for route in all_routes]
     request_types = [kind for each in operations for kind in (each.request_type, each.form_type) if kind is not None]
     response_types = [kind for each in operations for kind in (each.response_type, each.event_type) if kind is not None]

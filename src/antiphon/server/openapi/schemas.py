@@ -230,6 +230,7 @@ def _complete_schema(name: str, schema: Schema, is_request: bool, event_names: M
     if name in {kind.__name__ for kind in _UNTYPED_ITEMS}:
         schema["required"].remove("type")
         fields["type"]["enum"].append(None)
+    # Without a type it is a reference by having neither role nor content.
     if name == ItemReference.__name__:
         schema["anyOf"] = [
             {"required": ["type"], "properties": {"type": {"type": "string"}}},
@@ -241,6 +242,7 @@ def _complete_schema(name: str, schema: Schema, is_request: bool, event_names: M
     if any(tag in event_names for tag in tags):
         fields["type"]["enum"] = [event_names[tag] for tag in tags]
     default_fields = [field for field, field_schema in fields.items() if "default" in field_schema]
+    # A client may leave out what has a default; the server always writes it.
     if is_request:
         for field in default_fields:  # null means the default
             fields[field] = {"anyOf": [fields[field], {"type": "null"}]}

@@ -129,6 +129,7 @@ def collect(service: Service, query: FactsQuery) -> ProcessFacts:
         match topic:
             case "status":
                 _collect_status(service, facts)
+            # How they answered is in `recent`: counts of several processes can be added, their quantiles can't.
             case "models":
                 facts.models = {model.name: _model_facts(service, model) for model in service.registry.all()}
             case "log":
@@ -168,6 +169,7 @@ def _model_facts(service: Service, model: ServedModel) -> ModelFacts:
 
 
 def _model_state(service: Service, model: ServedModel) -> ModelState:
+    # Not failing: a model whose workers join by themselves has none before the first does.
     if isinstance(model.engine, QueuedEngine) and not model.engine.has_worker:
         return "waiting"
     # A model with several upstreams has a circuit breaker for each, under `model/upstream`.

@@ -93,6 +93,7 @@ class Listener:
         self._bytes += len(chunk)
         if self._bytes > BUFFER_BYTES:
             message = f"More than {BUFFER_BYTES >> 10} KiB of updates waited for you: read faster, or listen to fewer topics."
+            # Only the event that says so is still sent. Without some rows the table would be wrong for good.
             self._chunks = []
             self.end("cut", {"code": "too_slow", "message": message})
             self._on_cut()
@@ -272,6 +273,7 @@ class UpdateHub:
                 self._since[topic] = self._number
             else:
                 self._publish(topic, events)
+            # The more a look costs, the later is the next: `MAX_LOAD` bounds what listeners take from the server.
             self._due_at[topic] = began_at + max(INTERVALS_S.get(topic, 0), (clock() - began_at) / MAX_LOAD, self._tick_s / 2)
 
     def _row_events(self, topic: Topic, rows: Rows) -> Sequence[tuple[str, bytes]]:

@@ -100,6 +100,7 @@ class _KeyEndpoints:
             profile=value_or(body.profile, None),
         )
         caller = request_caller(request.scope)
+        # What the new key may do is bounded by the caller's: neither more scopes nor another tenant (record 0061).
         record, secret = await self._issuer.create(caller, new, value_or(body.confirm, None))
         logs.get().info("key_created", key=record.id, by=None if caller.key is None else caller.key.id)
         fields = {**key_fields(record, time.time()), "limits": await self._limits(record), "value": secret}

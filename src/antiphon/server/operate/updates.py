@@ -74,9 +74,11 @@ class UpdatesEndpoint:
         client = connection.from_scope(scope)
         timers: list[asyncio.TimerHandle] = []
 
+        # The event that cuts a client off waits behind what the client has not read, so the connection is closed in any case.
         def on_cut() -> None:
             timers.append(asyncio.get_running_loop().call_later(CUT_PATIENCE_S, client.drop, "backlog"))
 
+        # Without keys clients are told apart by their addresses.
         holder = caller.key_id or str((scope.get("client") or ("",))[0])
         listener = Listener(topics, holder, on_cut, is_operator=is_operator(caller))
 

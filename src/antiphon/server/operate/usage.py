@@ -98,12 +98,14 @@ def parse_query(query: QueryParams, now: float) -> UsageQuery:
     if bucket not in WIDTHS_S:
         raise invalid_value("bucket", shorten(bucket), WIDTHS_S)
     width_s = WIDTHS_S[bucket]
+    # Start and end are widened to whole buckets, as the store adds up by the hour.
     limit = page_limit(query, DEFAULT_BUCKETS[bucket], MAX_BUCKETS)
     end = _end(query, now, width_s)
     start = _time(query, "start")
     start = max(0, end - limit * width_s) if start is None else start // width_s * width_s
     if start >= end:
         raise ClientError("Invalid 'start': it must be before 'end'.", code="invalid_value", param="start")
+    # A page begins where the one before ended. All other parameters come again, and must agree with it.
     if (page := query.get("page")) is not None:
         start = _page_start(page, start, end, width_s)
     return UsageQuery(start, min(end, start + limit * width_s), end, width_s, _groups(query))
@@ -159,6 +161,7 @@ async def _page(counter: UsageCounter, query: UsageQuery) -> UsagePage:
 
 def _buckets(records: Sequence[UsageRecord], start: int, end: int, width_s: int) -> list[UsageBucket]:
     by_start = {at: [*rows] for at, rows in groupby(records, key=lambda record: record.start)}
+    # Buckets without use are there too, as in the original.
     return [
         UsageBucket(start_time=at, end_time=at + width_s, results=[_result(record) for record in by_start.get(at, ())])
         for at in range(start, end, width_s)

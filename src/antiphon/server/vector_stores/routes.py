@@ -203,6 +203,7 @@ def _search(service: Service) -> EndpointFunction:
         options = await offload(len(body), _decode_search, body)
         results = await service.vector_stores.answer(*_owner_and_id(request), options)
         queries = [options.query] if isinstance(options.query, str) else options.query
+        # Up to fifty chunks of text, which are encoded in a thread where they are long.
         size_bytes = sum(len(result.text) for result in results)
         return json_response(await offload(size_bytes, _encode_results, queries, results))
 
