@@ -76,6 +76,7 @@ class ChatRequest(Wire, kw_only=True):
     metadata: Maybe[Metadata] = UNSET
     modalities: Maybe[list[Literal["text", "audio"]]] = UNSET
     moderation: Maybe[Moderation] = UNSET
+    # The API's limit. How many this server makes of one request is `MAX_CHOICES`, whose error says so.
     n: Maybe[Annotated[int, Meta(ge=1, le=128)]] = UNSET
     parallel_tool_calls: Maybe[bool] = UNSET
     prediction: Maybe[JsonDict] = UNSET

@@ -115,7 +115,7 @@ SearchText = Annotated[str, Meta(min_length=1, max_length=4096)]
 
 
 class SearchVectorStoreRequest(Wire, kw_only=True):
-    """A search in a vector store, by one text or by several."""
+    """A search in a vector store, by one text or by several; `rewrite_query` is accepted and changes nothing."""
 
     query: SearchText | Annotated[list[SearchText], Meta(min_length=1, max_length=16)]
     filters: Maybe[Filter] = UNSET
@@ -144,7 +144,7 @@ class FileCountsObject(Wire, kw_only=True):
 
 
 class VectorStoreObject(Wire, kw_only=True):
-    """A vector store; it is `in_progress` while some of its files are."""
+    """A vector store, `in_progress` while some of its files are. It has no `description`, as the official client's type has none."""
 
     id: str
     object: Literal["vector_store"] = "vector_store"
