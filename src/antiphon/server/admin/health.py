@@ -102,12 +102,12 @@ def routes(service: Service) -> list[GuardedRoute]:
 
 
 def is_serving(service: Service) -> bool:
-    """Whether new work is accepted."""
+    """Whether new work is accepted: the server has started, does not drain, reaches its store, and has a model."""
     # The store counts as away only after some seconds (`STORE_AWAY_S`), so a short outage takes no server out of a load balancer.
     is_up = service.is_ready and not service.live_sessions.is_draining and not service.is_store_away
     return is_up and bool(service.registry.all())
 
 
 def starting_readiness(start: StartStatus) -> Readiness:
-    """The readiness of a server that starts."""
+    """The readiness of a server that still starts, with what it waits for."""
     return Readiness("starting", "off", start.reason, UNSET if start.message is None else start.message, start.weights)

@@ -82,7 +82,7 @@ class CancellableRequest:
         """Nothing to do: ASGI's `send` waits until the client reads."""
 
     def resume(self) -> None:
-        """Nothing to do."""
+        """Nothing to do, as in `pause`."""
 
 
 class HttpResponseWriter:
@@ -111,7 +111,7 @@ class HttpResponseWriter:
         await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
 
     async def end(self) -> None:
-        """Finish the response."""
+        """End the body; a response without a chunk gets its head here."""
         await self._send_head()
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -248,7 +248,7 @@ class _TranscriptionJob:
 
     def _verbose(self) -> VerboseTranscription:
         granularities = self._request.timestamp_granularities or ["segment"]
-        # What the transcriber heard goes before what the request expected.
+        # What the transcriber heard counts before what the request expected.
         language = next((chunk.transcript.language for chunk in self._chunks if chunk.transcript.language), None)
         return VerboseTranscription(
             language=language or next(iter(self._options.languages), ""),

@@ -136,10 +136,10 @@ class CompletionCollector:
 
     async def response(self, service: Service, audio_format: str | None) -> Response:
         """
-        The HTTP response.
+        The HTTP response, once the completion is over.
 
         Args:
-            audio_format: of a spoken answer.
+            audio_format: what a spoken answer is encoded to; None for a written one.
         """
         if self.error is not None:
             return error_response(self.error)

@@ -53,7 +53,7 @@ class PreparedChat(Struct, frozen=True, kw_only=True):
     tools: OpenTools | None = None
 
     def release(self) -> None:
-        """Give back what it holds."""
+        """Give back its memory and its tools, however the answer ended."""
         self.lease.release()
         if self.tools is not None:
             self.tools.close()

@@ -1,1 +1,1 @@
-"""The page: its files, what it is told before anybody is known, and its keys."""
+"""The page: its files, what it shows before anybody has signed in, and its keys."""

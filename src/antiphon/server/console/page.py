@@ -86,7 +86,7 @@ _ASSET = Operation(
 
 
 def routes(service: Service) -> list[GuardedRoute]:
-    """The front page."""
+    """The routes of the page; without it, a redirect of `/` to `/docs`."""
     return page_routes(service, page_files()) if service.config.server.console else _redirect(service)
 
 
@@ -119,7 +119,7 @@ def page_routes(service: Service, page: PageFiles) -> list[GuardedRoute]:
 
 
 async def answer_front(request: Request, page: PageFiles) -> Response:
-    """The page, for a browser."""
+    """The page for a browser, a 404 for other clients."""
     if not accepts_html(request):
         return await _not_found(request)
     if page.front is None:

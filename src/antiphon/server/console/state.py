@@ -58,7 +58,7 @@ _STATE = Operation("getConsoleState", "Console", "What the page shows before any
 
 
 def routes(service: Service) -> list[GuardedRoute]:
-    """The route; none without the page."""
+    """The route `/console/state`; none without the page."""
     if not service.config.server.console:
         return []
 

@@ -13,7 +13,7 @@ from antiphon.server.http.errors import json_response
 from antiphon.server.http.operation import Operation
 
 TYPES = ("web_search", "file_search", "code_interpreter", "image_generation")
-"""Types of which one is enough to name; `web_search_preview` is `web_search` by its older name."""
+"""The types to list. `web_search_preview`, the older name of `web_search`, would be listed twice."""
 
 
 class ConsoleTool(Struct):
@@ -47,7 +47,7 @@ _TOOLS = Operation(
 
 
 def routes(service: Service) -> list[GuardedRoute]:
-    """The route; none without the page."""
+    """The route `/console/tools`; none without the page."""
     if not service.config.server.console:
         return []
 

@@ -51,7 +51,7 @@ def observe_with(recordings: Sequence[RecordingTap]) -> Callable[[InputTranscrip
 
 
 def realtime_recording_taps(service: Service, scope: Scope, session_config: RealtimeSessionConfig) -> Sequence[RecordingTap]:
-    """The taps that record a Realtime session."""
+    """The taps that record a Realtime session: as `recording_taps`, by what its request and its configuration say."""
     mode = "transcription" if session_config.is_transcription else "conversation"
     return recording_taps(
         service, request_caller(scope), protocol="realtime", mode=mode, model=session_config.model, is_requested=wants_recording(scope)

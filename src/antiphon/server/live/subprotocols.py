@@ -9,7 +9,7 @@ SUBPROTOCOL = "realtime"
 
 
 def asks_for_beta(headers: Headers) -> bool:
-    """Whether the client asks for the beta dialect."""
+    """Whether the client asks for the beta dialect, by header or by subprotocol."""
     # RFC 9110, 5.3: a list may come in one line or in several; the same below.
     features = [feature.strip() for line in headers.getlist("openai-beta") for feature in line.split(",")]
     return BETA_HEADER in features or BETA_SUBPROTOCOL in offered_subprotocols(headers)
@@ -29,6 +29,6 @@ def select_subprotocol(headers: Headers) -> str | None:
 
 
 def offered_subprotocols(headers: Headers) -> list[str]:
-    """All subprotocols that the client offers."""
+    """All subprotocols that the client offers, the preferred one first (RFC 6455, 11.3.4)."""
     lines = headers.getlist("sec-websocket-protocol")
     return [name.strip() for line in lines for name in line.split(",") if name.strip()]

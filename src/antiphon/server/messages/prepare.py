@@ -41,7 +41,7 @@ COUNT_TIMEOUT_S = 2.0
 
 
 class InputCount(Struct, frozen=True):
-    """The tokens of an input."""
+    """The tokens of an input, counted by the engine or estimated."""
 
     tokens: int
     is_estimated: bool

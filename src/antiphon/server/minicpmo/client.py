@@ -42,7 +42,7 @@ COUNTED_END_REASONS = ("user_stop", "timeout", "init_timeout", "idle_timeout", "
 
 
 def close_code_for(error: ApiError | None) -> int:
-    """The WebSocket close code for an error."""
+    """The WebSocket close code for an error; None stands for a regular end."""
     if error is None:
         return NORMAL
     return WEBSOCKET_CLOSE_CODES.get(error.code or "", POLICY_VIOLATION if isinstance(error, ClientError) else INTERNAL_ERROR)
@@ -82,7 +82,7 @@ class Attachment:
         self._client = None
 
     def refuse(self, error: ApiError) -> None:
-        """Send the error, and close."""
+        """Send the error and close, on a WebSocket that has no session."""
         self.websocket.send(encode_server(error_event(error)))
         self.websocket.flush()
         self.websocket.close(close_code_for(error), close_reason(error.message))
@@ -157,7 +157,7 @@ class MinicpmoClient:
         self._context = contextvars.Context()
 
     def start(self, attachment: Attachment, driver: ClientListener[MinicpmoMessage]) -> None:
-        """Connect a WebSocket and a driver."""
+        """Connect the session's first WebSocket and its driver, before the driver runs."""
         self._context = contextvars.copy_context()  # it has the id of the request, and the WebSocket's callbacks don't
         self._driver = driver
         self._attachment = attachment
@@ -326,7 +326,7 @@ class MinicpmoClient:
             self._attachment.websocket.resume_reading()
 
     def terminate(self, error: ClientError, code: int) -> None:
-        """End the session because of the client's fault."""
+        """End the session because of the client's fault: it reads the error and `code`, and can't resume."""
         assert self._driver is not None and self._attachment is not None, "what it does comes on a WebSocket"
         self.end_reason = "refused"
         # Detached first, so that the end of the WebSocket is not taken for a lost connection.

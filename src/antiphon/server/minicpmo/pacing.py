@@ -50,7 +50,7 @@ class AudioPacer:
 
     @property
     def patience_s(self) -> float:
-        """How much longer the client may stay too fast."""
+        """For how many seconds more the client may stay too fast; negative once it was for too long."""
         return MAX_TOO_FAST_S if self._too_fast_since is None else MAX_TOO_FAST_S - (self._clock() - self._too_fast_since)
 
     @property

@@ -71,7 +71,7 @@ T = TypeVar("T", bound=HasTenant)
 
 
 class ResumableSessions(Generic[T]):
-    """Sessions that can be resumed, by token."""
+    """Sessions of this process that can be resumed, by their secret token."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, T] = {}
@@ -99,7 +99,7 @@ class ResumableSessions(Generic[T]):
 
 
 def session_not_found() -> ClientError:
-    """No session can be resumed with that token."""
+    """The error for a token with which no session can be resumed, for whatever reason."""
     return ClientError(
         "There is no such session, or it waited too long for its client, or the client missed too much of it.",
         code="session_not_found",

@@ -147,7 +147,7 @@ def select_model(service: Service, request: MinicpmoSessionRequest) -> ServedMod
 
 
 def supports_mode(model: ServedModel, mode: Mode) -> bool:
-    """Whether a model supports the mode."""
+    """Whether a model supports the mode: any model can chat, while audio and video need full duplex."""
     return mode == "chat" or model.duplex_engine.capabilities.full_duplex
 
 
@@ -241,7 +241,7 @@ class MinicpmoEndpoint:
 
 
 def build_session_config(service: Service, model: ServedModel, request: MinicpmoSessionRequest) -> MinicpmoSessionConfig:
-    """The configuration of a new session."""
+    """The configuration of a new session. It has a resume token only if the client asks for one and the server waits for clients."""
     settings, mode = service.config.minicpmo, request.mode
     max_duration_s = {"chat": settings.chat_s, "audio": settings.audio_s, "video": settings.video_s}[mode]
     return MinicpmoSessionConfig(

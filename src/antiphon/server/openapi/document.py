@@ -135,7 +135,7 @@ class _DocumentWriter:
         )
 
     def describe(self, path: str, route: GuardedRoute) -> Schema:
-        """The operation of a route."""
+        """A route as OpenAPI's Operation Object; `path` is the route's, without converters."""
         operation = route.operation
         path_parameters = [
             {"name": name, "in": "path", "required": True, "description": "Its id.", "schema": _PATH_SCHEMAS.get(name, _ANY_ID)}

@@ -128,7 +128,7 @@ def _schema_hook(kind: type) -> Schema:
 
 
 def reference(name: str) -> Schema:
-    """A reference to a component."""
+    """A schema that refers to a component."""
     return {"$ref": REF_PREFIX + name}
 
 

@@ -116,14 +116,14 @@ def answer(service: Service, subject: Subject, question: bytes) -> bytes:
 
 
 async def close_session(service: Service, session_id: str) -> bool:
-    """Close a session, in whichever process it is; returns whether there was one."""
+    """Close a session of this process or of another one; returns whether there was one."""
     if service.live_sessions.close(session_id):
         return True
     return service.peers is not None and any(await service.peers.ask_others("close_session", session_id.encode(errors="replace")))
 
 
 def collect(service: Service, query: FactsQuery) -> ProcessFacts:
-    """What this process knows."""
+    """What this process knows of the topics of a query."""
     facts = ProcessFacts(os.getpid())
     for topic in query.topics:
         match topic:

@@ -27,7 +27,7 @@ def build_rows(service: Service, topic: Topic, parts: Sequence[ProcessFacts]) ->
 
 
 def server_state(service: Service, parts: Sequence[ProcessFacts]) -> ServerState:
-    """The server in numbers."""
+    """The server in numbers, added up over its processes; its status is that of the process that answers."""
     health = server_health([part.recent for part in parts], now())
     workers: dict[str, int] = {}
     for part in parts:

@@ -101,7 +101,7 @@ class UpdatesEndpoint:
 
 
 def is_operator(caller: Caller) -> bool:
-    """Whether the caller may see everything."""
+    """Whether the caller may see everything: its key has the scope `admin`, or the server needs no key."""
     return caller.key is None or "admin" in caller.key.scopes
 
 

@@ -183,7 +183,7 @@ class LiveSessionEntry(Wire, kw_only=True):
     A Realtime or MiniCPM-o session that is under way.
 
     Attributes:
-        id: as its client was told, and of its recording.
+        id: the one that its client knows, and that of its recording.
         mode: `conversation` or `transcription`; of MiniCPM-o `chat`, `audio` or `video`.
         ends_at: when its longest duration is over.
         recorded: whether it is recorded.

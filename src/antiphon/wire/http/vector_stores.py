@@ -35,7 +35,7 @@ class StoreExpiry(Wire, kw_only=True):
 
 
 class AutoChunking(Tagged, kw_only=True, tag="auto"):
-    """Chunks of 800 tokens, of which 400 are those of the chunk before."""
+    """Chunks of 800 tokens, each of which begins with the last 400 of the one before."""
 
 
 class StaticChunkingSizes(Wire, kw_only=True):

@@ -26,7 +26,7 @@ _INDEX = re.compile(r"\[(\d+)\]")
 
 
 def message_error_status(error: ApiError) -> int:
-    """The HTTP status of an error."""
+    """The HTTP status of an error, as the Messages API has it."""
     if error.code == "context_length_exceeded":
         return ClientError.status
     # The original says 529 where other APIs say 503: its SDKs have a class for it, and Claude Code retries it in silence.
@@ -34,7 +34,7 @@ def message_error_status(error: ApiError) -> int:
 
 
 def message_error(error: ApiError, request_id: str | None = None) -> MessageError:
-    """The error as an object of the API."""
+    """The error as an object of the API; `request_id` is that of the HTTP request, None in a stream."""
     status = message_error_status(error)
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
     details = MessageErrorDetails(type=kind, message=_message(error))

@@ -113,7 +113,7 @@ class CountTokensRequest(Wire, kw_only=True):
 
 
 class MessageMetadata(Wire, kw_only=True):
-    """Who asks; Claude Code has the id of its session in it."""
+    """Who makes the request; Claude Code puts the id of its session there."""
 
     user_id: Maybe[str] = UNSET
 
