@@ -39,6 +39,7 @@ def sent_cookie(headers: Headers) -> str | None:
 def cookie_header(headers: Headers, value: str, max_age_s: int) -> str:
     """The value of `Set-Cookie`; `max_age_s` of 0 deletes it."""
     attributes = f"Path={PATH}; Max-Age={max_age_s}; HttpOnly; SameSite=Strict"
+    # Browsers ignore a cookie with `Secure` that comes over plain HTTP.
     secure = "; Secure" if headers.get("origin", "").lower().startswith("https://") else ""
     return f"{_name(headers)}={value}; {attributes}{secure}"
 

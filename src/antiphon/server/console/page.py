@@ -143,6 +143,7 @@ async def answer_asset(request: Request, page: PageFiles, name: str) -> Response
 
 
 async def _not_found(request: Request) -> Response:
+    # A cache must not give it to a browser.
     response = await on_http_exception(request, HTTPException(404))
     response.headers.add_vary_header("Origin")
     response.headers.add_vary_header("Accept")

@@ -163,6 +163,7 @@ class _DocumentWriter:
         return self._examples.get(operation.id, Examples())
 
     def _security(self, access: Access) -> list[Schema]:
+        # OpenAPI, "Security Requirement Object": `{}` allows no key, which holds while the server needs none.
         if access in KEYLESS:
             return []
         if access == "worker":

@@ -102,6 +102,7 @@ def build_schemas(request_types: Sequence[JsonType], response_types: Sequence[Js
     components = {name: _clean(schema) for name, schema in components.items() if name not in (Unknown.__name__, Nothing.__name__)}
     components |= _named_unions(components.keys(), event_names)
     request_names = _reachable([schemas[kind] for kind in request_types], components)
+    # msgspec's schemas don't know that null means absent in some requests.
     nullable = {
         name
         for kind in _wire_types_in(request_types)
@@ -168,6 +169,7 @@ def _named_unions(component_names: Iterable[str], event_names: Mapping[str, str]
     component_names = {*component_names, Unknown.__name__}
     for name, union in _UNIONS.items():
         kinds = get_args(union)
+        # msgspec describes only types that are used, so the members of another union have no schema to refer to.
         if not {kind.__name__ for kind in kinds} <= component_names:
             continue
         tags = {event_names.get(tag, tag): kind for kind in kinds if (tag := _tag(kind)) and kind is not Unknown}

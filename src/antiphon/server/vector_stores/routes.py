@@ -191,6 +191,7 @@ def _update(service: Service) -> EndpointFunction:
 def _delete(service: Service) -> EndpointFunction:
     async def delete(request: Request) -> Response:
         tenant, store_id = _owner_and_id(request)
+        # By the service and not the library: the store's index, in memory and on disk, goes with it.
         await service.vector_stores.delete(tenant, store_id)
         return json_response(encode(VectorStoreDeleted(id=store_id)))
 

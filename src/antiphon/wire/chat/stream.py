@@ -94,6 +94,7 @@ class ChunkEncoder:
     def encode_sse_into(self, events: Iterable[ChatEvent], buffer: bytearray) -> None:
         """Append `events` to `buffer`, each as one server-sent event."""
         for event in events:
+            # Nearly every event: only its text is encoded, between bytes that were made once.
             if type(event) is ContentDelta:
                 buffer += self._content_heads[event.index]
                 ENCODER.encode_into(event.text, buffer, -1)

@@ -154,6 +154,7 @@ def _cue_text(text: str) -> str:
 
 
 def _timestamp(seconds: float, separator: str) -> str:
+    # Rounded before it is split: 0.9996 s is 1.000, and not 0.1000.
     whole_s, ms = divmod(round(seconds * 1000), 1000)
     return f"{whole_s // 3600:02}:{whole_s // 60 % 60:02}:{whole_s % 60:02}{separator}{ms:03}"
 

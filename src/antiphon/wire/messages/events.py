@@ -116,6 +116,7 @@ class MessageEncoder:
             start = len(buffer)
             buffer += _HEADS[type(event)]
             ENCODER.encode_into(event, buffer, -1)
+            # Hardly any event has a marker, so the bytes are copied only where one may be.
             if buffer.find(MARKER_BYTE, start) != -1:
                 buffer[start:] = strip_markers(bytes(buffer[start:]))
             buffer += b"\n\n"

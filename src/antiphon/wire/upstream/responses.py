@@ -20,7 +20,7 @@ class Event(Struct, gc=False):
         delta: text; some servers send objects, which are ignored.
         arguments: JSON text, from some servers the object itself.
         error: an object or a text; flat errors have `code`, `message` and `param` instead.
-        response: decoded by `decode_response` when the stream ends.
+        response: left as it came, as only that of the last event matters; `decode_response` reads it.
     """
 
     type: str = ""
