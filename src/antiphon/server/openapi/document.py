@@ -163,11 +163,11 @@ class _DocumentWriter:
         return self._examples.get(operation.id, Examples())
 
     def _security(self, access: Access) -> list[Schema]:
-        # OpenAPI, "Security Requirement Object": `{}` allows no key, which holds while the server needs none.
         if access in KEYLESS:
             return []
         if access == "worker":
             return [{"worker": []}]
+        # OpenAPI, "Security Requirement Object": `{}` allows no key, which holds while the server needs none.
         if access == "console":
             return [{"bearer": []}, {"header": []}, {"cookie": []}, *([{}] if self._is_open else [])]
         return [{"bearer": [access]}, {"header": [access]}, *([{}] if self._is_open else [])]

@@ -100,7 +100,7 @@ async def gather(service: Service, query: FactsQuery) -> Sequence[ProcessFacts]:
     Raises:
         ServerError: the supervisor doesn't answer.
     """
-    # The own answer is the first: what all processes have alike is read from it.
+    # Its own answer comes first: what all processes have alike is read from it.
     own = collect(service, query)
     if service.peers is None:
         return [own]
