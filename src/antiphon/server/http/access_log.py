@@ -24,8 +24,8 @@ SWITCHING_PROTOCOLS = 101
 REFUSAL_STATUSES = (429, 503)
 """Statuses of requests that were refused because a limit was reached, or the server was full or stopping."""
 
-PROBE_PATHS = ("/livez", "/readyz", "/health", "/metrics")
-"""Paths that monitors poll: logged at level debug."""
+PROBE_PATHS = ("/livez", "/readyz", "/health", "/metrics", "/console/state")
+"""Paths that monitors and open pages poll: logged at level debug."""
 
 
 class AccessLogMiddleware:
@@ -61,10 +61,8 @@ class AccessLogMiddleware:
         if status in REFUSAL_STATUSES and (caller := refused_caller(scope)) is not None:
             self._service.usage.count_refusal(caller.key_id)
             self._service.metrics.recent.refuse()
-        drop_reason = connection.from_scope(scope).drop_reason
-        log_request(
-            scope, status, elapsed_s, is_probe=route in PROBE_PATHS, **({"dropped": drop_reason} if drop_reason is not None else {})
-        )
+        fields = {} if (drop_reason := connection.from_scope(scope).drop_reason) is None else {"dropped": drop_reason}
+        log_request(scope, status, elapsed_s, is_probe=route in PROBE_PATHS, **fields)
 
 
 def log_request(scope: Scope, status: int, elapsed_s: float, *, is_probe: bool, **fields: object) -> None:

@@ -143,7 +143,9 @@ class StartApp:
             response = await self._respond(scope)
             if response is not None:
                 await response(scope, receive, send)
-                log_request(scope, response.status_code, time.perf_counter() - started_at, is_probe=scope["path"] in PROBE_PATHS)
+                # The page asks each second how far the start is; only what was refused is news.
+                is_probe = scope["path"] in PROBE_PATHS or response.status_code < 400
+                log_request(scope, response.status_code, time.perf_counter() - started_at, is_probe=is_probe)
                 return
         if self._app is not None:
             await self._app(scope, receive, send)
