@@ -43,6 +43,7 @@ class UsageLedger:
                 case GetLimits():
                     pass
         except ClientError as error:
+            # With the error go the limits: the refused client gets them in its headers, and must know when to try again.
             return LimitVerdict(meter.states(), Failure.from_error(error))
         return LimitVerdict(meter.states())
 
@@ -56,11 +57,12 @@ class UsageLedger:
         self._meter(message.key).count_tokens(message.tokens)
 
     def add_process(self, process: int) -> None:
-        """Add a process."""
+        """Count a process among those of the server, from its start on."""
         self._snapshots[process] = Snapshot()
 
     def set_snapshot(self, process: int, snapshot: Snapshot) -> None:
         """Take the latest metrics of a process; ignored if it has ended meanwhile."""
+        # Its last snapshot is in the total already, and would be counted twice.
         if process in self._snapshots:
             self._snapshots[process] = snapshot
 
@@ -72,6 +74,7 @@ class UsageLedger:
         """End a process: its streams end, its counts stay."""
         for stream in [stream for owner, stream in self._streams if owner == process]:
             self.end_stream(process, EndStream(stream, 0))
+        # Gauges, such as open sessions, ended with their process; counters must never go back.
         self._ended_total += self._snapshots.pop(process).without_gauges()
 
     def _meter(self, key: KeyRecord) -> Meter:

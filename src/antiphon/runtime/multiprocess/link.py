@@ -167,7 +167,7 @@ class GetLimits(_Message):
 
 
 class LimitVerdict(_Message):
-    """Reply to the three requests about keys: what is left, and the error if the limit is reached."""
+    """Reply to `BeginRequest`, `BeginStream` and `GetLimits`: what is left, and the error if a limit is reached."""
 
     states: dict[LimitKind, LimitState]
     refusal: Failure | None = None
@@ -220,7 +220,7 @@ class AskOthers(_Message):
 
 
 class AskProcess(_Message):
-    """Request to a process: the same. Answered by `ProcessAnswer`."""
+    """Request to a process: the question of another one (`AskOthers`). Answered by `ProcessAnswer`."""
 
     subject: Subject
     question: bytes
@@ -254,7 +254,7 @@ class NewConfiguration(_Message):
 
 
 class ReloadResult(_Message):
-    """Reply to both: what changed, or why nothing did."""
+    """Reply to `RequestReload` and `NewConfiguration`: what changed, or why nothing did."""
 
     report: ReloadReport | None
     failure: Failure | None = None
@@ -359,6 +359,7 @@ class SupervisorLink:
     def _dispatch(self, message: _Envelope) -> None:
         if not message.is_reply:
             self._on_message(message.body, lambda body: self.endpoint.send(_Envelope(message.number, True, body)))
+        # A reply that comes after its timeout has no waiter any more, and is dropped.
         elif (reply := self._pending_replies.get(message.number)) is not None:
             resolve(reply, message.body)
 

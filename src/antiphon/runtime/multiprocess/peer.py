@@ -113,6 +113,7 @@ class SharedAllowance:
 
     @asynccontextmanager
     async def track_response(self, tokens: Callable[[], int]) -> AsyncIterator[None]:
+        # A key without these limits costs no message (docs/decisions/0011).
         if self._key.streams is None and self._key.tokens_per_minute is None:
             yield
             return

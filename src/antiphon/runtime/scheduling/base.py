@@ -73,7 +73,8 @@ class Worker(Struct, frozen=True, kw_only=True, eq=False):
         kinds: of conversations that it takes.
         slots: conversations at a time; None for no limit.
         address: where it is, for the operator; empty in this process.
-        link: to a worker that joined; None for any other. Likewise `version`, of antiphon there.
+        link: to a worker that joined; None for any other.
+        version: of antiphon at a worker that joined; None for any other.
         is_draining: whether it gets no conversations from the start.
     """
 
@@ -97,7 +98,7 @@ class WorkerLease(Protocol):
 
     @property
     def worker(self) -> Worker:
-        """The worker."""
+        """The worker that has the slot."""
 
     def mark_failed(self) -> None:
         """Count a failure of the worker; after several in a row it gets no tickets for a while."""
@@ -145,16 +146,16 @@ class Coordinator(Protocol):
         """
 
     def add_worker(self, worker: Worker) -> None:
-        """Lease a worker from now on; it replaces one with the same id."""
+        """Give tickets to a worker from now on; it replaces one with the same id."""
 
     def remove_worker(self, worker_id: str) -> bool:
         """Forget a worker; conversations with it go on, or fail as its engine says. Returns whether it was known."""
 
     def drain(self, worker_id: str) -> bool:
-        """Assign no more conversations to a worker, and tell it so; returns whether it is known."""
+        """Assign no more conversations to a worker, and send word to it; returns whether it is known."""
 
     def resume(self, worker_id: str) -> bool:
-        """Lease a drained worker again, and tell it so; returns whether it is known."""
+        """Give tickets to a drained worker again, and send word to it; returns whether it is known."""
 
     def cancel(self, ticket_id: str) -> bool:
         """Fail a waiting ticket with `worker_busy`; returns whether it waited."""
@@ -173,7 +174,7 @@ class Coordinator(Protocol):
         """Tickets that have a worker."""
 
     def workers(self) -> Sequence[WorkerView]:
-        """All workers."""
+        """All workers, in the order in which they were added."""
 
     def first_worker(self, model: str) -> Worker | None:
         """The model's worker that was added first; None if there is none."""

@@ -89,7 +89,7 @@ class QueuedEngine:
         return self._coordinator.first_worker(self._model) is not None
 
     async def start(self) -> None:
-        pass  # whoever adds a worker to the coordinator has started it
+        pass  # a worker is started before it is added to the coordinator
 
     async def stop(self) -> None:
         """End every conversation, and wait until every worker has been released; idempotent."""
@@ -249,6 +249,7 @@ class _QueuedConversation(ForwardingConversation):
 
     def abort(self) -> None:
         """End the conversation because the server stops."""
+        # The attempt is forgotten first: what its worker still delivers would come after the end.
         if not self._is_over:
             attempt = self._forget_attempt()
             self._finish(shutting_down())
@@ -295,6 +296,7 @@ class _QueuedConversation(ForwardingConversation):
         try:
             async with contextlib.AsyncExitStack() as stack:
                 opening = self._wrap(lease.worker.engine).open(self._settings, lambda batch: self._on_events(attempt, batch))
+                # Only the opening has a limit: a conversation lasts as long as its client wants.
                 async with asyncio.timeout(self._timeouts.open_s):
                     inner = await stack.enter_async_context(opening)
                 has_begun = True
@@ -321,6 +323,7 @@ class _QueuedConversation(ForwardingConversation):
         attempt.is_open = True
         self._deliver(batch)
         if attempt.early_events:
+            # `_on_events` looks for the end of responses and of the worker in these, too.
             early, attempt.early_events = attempt.early_events, []
             self._on_events(attempt, early)
 
@@ -350,6 +353,7 @@ class _QueuedConversation(ForwardingConversation):
         self._deliver(events)
 
     def _on_lost(self, attempt: _Attempt, event: engine_events.EngineLost) -> None:
+        # A worker that stops in good order has not failed, and another may take its place.
         if attempt.lease is not None and event.code != SHUTTING_DOWN_CODE:
             attempt.lease.mark_failed()
         attempt.close()
@@ -370,6 +374,7 @@ class _QueuedConversation(ForwardingConversation):
         """Go on without a worker until one is needed."""
         self._retry_at_s = asyncio.get_running_loop().time() + retry_in_s
         batch = self._fail_responses(error)
+        # The next worker knows nothing of the session's settings.
         if self._last_configure is not None:
             self._pending.add(self._last_configure)
         if self._requirements.kind == "realtime":
@@ -382,6 +387,7 @@ class _QueuedConversation(ForwardingConversation):
 
     def _fail_responses(self, error: ApiError) -> list[engine_events.EngineEvent]:
         """A failure for every response that was requested and has not ended."""
+        # What waited for the worker fails, too: the client may ask again, and must not be answered twice.
         ids = [*self._active_ids, *self._pending.response_ids()]
         self._active_ids.clear()
         self._pending = PendingCommands()

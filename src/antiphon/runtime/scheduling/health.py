@@ -39,6 +39,7 @@ class HealthChecker:
         semaphore = asyncio.Semaphore(MAX_CONCURRENT_PROBES)
         async with asyncio.TaskGroup() as tasks:
             for entry in tuple(self._pool.workers()):
+                # A busy worker shows by its conversation whether it lives, and may be too busy to answer.
                 if entry.state in ("idle", "offline") and isinstance(entry.worker.engine, ProbedEngine):
                     tasks.create_task(self._probe(entry, entry.worker.engine, semaphore))
 

@@ -64,7 +64,7 @@ class LocalCoordinator:
         self._has_queue = True
 
     async def start(self) -> None:
-        """Start the health checks."""
+        """Start the health checks, which need a running event loop."""
         self._health_checker.start()
 
     def close_queue(self) -> None:
@@ -105,6 +105,7 @@ class LocalCoordinator:
             outcome = "served"
         finally:
             # Nothing here awaits, so that nothing can keep the lease from being released.
+            # The waiting task sees an operator's cancellation as a mere error; here it gets its own outcome in the metrics.
             if ticket.id in self._cancelled_ids:
                 self._cancelled_ids.remove(ticket.id)
                 outcome = "cancelled"
@@ -186,6 +187,7 @@ class LocalCoordinator:
     def _arm_quarantine_timer(self) -> None:
         """Set the timer for the end of the next quarantine; one can only begin when a lease ends."""
         end_s = self._pool.next_quarantine_end_s()
+        # All quarantines are equally long, so none ends before the one that the timer is already set for.
         if end_s is not None and self._quarantine_timer is None and not self._is_closed:
             self._quarantine_timer = asyncio.get_running_loop().call_later(max(0.0, end_s - self._clock()), self._end_quarantines)
 
@@ -206,6 +208,7 @@ class LocalCoordinator:
 
     def _refuse_unservable(self, model: str) -> None:
         del self._absence_timers[model]
+        # Asked anew: a worker may have come since the timer was set.
         for ticket in self._pool.unservable_tickets(model):
             self._waiters[ticket.id].refuse(no_worker_error())
 
@@ -281,6 +284,7 @@ class LocalCoordinator:
         slots: list[tuple[tuple[ConversationKind, ...], float]] = []
         for ticket in self._pool.serving_tickets():
             entry = self._pool.assigned_worker(ticket)
+            # A worker in any other condition gets no next ticket when this conversation ends.
             if entry.worker.model == model and entry.condition == "well" and ticket.assigned_s is not None:
                 slots.append(
                     (entry.worker.kinds, self.lease_durations.remaining_s(model, ticket.requirements.kind, now - ticket.assigned_s))

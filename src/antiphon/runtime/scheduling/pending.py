@@ -7,7 +7,7 @@ from antiphon.engine_api.engine import EngineOverrun
 
 MEDIA_LIMIT_BYTES = 512 * 1024
 """
-Audio and images that are stored: ten seconds at 24 kHz. Older ones are dropped: nobody was listening when they were
+Audio and images that are stored: ten seconds at 24 kHz. Older ones are dropped: no worker was listening when they were
 sent.
 """
 

@@ -39,7 +39,8 @@ class PoolRules(Struct, frozen=True, kw_only=True):
     How many tickets may wait and be served, and when a worker is put in quarantine.
 
     Attributes:
-        max_waiting_per_key: 0 for no limit; likewise `max_serving_per_key`.
+        max_waiting_per_key: 0 for no limit.
+        max_serving_per_key: 0 for no limit.
         priorities: by kind of conversation or by key id; a ticket with both gets their sum.
         max_failures: in a row, after which a worker gets nothing for `quarantine_s`, and then one conversation as a
             trial.
@@ -88,7 +89,8 @@ class WorkerPool:
     Attributes:
         queue: the waiting tickets.
         worker_counts: workers by model and state.
-        serving_counts: tickets being served, by model; likewise `waiting_counts`.
+        serving_counts: tickets being served, by model.
+        waiting_counts: tickets that wait, by model.
     """
 
     def __init__(self, rules: PoolRules | None = None) -> None:
@@ -114,7 +116,7 @@ class WorkerPool:
         return self._tickets.get(id)
 
     def serving_tickets(self) -> Iterator[Ticket]:
-        """Tickets that have a worker."""
+        """The tickets that have a worker, in the order in which they got it."""
         return (self._tickets[id] for id in self._leases)
 
     def assigned_worker(self, ticket: Ticket) -> WorkerEntry:
@@ -138,6 +140,7 @@ class WorkerPool:
         if past is None and not self._capable_ids.get((requirements.model, requirements.kind)):
             raise no_worker_error()
         worker = self._free_worker(requirements)
+        # The limits are those of the queue: who gets a worker at once takes no place in it.
         if worker is None and past is None:
             self._check_limits(requirements)
         ticket = self._new_ticket(id, requirements, now, wall) if past is None else _requeue(past)
@@ -177,9 +180,11 @@ class WorkerPool:
         worker.served_count += 1
         if outcome == "failed":
             worker.failure_count += 1
+            # A worker that is drained or offline gets nothing anyway, and must not come back by the end of a quarantine.
             if worker.failure_count >= self._rules.max_failures and worker.condition == "well":
                 worker.condition = TRANSITIONS["well"]["quarantine"]
                 worker.quarantined_until = now + self._rules.quarantine_s
+        # A client that gave up tells nothing about the worker, so it neither ends a row of failures nor adds to it.
         elif outcome == "served":
             worker.failure_count = 0
         return worker
@@ -197,6 +202,7 @@ class WorkerPool:
 
     def _check_limits(self, requirements: Requirements) -> None:
         limit = self._rules.max_waiting_per_key
+        # The limit of a key is the client's to respect (429); a queue that is full for all is the server's problem (503).
         if limit and requirements.key_id and self._waiting_by_key[requirements.key_id] >= limit:
             raise ClientError(
                 f"The limit of {limit} waiting with your key is reached. Please try again later.",
@@ -293,6 +299,7 @@ class WorkerPool:
     def _reindex(self, entry: WorkerEntry) -> None:
         """Put a worker into its lanes anew: last among those with room, so that the one idle for longest is first."""
         worker = entry.worker
+        # A worker that is offline or in quarantine may be back soon, so tickets wait for it; one that is draining is on its way out.
         has_room, is_capable = self._has_room(entry), entry.condition != "draining"
         for kind in worker.kinds:
             lane = (worker.model, kind)

@@ -66,6 +66,7 @@ class PositionNotifier:
             for _, ahead in zip(range(position), self._queue.tickets(model), strict=False):
                 wait_s = forecast.next_wait_s(ahead.requirements.kind)
         self._send_update(ticket, position, wait_s, time.monotonic())
+        # Not every change is marked, so that even a queue in which nothing moves tells its clients that they still wait.
         self._arm(time.monotonic() + self._update_s)
         if position < self._queue.length(model):  # ahead of others, by its priority or as a retry
             self.mark_changed(model)
