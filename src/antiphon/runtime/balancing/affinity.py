@@ -40,6 +40,7 @@ def affinity_key(settings: ConversationSettings, request: commands.Respond | com
         parts = ["body", request.path, _body_beginning(request.body)]
     digest = blake2b(digest_size=16)
     for part in (settings.tenant, settings.model, *parts):
+        # The zero byte keeps the parts apart: "ab" and "c" are another key than "a" and "bc".
         digest.update(part.encode(errors="surrogatepass") + b"\0")
     return digest.hexdigest()
 
@@ -62,6 +63,7 @@ def _message_text(message: history.Message) -> str:
             case history.TextPart(text):
                 texts.append(_without_billing(text))
             case history.ImagePart(url=str(url)):
+                # A picture may come as a data URL of megabytes; its beginning tells it from others.
                 texts.append(url[:MAX_TEXT_CHARS])
             case _:
                 texts.append(type(part).__name__)

@@ -2,7 +2,7 @@
 An engine in front of several upstreams that have the same model.
 
 Each request goes to one of them, and to the next where that one fails before its first output. After the first output
-nobody else is asked: the client has begun to read.
+no other is asked: the client has begun to read.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ RETRY_PAUSE_S = 0.1
 """Before an upstream is asked again that failed; twice as long before each further time, and up to half as much more."""
 
 _PASSING_CAUSES = frozenset({"unreachable", "broke_off", "500", "502", "503", "504", "529", "408"})
-"""What may be over a moment later, so that the same upstream is asked again where there is no other."""
+"""Causes that may be over a moment later, so that the same upstream is asked again where there is no other."""
 
 
 class BalancedEngine:
@@ -88,12 +88,14 @@ class BalancedEngine:
         pool, failure = self.pool, None
         exclude: Collection[str] = ()
         failures: list[FailureKind] = []
+        # Retries are bounded by a share of the requests.
         pool.budget.count_request()
         key = await self._affinity_key(request)
         while True:
             try:
                 upstream = await pool.acquire(key, exclude)
             except NoUpstream as error:
+                # What an upstream said tells the client more than that no other one was free.
                 failure = failure or self._unavailable(request, error)
                 break
             failure = await self._try(request, upstream, {*exclude, upstream.name})
@@ -104,6 +106,7 @@ class BalancedEngine:
             if next_exclude is None:
                 break
             request.report_retry()
+            # Another upstream is asked at once; the one that has just failed gets a moment.
             if not next_exclude:
                 await asyncio.sleep(RETRY_PAUSE_S * 2 ** (len(failures) - 1) * random.uniform(1.0, 1.5))
             exclude = next_exclude
@@ -132,6 +135,7 @@ class BalancedEngine:
             has_ended = True
             if one.usage is not None:
                 upstream.count_tokens(one.usage.input_tokens + one.usage.output_tokens)
+            # This server's own stop says nothing about the upstream.
             if isinstance(one.end, events.ResponseFailed) and one.end.code != SHUTTING_DOWN_CODE:
                 upstream.record_failure(one.end, is_fixed_model=self._is_fixed_model)
 
@@ -172,14 +176,17 @@ class BalancedEngine:
     ) -> Collection[str] | None:
         """Who must not be asked next; None if nobody may be."""
         pool, kind = self.pool, failures[-1]
+        # Two tries at least: a single upstream in the list may be asked once more.
         if not CONSEQUENCES[kind].tries_next or len(failures) >= max(pool.max_attempts, 2):
             return None
         asked_names = {*exclude, upstream.name}
+        # An upstream with the same window or a smaller one would refuse it, too.
         if kind is FailureKind.CONTEXT:
             asked_names |= {each.name for each in pool.upstreams if not _has_larger_window(each, upstream)}
         if kind is FailureKind.FEATURE and failures.count(kind) > 1:
             return None
         if pool.may_come(asked_names):
+            # `_may_leave` has paid for the next try before the stall was declared.
             return asked_names if failure.cause == STALL_CAUSE or self._take_budget(upstream, asked_names) else None
         # Nobody else is there: the same one is asked again, as in front of a single upstream.
         if kind is FailureKind.BREAKDOWN and failure.cause in _PASSING_CAUSES and pool.has_room(()) and pool.budget.take():

@@ -139,6 +139,7 @@ def fallback_problems(entries: Sequence[ModelEntry]) -> list[tuple[str, str]]:
     names = [entry.name for entry in entries]
     for entry in entries:
         edges[entry.name] = []
+        # A value of another type is reported where the options are parsed.
         fallback = entry.options.get("fallback", ())
         for name in fallback if isinstance(fallback, list | tuple) else ():
             target = _configured_name(str(name), names)
@@ -167,6 +168,7 @@ def check_fallbacks(entries: Sequence[ModelEntry]) -> None:
 
 def _configured_name(name: str, names: Sequence[str]) -> str | None:
     """The configured name that a model's name leads to."""
+    # A family (`qwen-*`) is no model that could be asked.
     if name in names or name.endswith("*"):
         return name if name in names and not name.endswith("*") else None
     families = [each for each in names if each.endswith("*") and name.startswith(each[:-1])]
@@ -182,6 +184,7 @@ def _circles(edges: Mapping[str, Sequence[str]]) -> list[list[str]]:
         for target in edges[path[-1]]:
             if target in path:
                 circle = path[path.index(target) :]
+                # By its members: begun elsewhere, it is the same circle.
                 circles.setdefault(frozenset(circle), [*circle, target])
             elif target not in visited_names:
                 visit([*path, target])

@@ -87,4 +87,5 @@ def choose(
 def _score(key: str, candidate: Candidate) -> float:
     digest = blake2b(f"{key}\0{candidate.name}".encode(errors="surrogatepass"), digest_size=8).digest()
     uniform = (int.from_bytes(digest, "big") + 1) / (_HASH_RANGE + 2)  # neither 0 nor 1
+    # Weighted rendezvous hashing: each wins its share of the keys, and a changed weight moves only as many keys as it must.
     return -candidate.weight / math.log(uniform)

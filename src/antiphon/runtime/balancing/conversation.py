@@ -15,10 +15,10 @@ from antiphon.errors import ApiError, UpstreamError, shutting_down
 from antiphon.runtime.balancing.failures import STALL_CAUSE, describe_failure
 
 MAX_EVENTS_BEFORE_OUTPUT = 1024
-"""More events than this are passed on though none of them is output."""
+"""After so many events without output, what was held back is passed on, so that it doesn't fill the memory."""
 
 STALL_CHECK_S = 1.0
-"""How often it is looked for another engine while one says nothing."""
+"""How often another engine is looked for while one says nothing."""
 
 _OUTPUT = (
     events.TextDelta,
@@ -110,6 +110,7 @@ class Try:
 
     def on_events(self, batch: Sequence[events.EngineEvent]) -> TextRoute | None:
         """Take what the engine delivers. Once that goes straight through, text may take the fast path."""
+        # It was left, and another engine may be answering.
         if self.end is not None:
             return None
         if not self.is_delivered:
@@ -131,6 +132,7 @@ class Try:
             match event:
                 case events.AttemptsReported():
                     self.report = event
+                # Not held back: it makes a stream hold its head, whose headers will name all attempts.
                 case events.RetryScheduled():
                     self._deliver((event,))
                 case events.ResponseFailed():
@@ -179,6 +181,7 @@ class Try:
     async def _wait(self, patience_s: float | None, may_leave: MayLeave) -> None:
         while patience_s is not None and self._is_silent():
             await asyncio.wait({self._end_signal}, timeout=patience_s)
+            # Asked last, as `may_leave` pays for the next try.
             if self._is_silent() and may_leave():
                 message = "The model server did not begin to answer in time."
                 error = UpstreamError(message, status=504, code="upstream_timeout")
@@ -199,6 +202,7 @@ def is_output(event: events.EngineEvent) -> bool:
 
 def _has_content(data: bytes) -> bool:
     """Whether relayed data is more than the empty chunk with the role that a chat completion begins with."""
+    # The empty first chunk is short, and parsing a long one only for this would cost too much.
     if len(data) > 4096:
         return True
     try:
@@ -244,12 +248,14 @@ class BalancedRequest:
     async def run(self) -> None:
         self._has_begun = True
         try:
+            # A task that is cancelled before its first step never runs, so `cancel` leaves it to this line to end the request.
             if not self._is_cancelled:
                 await self._conversation.answer(self)
         except ApiError as error:
             self.fail(events.ResponseFailed.from_error(self.command.id, error))
             error.__traceback__ = None  # its frames refer to the error
         except asyncio.CancelledError:
+            # It was not the client: the whole conversation is being closed, and delivers nothing more.
             if not self._is_cancelled:
                 raise
         if self._is_cancelled:
@@ -308,6 +314,7 @@ class BalancedRequest:
 
     def cancel(self) -> None:
         """Stop; a running try delivers the last event, or else the task does."""
+        # Its client has seen a part of the answer, which its engine ends in order.
         if self._try is not None and self._try.conversation is not None and self._try.is_delivered:
             self._try.conversation.send(commands.Cancel(self.command.id))
             return
@@ -396,7 +403,7 @@ class RoutedConversation:
             case commands.Configure() | commands.AppendAudio() | commands.CommitAudio() | commands.ClearAudio() | commands.Prepare():
                 pass  # engines with several upstreams have no audio input
             case commands.StartDuplex() | commands.AppendImage() | commands.ForceListen():
-                pass  # likewise
+                pass  # nor do they take pictures or live audio
 
     def _forget(self, request: BalancedRequest) -> None:
         if self._requests.get(request.command.id) is request:  # else the same response goes on with another turn
@@ -420,6 +427,7 @@ class RoutedConversation:
 
     def close(self) -> None:
         """Cancel every response, and deliver nothing more."""
+        # First, as a task that is cancelled may still deliver something.
         self.deliver = deliver_nowhere
         for request in self._requests.values():
             if request.task is not None:

@@ -80,12 +80,15 @@ def classify(failure: ResponseFailed) -> FailureKind:
             return FailureKind.CREDENTIALS
         case code if code == SHUTTING_DOWN_CODE:
             return FailureKind.SHUTDOWN
+    # By its status, as servers have many codes for it.
     if failure.status == 429:
         return FailureKind.RATE_LIMIT
+    # Any other 404 is about something that the request names, such as a file.
     if failure.status == 404 and failure.code == "model_not_found":
         return FailureKind.MODEL
     if failure.status >= 500 or failure.status == 408:
         return FailureKind.BREAKDOWN
+    # OpenAI's servers refuse a field with 400, those with FastAPI's validation with 422.
     return FailureKind.FEATURE if failure.status in (400, 422) and _refuses_feature(failure) else FailureKind.REQUEST
 
 
@@ -112,9 +115,11 @@ def is_temporary(failure: ResponseFailed) -> bool:
 def rest_s(failure: ResponseFailed, kind: FailureKind) -> float:
     """How long the upstream is to be left alone, whatever its breaker says; 0 for not at all."""
     if kind is FailureKind.RATE_LIMIT:
+        # A quota does not come back in seconds: somebody has to pay.
         if failure.code == "insufficient_quota":
             return max(failure.retry_after_s or 0.0, OPERATOR_REST_S)
         return LIMIT_REST_S if failure.retry_after_s is None else failure.retry_after_s
+    # RFC 9110, 15.6.4: a 503 may say with Retry-After how long to wait.
     if kind is FailureKind.BREAKDOWN and failure.status == 503 and failure.retry_after_s is not None:
         return min(failure.retry_after_s, MAX_OVERLOAD_REST_S)
     return 0.0

@@ -31,7 +31,7 @@ class FallbackModel(Protocol):
 
     @property
     def engine(self) -> Engine:
-        """It answers requests."""
+        """The engine that answers its requests."""
 
 
 FindModel = Callable[[str], FallbackModel]
@@ -69,6 +69,7 @@ class FallbackEngine:
 
     def _fallback_capabilities(self) -> Iterator[Capabilities]:
         for name in self._options.fallback:
+            # A fallback may have been removed since it was configured.
             with contextlib.suppress(ClientError):
                 yield self._find(name).engine.capabilities
 
@@ -129,6 +130,7 @@ class FallbackEngine:
         if missing_ability(command, capabilities) is not None:
             return None
         own_window, window = self.capabilities.context_window, capabilities.context_window
+        # The input was too long for a window of that size.
         if reason == "context" and own_window is not None and window is not None and window <= own_window:
             return None
         if window is not None:

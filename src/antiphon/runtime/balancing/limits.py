@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 RETRY_WINDOW_S = 10.0
 FREE_RETRIES = 3
-"""So many are made in any case: a few requests have no share to speak of."""
+"""So many are made in any case: of a few requests, the share is less than one."""
 
 RATE_WINDOW_S = 60.0
 
@@ -35,7 +35,7 @@ class SlidingWindow:
         return self._total
 
     def add(self, amount: int) -> None:
-        """Add to the present step."""
+        """Add to the sum, as of now."""
         step = int(self._clock())
         if self._steps and self._steps[-1][0] == step:
             self._steps[-1] = (step, self._steps[-1][1] + amount)
@@ -53,6 +53,7 @@ class SlidingWindow:
             excess -= count
             if excess <= 0:
                 return max(0.0, step + 1 + self._window_s - now)
+        # The amount alone is more than the limit.
         return self._window_s
 
 
@@ -71,7 +72,7 @@ class RetryBudget:
         self._retries = SlidingWindow(RETRY_WINDOW_S, clock)
 
     def count_request(self) -> None:
-        """A request came."""
+        """Count a request; retries may be a share of these."""
         self._requests.add(1)
 
     def take(self) -> bool:

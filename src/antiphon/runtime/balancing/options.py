@@ -62,11 +62,12 @@ class UpstreamLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     What one of several upstreams gets. Rates are those of one server process.
 
     Attributes:
-        name: for operators, and for clients where `server.upstream_header` is set; None for a number.
+        name: for operators, and for clients where `server.upstream_header` is set; `upstream-1` and so on where none is given.
         weight: its share of the load, in proportion to the others'.
-        requests_per_minute: the most that it gets; likewise `tokens_per_minute`, input and output together.
+        requests_per_minute: the most that it gets.
+        tokens_per_minute: the most that it gets, input and output together.
         affinity_floor: up to so many requests at once it takes its conversations in any case.
-        concurrency: the most requests at once; likewise `failures` and `rest_s` as the engine has them.
+        concurrency: the most requests at once; this, `failures` and `rest_s` are as the engine has them.
     """
 
     name: str = ""

@@ -35,7 +35,7 @@ UpstreamCondition = Literal["ready", "full", "resting", "open"]
 
 
 class RoutingObserver(Protocol):
-    """Is told what becomes of requests, for the metrics. Upstreams are named by model and name, as `large/gpu1`."""
+    """Hears what becomes of requests, for the metrics. Upstreams are named by model and name, as `large/gpu1`."""
 
     def on_upstream_state(self, name: str, state: Literal["closed", "half_open", "open"]) -> None:
         """The breaker of an upstream has a new state."""
@@ -165,6 +165,7 @@ class ModelUpstream:
         """Whether it takes a request."""
         if self.is_open and not ignores_breaker:
             return "open"
+        # Also while breakers are ignored: a server that says when to come again is believed.
         if self._clock() < self._rest_until:
             return "resting"
         return "full" if self.outstanding >= self.limits.concurrency or self._rate_wait_s() > 0 else "ready"
@@ -218,10 +219,12 @@ class ModelUpstream:
         kind = classify(failure)
         self._is_limited = kind is FailureKind.RATE_LIMIT
         self._observer.on_upstream_attempt(self._label, describe_failure(failure))
+        # An earlier answer may have asked for a longer rest.
         self._rest_until = max(self._rest_until, self._clock() + rest_s(failure, kind))
         if kind is FailureKind.BREAKDOWN:
             self._failures += 1
             self._reason = describe_failure(failure)
+            # One failure in a row that shows it is not there is enough, until it answers again.
             self._is_merely_slow = is_temporary(failure) and (self._failures == 1 or self._is_merely_slow)
             self._breaker.record_failure()
         elif CONSEQUENCES[kind].needs_operator and (is_fixed_model or kind is FailureKind.CREDENTIALS):
@@ -232,6 +235,7 @@ class ModelUpstream:
             structlog.get_logger().error("upstream_needs_operator", upstream=self._label, reason=self._reason, message=failure.message)
         elif kind is FailureKind.RATE_LIMIT:
             self._reason = describe_failure(failure)
+            # It is there, and busy: by a 429, a trial neither succeeds nor fails.
             self._breaker.record_abandonment()
         else:  # a proper refusal is an answer
             self._record_health()
@@ -374,6 +378,7 @@ class UpstreamPool:
         Raises:
             NoUpstream: none will take it in time, or too many wait already.
         """
+        # Those that wait come first; `_wait` serves all that can be served, in order.
         if not self._waiters and (upstream := self._take(key, exclude)) is not None:
             return upstream
         if not self.may_come(exclude):
@@ -484,6 +489,7 @@ class UpstreamPool:
             case "open":  # it may fail again: whether it is well is only known after its rest
                 return False
             case "full" | "resting":
+                # Who would wait longer than the queue allows is refused at once, and hears when to come again.
                 return upstream.wait_s() <= self._timeout_s
 
 

@@ -42,7 +42,7 @@ MARGINS: Mapping[Method, float] = {"similarity": 0.02, "probability": 0.05}
 
 
 MAX_WAITING_TEXTS = 8
-"""Whoever comes while so many texts wait for their vectors goes to the default model at once."""
+"""A request that comes while so many texts wait for their vectors goes to the default model at once."""
 
 MAX_CACHED_TEXTS = 4096
 """Vectors of texts that are remembered, of 1.5 kB each."""
@@ -61,7 +61,8 @@ class ExampleClassifier:
 
     Args:
         vectors: of the examples, by category; at least one each.
-        threshold: the least score that counts; None for that of the method. Likewise `margin`, over the second best.
+        threshold: the least score that counts; None for that of the method.
+        margin: how much better than the second best it must be; None for that of the method.
 
     Attributes:
         method: how scores are made.
@@ -195,6 +196,7 @@ class TextVectors:
         if missing:
             vectors |= {_key(text): vector for text, vector in zip(missing, await self._embedder.embed(missing), strict=True)}
             try:
+                # Only those of the present examples: vectors of earlier ones would pile up.
                 await asyncio.to_thread(_write_vectors, self._file, {_key(text): vectors[_key(text)] for text in texts})
             except OSError as error:
                 self._notice(f"The vectors of the routing examples could not be stored, and are made again next time: {error.strerror}.")

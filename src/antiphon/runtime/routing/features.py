@@ -141,6 +141,7 @@ def remove_reminders(text: str) -> str:
 
 def classified_text(text: str) -> str:
     """The part of a text that is classified, of about 64 tokens: more takes longer, and tells little more."""
+    # Cut first: to split a long text into words takes time, and its middle is left out anyway.
     if len(text) > 4000:
         text = f"{text[:2000]} {text[-2000:]}"
     words = " ".join(text.split())
@@ -175,6 +176,7 @@ def fingerprint(*parts: str) -> str:
     digest = hashlib.sha256()
     for part in parts:
         content = part.encode("utf-8", "surrogatepass")
+        # With its length, so that no two lists of parts have the same bytes.
         digest.update(b"%d:" % len(content) + content)
     return digest.hexdigest()[:32]
 

@@ -184,6 +184,7 @@ class StickyModels:
         for name in names:
             key = _sticky_key(route, tenant, name)
             entry = self._choices.get(key)
+            # One that is too old stays until others push it out: the table is bounded.
             if entry is not None and self._clock() - entry[0] < STICK_S:
                 return entry[1:]
         return None
@@ -400,6 +401,7 @@ class Router(Generic[ModelT]):
         earlier = self._sticky.find(route.entry.name, facts.caller.tenant, features.continues)
         if earlier is None and features.answered_by is not None:
             earlier = features.answered_by, "general"
+        # A later turn may need what the model can't do, such as reading a picture, and a reload may have changed the route.
         if earlier is None or earlier[0] not in route.models or self._problem(models.get(earlier[0]), features):
             return None
         return ModelChoice(*earlier, "conversation", "The conversation began with this model")
@@ -445,6 +447,7 @@ class Router(Generic[ModelT]):
         for model in route.models:
             if self._problem(models.get(model), facts.features) is None:
                 return ModelChoice(model, "general", "default", f"{reason}; the default model {problem}")
+        # The default model then refuses the request itself, in the words of its protocol.
         return ModelChoice(route.entry.default, "general", "default", f"{reason}; no model fits better than the default, which {problem}")
 
     def _models_of(self, route: Route) -> dict[str, ModelT]:
@@ -486,8 +489,9 @@ class Router(Generic[ModelT]):
 
 
 def route_header(choice: ModelChoice) -> str:
-    """What clients are told of a choice: printable ASCII, of `MAX_HEADER_BYTES` at most; a reason that is longer is cut."""
+    """A choice as a header for the client: printable ASCII, of `MAX_HEADER_BYTES` at most; a reason that is longer is cut."""
     head = "; ".join(_header_fields(choice))
+    # RFC 9110, 5.6.4: a quoted string must escape the quotation mark and the backslash, which few clients undo.
     reason = choice.reason.replace('"', "'").replace("\\", "/").encode("ascii", "replace").decode()
     room = MAX_HEADER_BYTES - len(head) - len('; reason=""')
     reason = "".join(character if character.isprintable() else " " for character in reason)
