@@ -43,9 +43,10 @@ class BodyBudget:
 
         Raises:
             ClientError: the holder has too many; they were not counted.
-            ServerError: there are too many in all; likewise.
+            ServerError: there are too many in all; they were not counted.
         """
         if not is_admitted and self._bytes_by_holder[holder] + size_bytes > self._limit_per_key_bytes:
+            # The look at the table made an entry; if refused clients left theirs, addresses would fill the memory.
             self._forget_if_empty(holder)
             raise ClientError(
                 f"The bodies of your unfinished requests are too large together: the limit is {self._limit_per_key_bytes >> 20} MiB "

@@ -27,7 +27,7 @@ COOKIE_LIFETIME_S = 7 * 86_400
 """How long a sign-in lasts that is renewed by cookie."""
 
 SIGN_IN_LIFETIME_S = 12 * 3600
-"""How long one lasts that has none: then the person enters the key again."""
+"""How long a sign-in without a cookie lasts: then the person enters the key again."""
 
 COOKIE_PREFIX = "cc_"
 """What the value of the cookie begins with, so that it is no key of the page."""
@@ -103,9 +103,10 @@ class ConsoleKeyIssuer:
         self._clock = clock
 
     async def sign_in(self, caller: Caller, *, with_cookie: bool) -> NewSignIn:
-        """A sign-in for a caller who showed a key, or needed none, which is nothing to sign in with."""
+        """A sign-in for a caller who showed a key; one who needed none gets a key of the page without a sign-in."""
         if caller.key is None:
             return NewSignIn(await self._add_key(caller, None), None)
+        # Made also where no browser keeps it: its hash is the sign-in's name, and its value is then given to nobody.
         cookie = f"{COOKIE_PREFIX}{secrets.token_hex(32)}"
         lifetime_s = COOKIE_LIFETIME_S if with_cookie else SIGN_IN_LIFETIME_S
         await self._add(cookie, caller, lifetime_s, _Terms(has_cookie=with_cookie))
@@ -138,6 +139,7 @@ class ConsoleKeyIssuer:
         parent = await self._store.find(sign_in)
         if parent is None or self._clock() >= parent.expires_at:
             raise _wrong_key_error()
+        # A stolen key must not renew itself where a cookie does that (docs/decisions/0060).
         has_cookie = msgspec.json.decode(parent.session, type=_Terms).has_cookie
         return ConsoleKeyGrant(await self._caller(record), sign_in, is_renewable=not has_cookie)
 

@@ -41,7 +41,7 @@ async def decrypt_items(
     Args:
         engine_encrypts: whether the engine reads encrypted reasoning of its own. Whatever is not this server's is left
             to it.
-        engine_compacts: likewise for compactions.
+        engine_compacts: whether it reads compactions of its own.
 
     Raises:
         ClientError: content in the request can't be read: it was changed, or was not made here for this tenant.

@@ -17,7 +17,7 @@ LAST_ADMIN_KEY = "last_admin_key"
 """The code of the error, and what is sent to do it all the same."""
 
 NO_ADMIN_KEY = "no_admin_key"
-"""Likewise, where the first key of a server would not open its routes for operators."""
+"""The same, where the first key of a server would not open its routes for operators."""
 
 
 class NewKey(Struct, frozen=True, kw_only=True):
@@ -93,6 +93,7 @@ class KeyIssuer:
             record=new.record,
             profile=new.profile,
         )
+        # Of two first keys that are made at once, each would find none before it.
         async with self._lock:
             if self._keyring.is_required is None and confirm != NO_ADMIN_KEY:
                 _check_first_key(record, await self._store.all(), now)
@@ -116,6 +117,7 @@ class KeyIssuer:
             key = next((key for key in keys if key.id == key_id), None)
             if key is None:
                 raise ClientError(f"Key '{shorten(key_id)}' not found.", status=404, code="key_not_found")
+            # Where no key is needed, operators get in without one.
             if confirm != LAST_ADMIN_KEY and self._keyring.is_required is not False:
                 _check_last_admin(key, keys, now)
             await self._store.revoke(key_id, int(now))

@@ -242,9 +242,11 @@ class Keyring:
             await self._refresh(REFRESH_S)
             if not self._keys_by_hash or (secret is not None and self._find(secret) is None):
                 await self._refresh_early()
+        # A request without a key is refused whatever the store says, so the age of the cached keys does not matter.
         if secret is None and (self._is_required or self._keys_by_hash):
             raise _no_key_error(has_live_key=self.has_live_key)
         self._check_age()
+        # SDKs insist on sending some key; a server without keys takes any.
         if secret is None or self.is_open:
             return Caller(ANONYMOUS_TENANT)
         key = self._find(secret)
@@ -311,6 +313,7 @@ class Keyring:
         return True
 
     async def _refresh_early(self) -> None:
+        # No request waits for a store that is away; `_refresh` tries again every `REFRESH_S`.
         if self._is_store_away:
             return
         if self._reading is None or self._has_read_begun:  # else it is for all who come before it begins
@@ -403,5 +406,6 @@ def wrong_key_error(secret: str, *, has_live_key: bool = True) -> ClientError:
 
 def _mask(secret: str) -> str:
     """A few characters of a key: enough for its owner to recognize it, too few to use it."""
+    # Of a short secret this would be most of it, and control characters could do harm in a terminal.
     ends = f"{secret[:3]}...{secret[-4:]}"
     return ends if len(secret) >= 20 and ends.isascii() and ends.isprintable() else "***"

@@ -59,6 +59,7 @@ class Bucket:
 
     def wait_s(self, units: int) -> float:
         """Seconds until that many units are there; 0 if they are."""
+        # More units than the bucket holds would never be there: a full one must do, and its level falls below zero.
         return max(0, min(units, self.limit) * self._UNIT - self._fill()) / self.limit / 1e9
 
     def take(self, units: int) -> None:
@@ -90,6 +91,7 @@ class Meter:
         for kind, bucket in self._buckets.items():
             if wait_s := bucket.wait_s(1):
                 raise _rate_limit_error(kind, bucket, wait_s)
+        # Taken only after all limits are checked: a refused request costs nothing.
         if "requests" in self._buckets:
             self._buckets["requests"].take(1)
 
@@ -152,10 +154,10 @@ class Allowance(Protocol):
         """What is left of each of the key's limits."""
 
     async def read_states(self) -> Mapping[LimitKind, LimitState]:
-        """The same, asked anew where another process counts: other processes use the key as well."""
+        """As `states`, asked anew where another process counts: other processes use the key as well."""
 
     def last_known_states(self) -> Mapping[LimitKind, LimitState]:
-        """The same without asking another process: as last known."""
+        """As `states`, but as last known, without asking another process."""
 
 
 class LocalAllowance:

@@ -63,6 +63,7 @@ class Writer:
             (errors := Path(folder) / "errors").touch()
             command = self._command(film, file_format, sound, subtitles, path)
             try:
+                # Into a file: a pipe that is not read while pictures are written would fill up, and both programs would wait for ever.
                 with errors.open("wb") as log, subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log) as process:
                     assert process.stdin is not None
                     self._send_frames(film, process.stdin)

@@ -166,6 +166,7 @@ def _read_picture(content: bytes) -> "av.VideoFrame | None":
     try:
         with av.open(io.BytesIO(content), "r", format=demuxer, options={"codec_whitelist": decoder}) as container:
             track = container.streams.video[0]
+            # A picture of a few bytes may claim a size that takes gigabytes.
             track.codec_context.options = {"max_pixels": str(_MAX_PICTURE_PIXELS)}
             frame = next(container.decode(track), None)
             return None if frame is None else _scale(frame)
@@ -198,6 +199,7 @@ def _sound_frames(film: Film) -> "Iterator[list[av.AudioFrame]]":
     for start in range(WAV_HEADER_BYTES, len(film.sound), second):
         pcm = film.sound[start : start + second]
         frame = av.AudioFrame(format="s16", layout="stereo", samples=len(pcm) // _STEREO_BYTES)
+        # A plane is padded to a multiple of the processor's vectors, and takes only its full size.
         frame.planes[0].update(pcm.ljust(frame.planes[0].buffer_size, b"\0"))
         frame.sample_rate, frame.pts, frame.time_base = RATE_HZ, pts, Fraction(1, RATE_HZ)
         pts += frame.samples
