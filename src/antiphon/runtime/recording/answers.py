@@ -52,6 +52,7 @@ class RecordedAnswer(Struct):
     @property
     def is_interrupted(self) -> bool:
         """Whether the person interrupted it: while it was made, or while it was played."""
+        # Clients count whole milliseconds: one that has played everything must not count as interrupted.
         is_cut_short = self.truncated_ms is not None and self.truncated_ms < int(self.audio_ms)
         return is_cut_short or self.reason in ("interrupted", "cancelled")
 

@@ -90,6 +90,7 @@ class RecordingFiles:
 
     def begin(self, record: SessionRecord) -> None:
         """Create the folder, with the session's record in it."""
+        # For this user alone, as recordings have people's voices in them.
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_meta(self.folder, record)
 
@@ -214,6 +215,7 @@ def _repair_wav(path: Path) -> None:
     size = path.stat().st_size
     pcm_bytes = (size - WAV_HEADER_BYTES) // SAMPLE_BYTES * SAMPLE_BYTES
     if pcm_bytes <= 0:
+        # A header alone is no audio.
         path.unlink()
         return
     os.truncate(path, WAV_HEADER_BYTES + pcm_bytes)

@@ -125,6 +125,7 @@ class RecordingLibrary:
         excess_bytes = await self._sessions.total_bytes() - settings.max_gb * GB if settings.max_gb else 0.0
         while batch := await self._sessions.oldest(_BATCH_SIZE):
             for session in batch:
+                # The oldest come first, so all that follow are to be kept as well.
                 if excess_bytes <= 0 and (session.ended_at or 0) > before:
                     return
                 await self._delete_recording(session)

@@ -175,6 +175,7 @@ class Recorder:
             for recording in await asyncio.to_thread(repair_recordings, spool_lock, self._now):
                 self.pending.add(recording)
                 self._to_store.put_nowait(recording)
+        # What dead processes left counts towards the limits of this one.
         await asyncio.to_thread(self._writer.make_room)
         # They live from `open` to `close`, longer than any one session's task group.
         self._tasks = (

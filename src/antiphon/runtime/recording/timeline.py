@@ -175,6 +175,7 @@ class Timeline:
             for segment in item.segments:
                 segment.played = max(0, min(segment.played, rest))
                 rest -= segment.length
+        # What comes next is played behind what was heard, and not behind what was dropped.
         self._ends[OUT] = next((segment.end for segment in reversed(segments) if segment.played), 0)
 
 

@@ -242,6 +242,7 @@ class _TurnReader:
     # What the model said
 
     def _on_answer(self, answer: RecordedAnswer) -> None:
+        # Only the event that brought the first output tells how soon it came.
         if answer.first_output_s == self._at_s and self._question_at_s is not None:
             self._latencies_s.setdefault(answer.id, round(self._at_s - self._question_at_s, 4))
 
@@ -317,7 +318,7 @@ def _message_text(content: str | Sequence[PartFields] | None) -> str:
 
 
 ROLE_NAMES: Mapping[TurnRole, str] = {"person": "Person", "model": "Model"}
-"""How people are told who speaks."""
+"""The speakers' names in transcripts and subtitles."""
 
 
 def render_transcript(record: SessionRecord, turns: Iterable[TranscriptTurn]) -> str:

@@ -167,6 +167,7 @@ class RecordingWriter:
     def _run(self) -> None:
         while not self._stop_event.is_set():
             self._wake_event.wait()
+            # Events gather meanwhile; a stop ends the pause at once.
             self._stop_event.wait(WRITE_INTERVAL_S)
             self._wake_event.clear()
             self._write()
@@ -179,15 +180,18 @@ class RecordingWriter:
         self.make_room()
         changes: dict[WritableRecording, _OpenRecording] = {}
         size_bytes = 0
+        # What comes while it writes is for the next round: busy sessions could keep it here for ever.
         for _ in range(len(self._queue)):
             entry = self._queue.popleft()
             if isinstance(entry, QueuedEnd):
+                # The last events of a recording come before its end.
                 self._write_files(changes)
                 self._end(entry.recording, entry.at_s, entry.reason)
             else:
                 size_bytes += event_size_bytes(entry.event)
                 changes[entry.recording] = self._add(entry)
         self._write_files(changes)
+        # Only here: until it is written, it takes memory.
         self._written_bytes += size_bytes
 
     def make_room(self) -> None:
