@@ -83,6 +83,7 @@ class Follower:
         sent_at = loop.time()
         while not self._is_stopped:
             journal = self._journals.get(self._response_id)
+            # Before reading: whatever is stored from here on sets it again.
             self._wake.clear()
             runs, is_over = await self._read(journal)
             if runs:
@@ -126,6 +127,7 @@ class Follower:
     async def _wait(self, journal: Journal | None, patience_s: float) -> None:
         """Until more may be there."""
         is_local = journal is not None and not journal.is_over
+        # A response that is made here wakes its followers, so the store is not asked.
         wait_s = patience_s if is_local else min(patience_s, self._poll_s)
         self._poll_s = min(1.5 * self._poll_s, MAX_POLL_S)
         if journal is not None and is_local:

@@ -88,6 +88,7 @@ class Journal:
         self.first_token_at: float | None = None
         self.last_event: StreamEvent | None = None
         self._batch: list[StreamEvent] = []
+        # Called for each token: a list's own method costs no call in Python (docs/decisions/0013).
         self.send: Callable[[StreamEvent], None] = self._batch.append
         self._out = bytearray()
         self._out_count = 0
@@ -190,6 +191,7 @@ class Journal:
             except Exception:  # a defect must not end the writing of all others; the response fails when it is to be stored
                 structlog.get_logger().exception("defect")
                 self._end()
+            # What came meanwhile has waited behind the repeated run, and was marked before that.
             if is_repeated and self._out_count:
                 self._mark(self)
             return None

@@ -168,6 +168,7 @@ class BackgroundRunner:
         self._start_next()
 
     def _start_next(self) -> None:
+        # While the server drains, what waits is left to a server that can restart it.
         is_leaving = self._is_closed or (self._live_sessions.is_draining and self.restarts_queued)
         while self._queue and len(self._drivers) < self._settings.running and not is_leaving:
             response = heapq.heappop(self._queue)[2]
@@ -221,7 +222,7 @@ class BackgroundRunner:
         await response.limits.aclose()
 
     def stop_everywhere(self, response_id: str) -> None:
-        """The same in all processes of this server at once; other servers find out within `WATCH_S`."""
+        """As `stop`, in all processes of this server at once; other servers find out within `WATCH_S`."""
         self.stop(response_id)
         if self._peers is not None:
             self._peers.stop_response(response_id)
@@ -301,7 +302,7 @@ class BackgroundRunner:
 
 
 def _api_error(error: Exception) -> ApiError:
-    """What a client is told of an error that ended a session."""
+    """The error that a client gets for one that ended its session."""
     error = innermost_error(error)
     if isinstance(error, ApiError):
         return error

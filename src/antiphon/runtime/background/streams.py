@@ -1,4 +1,4 @@
-"""Streams of responses that are stored: whoever sees the id may delete the response while it is made."""
+"""Streams of responses that are stored: a client that has seen the id may delete the response while it is made."""
 
 from collections.abc import Collection
 

@@ -99,8 +99,8 @@ class SpeechService:
 
     async def load(self) -> "lazy.SpeechStack":
         """
-        The speech models, loaded. Whoever comes while they are being loaded waits for the same loading, which goes on
-        if all who wait have left.
+        The speech models, loaded. All who come while they are being loaded wait for the same loading, which goes on
+        even if all of them leave.
 
         Raises:
             ApiError: there are none, or they can't be loaded.
@@ -144,6 +144,7 @@ class SpeechService:
         self.warm_up_state = "running"
         await self.prepare()
         stack = await self.load()
+        # `load` has set it to `done`, but no model was run yet.
         self.warm_up_state = "running"
         try:
             await run_once(stack, transcribes=self._settings.stt_url is None, speaks=self._settings.voice_url is None)
@@ -246,6 +247,7 @@ class SpeechService:
                 base_url=settings.voice_url, model=settings.voice, voices=names, api_key=key, aliases=dict(voice_by_alias)
             )
             return lazy.OpenAISynthesizer(server), (*names, *voice_by_alias)
+        # Built once for the names of its voices, which the aliases need, and then with the aliases.
         voices = self._build_voice_process({}).voices
         aliases = dict.fromkeys((name for name in KNOWN_VOICES if name not in voices), voices[0]) | dict(voice_by_alias)
         return self._build_voice_process(aliases), (*voices, *aliases)
@@ -259,7 +261,7 @@ class SpeechService:
 
 
 def _take_exception(task: "asyncio.Task[None]") -> None:
-    """Take the exception of a task for which nobody may wait any more; the operator was told."""
+    """Take the exception of a task that nobody may wait for any more; the operator has had a notice."""
     if not task.cancelled():
         task.exception()
 

@@ -13,7 +13,7 @@ _ENTRY_BYTES = 300
 
 
 class AudioKey(NamedTuple):
-    """Audio of a tenant: nobody finds out what others have heard."""
+    """The audio of one tenant: an answer that comes at once must not show that another tenant has sent it before."""
 
     tenant: str
     sha256: bytes

@@ -75,7 +75,8 @@ async def run_once(stack: "lazy.SpeechStack", *, transcribes: bool = True, speak
     Run every loaded model once.
 
     Args:
-        transcribes: whether to run the transcriber too; likewise `speaks` the synthesizer.
+        transcribes: whether to run the transcriber too.
+            speaks: whether to run the synthesizer too.
 
     Raises:
         ApiError: one failed.

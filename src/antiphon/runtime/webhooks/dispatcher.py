@@ -102,6 +102,7 @@ class WebhookDispatcher:
             return
         await asyncio.to_thread(lambda: lazy.post)  # loading it takes longer than the event loop may be held
         await self._keep_up()
+        # Only after the disabled endpoints are known, for which nothing may be stored.
         self._store.webhooks.subscribe(self)
         self._loop_task = _spawn(self._run(), "webhooks")
 

@@ -1,4 +1,4 @@
-"""A webhook endpoint: what it wants to hear, and one attempt to tell it."""
+"""A webhook endpoint: which events it wants, and one attempt to send it one."""
 
 import hashlib
 import ipaddress
@@ -27,7 +27,7 @@ class WebhookEndpoint(Struct, frozen=True):
     An endpoint with its keys.
 
     Attributes:
-        keys: sign, the newest first.
+        keys: sign what is sent to it; the newest first.
     """
 
     entry: WebhookEntry
@@ -35,12 +35,12 @@ class WebhookEndpoint(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name that deliveries in the store have it by."""
         return self.entry.name
 
     @property
     def url_hash(self) -> bytes:
-        """What tells its URL from another."""
+        """Tells its URL from another one."""
         return hash_url(self.entry)
 
     def wants(self, response: EndedResponse) -> bool:
@@ -60,6 +60,7 @@ class WebhookEndpoint(Struct, frozen=True):
             return AttemptOutcome(mask_password(str(error))[:_MAX_ERROR_CHARACTERS])
         if 200 <= reply.status < 300:
             return AttemptOutcome(None)
+        # RFC 9110, 10.2.3: seconds, or a date, which is not read here.
         retry_after = reply.retry_after or ""
         return AttemptOutcome(
             f"it answered with status {reply.status}",

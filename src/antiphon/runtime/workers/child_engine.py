@@ -130,6 +130,7 @@ class ChildEngine:
         """
         A conversation; one whose requests carry their whole history goes on with the next process if this one dies.
         """
+        # An engine that listens holds audio that the next process has never heard.
         outlasts = settings.kind in REATTACHABLE_KINDS and not self.capabilities.listens
         async with (
             reattaching_conversation(self._open_once, settings, deliver) if outlasts else self._open_once(settings, deliver) as conversation
@@ -183,6 +184,7 @@ def embedded_engine(module: str, model: str, options: Mapping[str, Any], context
         options=dict(options),
         base=str(context.base_folder),
         weights=str(context.weights_folder),
+        # Only the secrets that its options name; it needs no others.
         secrets={name: context.secrets[name] for key, name in options.items() if key.endswith("_env") and name in context.secrets},
     )
     return ChildEngine(begin_frame, capabilities, context.notice)

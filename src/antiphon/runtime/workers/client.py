@@ -390,10 +390,12 @@ class _WebSocketTransport(WSListener):
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         match frame.msg_type:
+            # The link's frames have lengths of their own, so messages may be taken in pieces.
             case WSMsgType.BINARY | WSMsgType.CONTINUATION:
                 self._endpoint.receive(frame.get_payload_as_bytes())
             case WSMsgType.CLOSE:
                 self.close_reason = frame.get_payload_as_bytes()[2:].decode(errors="replace").rstrip(".")
+                # RFC 6455, 5.5.1: a Close frame is answered with one.
                 transport.send_close(frame.get_close_code())
                 transport.disconnect()
             case _:

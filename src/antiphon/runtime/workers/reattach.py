@@ -56,6 +56,7 @@ class _ReattachingConversation(ForwardingConversation):
         self._over_event = asyncio.Event()
 
     def send(self, command: commands.EngineCommand) -> None:
+        # What waits goes first, so that commands keep their order.
         if self.inner is not None and not self._early_commands:
             self.inner.send(command)
         # Others concern audio input, and these engines do not listen.

@@ -110,7 +110,7 @@ class ConversationServer(AbstractAsyncContextManager["ConversationServer"]):
         self.endpoint.start_heartbeat()
 
     def drain(self, *, hangs_up: bool = True) -> None:
-        """Take no more conversations; with `hangs_up` the link ends after the last one, and the server is told."""
+        """Take no more conversations; with `hangs_up` the link ends after the last one, and the server hears of it."""
         self._is_draining = True
         if hangs_up and not self._hangs_up:
             self._hangs_up = True
@@ -287,7 +287,7 @@ async def _answer(request: CountRequest | ProbeRequest, engine: Engine, endpoint
                     await engine.probe()
     except ApiError as error:
         failure = Failure.from_error(error)
-    except Exception as error:  # likewise
+    except Exception as error:  # the failure of one request must not end the others either
         failure = Failure.from_error(ServerError(f"The model's worker failed: {type(error).__name__}."))
     endpoint.send(RequestAnswered(request.number, tokens, failure))
 

@@ -65,6 +65,7 @@ class _TranscribingConversation(ForwardingConversation):
             self._pending[command.id] = self._tasks.create_task(self._send_transcribed(command))
         elif isinstance(command, commands.Cancel) and command.id in self._pending:
             self._pending.pop(command.id).cancel()
+            # The engine has not seen this request, so its end is reported here.
             self._deliver((events.ResponseEnded(command.id, "cancelled"),))
         else:
             super().send(command)
