@@ -43,7 +43,7 @@ class CompactingEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of the engine behind."""
+        """Those of the engine that is wrapped."""
         return self._engine.capabilities
 
     async def start(self) -> None:
@@ -97,6 +97,7 @@ class _Summary:
                 self.usage = event
             case events.ResponseEnded(_, "stop"):
                 self._end("".join(self._chunks).strip())
+            # A summary that was cut off is an error: what it leaves out would be lost (docs/decisions/0027).
             case events.ResponseEnded(_, reason):
                 self._fail(f"the model did not finish its summary ({reason})")
             case events.ResponseFailed() if not self.text.done():
@@ -150,6 +151,7 @@ class _CompactingConversation:
             case commands.Cancel(id) if self._work is not None and not self._work.done():
                 self._work.cancel()
                 if self._summary is not None:
+                    # The engine knows the summary's request only, not the client's.
                     self._send(commands.Cancel(self._summary.request.id))
                 self._deliver((events.ResponseEnded(id, "cancelled"),))
             case _:

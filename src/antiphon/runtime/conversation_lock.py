@@ -27,6 +27,7 @@ async def lock_conversation(store: Store, tenant: str, conversation_id: str, res
         ApiError: there is no such conversation, or another response has it, or the store failed.
     """
     check_conversation_id(conversation_id, "conversation")
+    # The usual case takes one look; why there is no lock is only found out for the error.
     if await store.conversations.lock(tenant, conversation_id, response_id):
         return
     if await store.conversations.get(tenant, conversation_id) is None:

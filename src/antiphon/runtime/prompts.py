@@ -78,6 +78,7 @@ class PromptLibrary:
             return PromptVersion(str(record.version), await _decode(prompt.id, record.body), record.body)
         prompt_version = self._versions.get((prompt.id, number or self._default_versions.get(prompt.id, 0)))
         if prompt_version is None:
+            # Whether the prompt is missing, or only its version, is asked for the error alone.
             is_known = prompt.id in self._default_versions or await self._store.find(tenant, prompt.id)
             raise prompt_not_found(prompt.id, version if is_known else None)
         return prompt_version

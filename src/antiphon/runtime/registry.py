@@ -48,7 +48,7 @@ _MINICPMO_KINDS: tuple[ConversationKind, ...] = ("chat", "audio", "video")
 
 
 class ModelUse:
-    """Held by whoever holds a model: once nobody does, a model that is no longer offered can be stopped."""
+    """Part of a model: once it is garbage, nobody uses the model, and one that is no longer offered can be stopped."""
 
 
 class ServedModel(Struct, frozen=True, eq=False):
@@ -62,7 +62,7 @@ class ServedModel(Struct, frozen=True, eq=False):
         family: the configured name with `*` that this name belongs to; None for a model configured by its own name.
         answers: false for a model that makes vectors of texts and nothing else.
         engine_name: as configured, such as `local`.
-        use: says, as long as it exists, that the model is in use.
+        use: shows, as long as it exists, that the model is in use.
     """
 
     name: str
@@ -132,7 +132,7 @@ class ModelRegistry:
         with_speech: adds speech recognition and a voice to an engine that lacks them.
         native_mode: where engines with native code run.
         coordinator: leases the workers of engines with a limited number of them.
-        route_names: names that stand for one of the models; clients are told of them, too.
+        route_names: names that stand for one of the models; the error for an unknown name lists them, too.
         find_builder: loads what builds an engine of that name.
         locate: puts the place of a model's mistake before it; see `Config.locate_model`.
 
@@ -193,7 +193,7 @@ class ModelRegistry:
         return offers
 
     def _build_offer(self, entry: ModelEntry, secrets: Mapping[str, str], created_at: int) -> _Offer:
-        """All that a model needs; nobody knows of it yet."""
+        """All that a model needs, not yet offered to anybody."""
         context = structs.replace(self._context, base_folder=entry.origin_folder, secrets=secrets)
         engine = build_engine(entry, context, self.find, self._routing_observer, self._find_builder)
         if entry.engine in NATIVE_ENGINES and self._native_mode == "process":
@@ -360,6 +360,7 @@ class ModelRegistry:
         for id in offer.worker_ids:
             self._coordinator.remove_worker(id)
         release_event, loop = asyncio.Event(), asyncio.get_running_loop()
+        # The last reference may go in any thread; when the program ends, there is no loop to hear of it.
         weakref.finalize(offer.model.use, lambda: None if loop.is_closed() else loop.call_soon_threadsafe(release_event.set)).atexit = False
         # It outlives the request that replaced the model, and is ended by `stop`.
         task = asyncio.create_task(self._stop_unused(offer.engines, release_event, deadline_s), name=f"end of '{offer.entry.name}'")  # noqa: TID251

@@ -117,6 +117,7 @@ async def resolve_request(
     previous_items: Sequence[items.Item] = history.items
     decrypted_texts: Mapping[str, str] = {}
     documents: Mapping[str, FileContent] = {}
+    # Nothing but text takes a shorter way to the engine (docs/decisions/0063).
     is_plain = has_plain_input and not previous_items and not isinstance(request.instructions, list)
     if not is_plain:
         decrypted_texts = await decrypt_items(
@@ -186,6 +187,7 @@ def check_item_ids(input_items: Sequence[items.Item], path: str) -> Sequence[ite
         item_id = str(_item_id(item))
         if "\0" in item_id:
             raise pattern_mismatch(f"{path}[{index}].id", r"^[^\x00]+$")  # PostgreSQL stores no NUL in text
+        # A character has four bytes at most, so most ids need not be encoded.
         if len(item_id) > MAX_ITEM_ID_BYTES // 4 and (length_bytes := len(item_id.encode())) > MAX_ITEM_ID_BYTES:
             raise too_long(f"{path}[{index}].id", "string", MAX_ITEM_ID_BYTES, length_bytes)
     return input_items

@@ -23,7 +23,7 @@ MAX_BATCHES = 20
 """The most of them that somebody who searches waits for. There are more only after an update of antiphon, or an outage."""
 
 IDLE_S, PAUSE_S = 5.0, 0.2
-"""How often is looked for new responses, and how long others may use the store between two batches."""
+"""How often new responses are looked for, and how long others may use the store between two batches."""
 
 
 class ResponseSearch:
@@ -52,6 +52,7 @@ class ResponseSearch:
         for response in waiting:  # one by one: each may be large, and has its turn of the thread
             size_bytes = len(response.body) + sum(map(len, response.items))
             words[response.number] = await offload(4 * size_bytes, response_words, response)
+            # The words of a small response are found on the event loop, which others wait for.
             await asyncio.sleep(0)
         await self._store.lists.index(words, {response.number: response.body for response in waiting})
         return len(waiting)

@@ -265,6 +265,7 @@ class Service:
         Raises:
             ApiError: the store can't be used or is in use by another server, or an engine can't start.
         """
+        # Of several processes the supervisor holds the lock; servers that share a store know each other by it.
         if self.peers is None and self.config.database_url is not None and not self.config.has_shared_store:
             self._exit_stack.enter_context(home_lock(self.config.home))
         await self.store.open()
@@ -327,6 +328,7 @@ class Service:
             await self._containers.close()
         await self.keyring.close()
         await self.usage.close()
+        # Last of all: everything before writes its end to it.
         await self.store.close()
         self._exit_stack.close()
 
@@ -445,7 +447,7 @@ class Service:
     async def _sweep(self, suspects: Collection[str]) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            with contextlib.suppress(ApiError):  # likewise
+            with contextlib.suppress(ApiError):  # an outage is logged once
                 suspects = await self.fail_orphans(suspects)
 
     async def _expire_events(self) -> None:
@@ -453,7 +455,7 @@ class Service:
         limit_bytes = int(settings.events_gb * 1e9) or MAX_INTEGER
         while True:
             ended_before = int(time.time() - 3600 * settings.events_hours) if settings.events_hours else 0
-            with contextlib.suppress(ApiError):  # likewise
+            with contextlib.suppress(ApiError):  # an outage is logged once
                 if await self.store.background.expire(ended_before, limit_bytes):
                     continue  # there may be more
             await asyncio.sleep(EXPIRY_S)
@@ -473,7 +475,7 @@ class Service:
     async def _expire_files(self) -> None:
         while True:
             await asyncio.sleep(FILE_SWEEP_S)
-            with contextlib.suppress(ApiError):  # likewise
+            with contextlib.suppress(ApiError):  # an outage is logged once
                 await self.files.sweep()
             if self._containers is not None or self._containers_folder.is_dir():
                 await self.containers.sweep()
@@ -490,12 +492,13 @@ class Service:
         while True:
             await asyncio.sleep(REFRESH_S)
             if key_ids := self.live_sessions.key_ids:
-                with contextlib.suppress(ApiError):  # likewise
+                with contextlib.suppress(ApiError):  # an outage is logged once
                     self.live_sessions.revoke(await self.keyring.inactive_keys(key_ids))
 
 
 def requires_keys(config: Config) -> bool | None:
     """Whether requests need a key; None: once there is one."""
+    # Who is not on this machine always needs a key.
     return config.server.require_keys if is_loopback(config.server.host) else True
 
 

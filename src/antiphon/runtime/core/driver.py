@@ -299,6 +299,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         """Handle events from the engine, at any time; events that came together are written together."""
         if self._text is not None:
             self._end_text()
+        # What comes while others wait must not overtake them.
         if len(events) > BATCH_SIZE or self._pending_events:
             self._postpone(events)
         elif self._is_performing:

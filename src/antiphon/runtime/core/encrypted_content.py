@@ -56,6 +56,7 @@ class ContentCipher:
 
     def encrypt(self, content: bytes, tenant: str, purpose: Purpose) -> str | None:
         """The encrypted content, or None if it would be longer than a client may give back."""
+        # The 64 bytes are room for the prefix, the head and GCM's tag of 16 bytes.
         if len(content) > MAX_ENCRYPTED_CHARACTERS // 4 * 3 - 64:
             return None
         self._refresh()

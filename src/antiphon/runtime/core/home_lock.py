@@ -17,6 +17,7 @@ def is_home_locked(home: Path) -> bool:
     """Whether a server uses the home folder now."""
     try:
         with (home / "server.lock").open() as lock:
+            # Shared, so that two that look at the same time don't take each other for a server.
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -55,6 +56,7 @@ def home_lock(home: Path) -> Iterator[int]:
 @contextlib.contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
     """Hold the folder against every other process, and thread, that does the same."""
+    # The folder is locked and not the file, as each write puts another file in its place.
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -66,10 +68,12 @@ def folder_lock(folder: Path) -> Iterator[None]:
 def write_private(path: Path, content: bytes) -> None:
     """Write the file at once: whoever reads it meanwhile finds the old content or the new one. The folder is locked."""
     draft = path.with_name(f"{path.name}.new")
+    # A process that died may have left one.
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "wb") as file:
         file.write(content)
         file.flush()
+        # Before it gets its name: a power failure must not leave an empty file there.
         os.fsync(descriptor)
     draft.replace(path)

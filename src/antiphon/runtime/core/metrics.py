@@ -155,7 +155,8 @@ class Metrics:
         upstream_choices: by upstream and why it was chosen: `affinity` or `load`.
         upstream_outstanding: the requests that each of several upstreams has.
         fallbacks: responses that another model made, by model, the other one, and why.
-        queue_waiting: waiting tickets by model; likewise `queue_serving`.
+        queue_waiting: waiting tickets by model.
+        queue_serving: tickets that have a worker, by model.
         queue_waits: seconds from ticket to worker, by model.
         queue_tickets: by model, kind and outcome.
         workers: by model and state.

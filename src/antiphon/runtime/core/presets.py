@@ -25,7 +25,7 @@ VOICES = "voices"
 DEFAULT = "default"
 
 MAX_PRESETS = 256
-"""Per mode; likewise for saved voices."""
+"""The most presets of a mode, and the most saved voices."""
 
 PRESET_LIMIT_BYTES = 64 << 10
 AUDIO_LIMIT_BYTES = 10 << 20
@@ -183,6 +183,7 @@ class PresetFolder:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             _write(folder / f"{voice_id}.wav", wav_file(pcm, RATE_HZ))
+            # Last, as a voice is listed by its description.
             _write(folder / f"{voice_id}.json", msgspec.json.encode(voice))
         except OSError as error:
             with contextlib.suppress(OSError):  # without its description it would never be listed, nor deleted

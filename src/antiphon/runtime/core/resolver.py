@@ -37,7 +37,7 @@ class _Client(Struct, eq=False):
 
 class Resolver:
     """
-    For any event loop.
+    Resolves host names for any event loop.
 
     Args:
         look_up: returns the addresses of a host name, and raises `OSError` if there are none; it may block.
@@ -99,4 +99,4 @@ def _ask_system(host: str) -> Sequence[str]:
 
 
 system_resolver = Resolver(_ask_system)
-"""The one of this process."""
+"""The resolver of this process."""

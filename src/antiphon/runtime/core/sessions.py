@@ -25,8 +25,9 @@ class LiveSession(Struct, kw_only=True, eq=False):
     A live conversation as operators see it: a Realtime or a MiniCPM-o session.
 
     Attributes:
-        session_id: as its client was told; None before that.
-        started_at: Unix seconds, as `ends_at`, when its time is over; None before it has begun, or for no limit.
+        session_id: as its client has it; None before that.
+        started_at: Unix seconds.
+        ends_at: when its time is over, in Unix seconds; None before it has begun, or for no limit.
         stop: ends it; None before it begins.
     """
 

@@ -97,7 +97,7 @@ async def fetch(url: str, param: str, limits: FetchLimits, resolve: Resolve = sy
 
 
 def page_fetcher(networks: Iterable[str], resolve: Resolve = system_resolver.resolve) -> "FetchPage":
-    """Fetches pages from the public internet, and from `networks`; whoever asks judges each redirect too."""
+    """Fetches pages from the public internet, and from `networks`; the caller judges each redirect, too."""
     allowed_networks = tuple(ipaddress.ip_network(network) for network in networks)
 
     async def fetch_page(url: str, judge: Judge, max_bytes: int, timeout_s: float) -> PageResult:
@@ -109,7 +109,7 @@ def page_fetcher(networks: Iterable[str], resolve: Resolve = system_resolver.res
 
 FetchPage = Callable[[str, Judge, int, float], Coroutine[None, None, PageResult]]
 """
-Takes a URL, who judges the URLs that redirects lead to, and the most bytes and seconds; raises `ClientError` if the page
+Takes a URL, a judge of the URLs that redirects lead to, and the most bytes and seconds; raises `ClientError` if the page
 can't or may not be fetched.
 """
 
