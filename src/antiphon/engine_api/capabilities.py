@@ -10,7 +10,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     Attributes:
         context_window: tokens, or None if unknown.
         efforts: the values of reasoning effort that it distinguishes; empty for a model that doesn't reason.
-        verbosities: likewise for verbosity.
+        verbosities: the values of verbosity that it distinguishes.
         max_top_logprobs: alternatives per token; None if it reports no log probabilities.
         encrypts_reasoning: whether it can encrypt its reasoning itself (`EncryptedReasoning`), and reads it back so; what
             it does not encrypt, the protocol may.
@@ -38,7 +38,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
         answers: whether it takes a `Respond`; false for a model that makes vectors of texts and nothing else.
         relays: the paths that it takes a `Relay` for, such as `chat/completions`.
         sessions: how many conversations it can have at once; None for no limit.
-        temperature_default: what is sampled with if the request sets none; likewise `top_p_default`.
+        temperature_default: what is sampled with if the request sets none.
+            top_p_default: the same for `top_p`.
     """
 
     images: bool = False

@@ -89,6 +89,7 @@ def media_type(head: bytes, filename: str | None, declared_type: str = "") -> st
         declared_type: what its sender says that it is; counts only where the content does not tell.
     """
     kind = _visible_type(head, filename)
+    # Only a text or an unknown binary may be named more precisely: images and PDF show themselves, and text stays text.
     if not declared_type or kind not in (TEXT_TYPE, BINARY_TYPE) or declared_type.startswith("image/") or declared_type == PDF_TYPE:
         return kind
     return declared_type if is_text_type(declared_type) == (kind == TEXT_TYPE) else kind
@@ -138,6 +139,7 @@ def read_document(file_data: str, filename: str | None, param: str) -> FileConte
         if header is None:
             raise _invalid_file_data(param, "a data URL must be base64")
         start = header.end()
+    # Before it is decoded; with padding it seems up to two bytes longer than it is.
     if (len(file_data) - start) * 3 // 4 > MAX_DOCUMENT_BYTES + 2:
         raise file_too_large(param, MAX_DOCUMENT_BYTES)
     try:
@@ -163,6 +165,8 @@ def text_part(part: FilePart) -> TextPart | None:
     if part.inline is None or not (header := _DATA_URL.match(part.inline)) or not is_text_type((header["type"] or "").lower()):
         return None
     content = binascii.a2b_base64(part.inline[header.end() :])
+    # `utf-8-sig` also drops UTF-8's own mark, which some editors write.
     encoding = _BYTE_ORDER_MARKS.get(content[:2], "utf-8-sig")
+    # The name is an attribute in quotation marks.
     name = (part.filename or "file").replace('"', "'")
     return TextPart(f'<file name="{name}">\n{content.decode(encoding, "replace")}\n</file>\n')

@@ -137,7 +137,7 @@ class WorkerPoolEngine(Engine, Protocol):
 
 
 class UpstreamObserver(Protocol):
-    """Is told about the health of upstream servers, for the metrics."""
+    """Hears about the health of upstream servers, for the metrics."""
 
     def on_upstream_state(self, name: str, state: Literal["closed", "half_open", "open"]) -> None:
         """The circuit breaker of the model's upstream server has a new state."""
@@ -187,10 +187,10 @@ class BuildContext(Struct, frozen=True, kw_only=True):
         base_folder: that relative paths in the configuration start from.
         notice: takes a line for the operator, such as a fallback that was taken.
         secrets: values of the environment variables that the configuration names, by name.
-        observer: is told about the health of upstream servers.
+        observer: hears about the health of upstream servers.
         fetch: fetches URLs in requests.
-        has_alternatives: whether other servers can take the place of this one: an engine in front of it then neither
-            tries again by itself nor refuses requests, as who chooses between them does.
+        has_alternatives: whether other servers can take the place of this one: the engine then neither
+            tries again by itself nor refuses requests, as the engine that chooses between the servers does both.
     """
 
     weights_folder: Path

@@ -2,7 +2,7 @@
 The fast path of text: an engine may write text where a session's client writes its events, without an event for each.
 
 Nearly every event of a stream differs from the one before it in its text alone, on the way in as on the way out. Once an
-engine has seen that, it asks for a `TextSink`, and gives it the texts as they come. Whoever stands between the two and
+engine has seen that, it asks for a `TextSink`, and gives it the texts as they come. A wrapper between the two that
 must see each event just returns nothing from its `Deliver`.
 """
 

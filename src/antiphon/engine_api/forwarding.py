@@ -1,4 +1,4 @@
-"""A conversation that passes on what it is told to another one: the base of wrappers around an engine."""
+"""A conversation that passes its commands on to another one: the base of wrappers around an engine."""
 
 from antiphon.engine_api import commands
 from antiphon.engine_api.engine import EngineConversation

@@ -49,6 +49,7 @@ def option_problems(options: Mapping[str, object], kind: type[Struct]) -> Iterat
         yield f"Object contains unknown field `{name}`.{question}"
     for name, field in fields.items():
         if name in options:
+            # msgspec reports the first mistake only, so each option is converted by itself.
             one_field: type[Any] = msgspec.defstruct(kind.__name__, [(name, field.type)])
             try:
                 msgspec.convert({name: options[name]}, one_field, strict=False)

@@ -34,6 +34,7 @@ def droppable_groups(history: Sequence[engine_history.HistoryItem]) -> list[rang
     """
     groups: list[range] = []
     start = 0
+    # Each message by itself; what stands between two messages, calls and results, is one group.
     for _, run in groupby(range(len(history)), lambda number: number if isinstance(history[number], engine_history.Message) else None):
         size = len(list(run))
         groups.append(range(start, start + size))

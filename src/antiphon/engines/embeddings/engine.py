@@ -27,7 +27,7 @@ from antiphon.weights import catalogue, verify
 from antiphon.wire.http.embeddings import Embedding, EmbeddingList, EmbeddingsRequest, EmbeddingsUsage, decode_texts
 
 NUMBER_BYTES = 20
-"""Of a number of a vector in JSON."""
+"""About how long a number of a vector is in JSON."""
 
 
 class EmbeddingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -139,6 +139,7 @@ class RealtimeUpstreamConversation:
         if self._connection_task is not None:
             return False
         is_backing_off = self._loop.time() < self._backoff_until
+        # The audio log keeps them, and each connection begins with it.
         return isinstance(command, commands.Configure | commands.ClearAudio) or (
             isinstance(command, commands.AppendAudio) and is_backing_off
         )
@@ -217,6 +218,7 @@ class RealtimeUpstreamConversation:
             message = f"The model server did not begin its session in {self.access.connect_timeout_s:g} seconds."
             error = UpstreamError(message, status=504, code="upstream_timeout")
         finally:
+            # Only a connection whose session has begun in time is kept.
             if self._connection is not connection:
                 connection.websocket.close()
         if error is None:

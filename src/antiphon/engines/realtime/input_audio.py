@@ -115,6 +115,7 @@ class InputAudioTracker:
         if self._open_item_id == event.item_id:  # a server that sends no `speech_stopped` before
             self._end_turn(event.item_id, int(now_ms), out)
         elif event.item_id not in self._turn_ids and self._pending_commits:
+            # The server answers commits in their order.
             commit = self._pending_commits.popleft()
             self._turn_ids[event.item_id] = commit.turn_id
             return self._mirror.assign_id(commit.mirrored_item, event.item_id)
@@ -164,6 +165,7 @@ class InputAudioTracker:
             self._pending_transcripts[turn_id] = None
 
     def _resolve_transcript(self, turn_id: str) -> bool:
+        # Entries are None, so `self` stands for none.
         return self._pending_transcripts.pop(turn_id, self) is None
 
     def _fail_transcript(self, turn_id: str, message: str) -> list[events.EngineEvent]:

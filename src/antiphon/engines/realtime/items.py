@@ -81,6 +81,7 @@ def to_wire_item(item: history.HistoryItem, item_id: str, encode: EncodeAudio) -
 
 
 def _wire_role(role: history.Role) -> Literal["system", "user", "assistant"]:
+    # The Realtime API has no role `developer`.
     return "system" if role == "developer" else role
 
 

@@ -107,6 +107,7 @@ class Mirror:
         """
         Store the id that the server gave to an expected item; returns what to send, if the item was removed meanwhile.
         """
+        # The item itself may have been reported before its id was known to be this one's.
         if (duplicate := self.find(item_id)) is not None:
             self._items.remove(duplicate)
         item.id = item_id
@@ -132,11 +133,13 @@ class Mirror:
         items: list[MirroredItem] = []
         deletions: list[ClientEvent] = []
         creations: list[ClientEvent] = []
+        # difflib: from 200 items on, `autojunk` would take frequent ones for noise.
         for tag, start, end, first, last in SequenceMatcher(None, current_keys, target_keys, autojunk=False).get_opcodes():
             replaced_items = self._items[start:end]
             if tag == "equal":
                 items += replaced_items
                 continue
+            # One that has no id yet is deleted as soon as the server names it (`assign_id`).
             deletions += [ConversationItemDelete(item_id=item.id) for item in replaced_items if item.id is not None]
             is_end = end == len(current_keys)
             for key, history_item in target[first:last]:

@@ -101,6 +101,7 @@ class RealtimeResponseReader:
                 batch.append(events.ResponseFailed.from_error(id, map_error(details.error or None if details is not None else None)))
             case "incomplete" if not self.is_cancelled:
                 batch.append(events.ResponseEnded(id, END_REASONS.get((details.reason or "") if details is not None else "", "length")))
+            # Also after a cancellation, which came too late.
             case "completed":
                 batch.append(events.ResponseEnded(id))
             case _:
@@ -123,6 +124,7 @@ class RealtimeResponseReader:
             return
         part = self._get_part(event, out)
         part.part_text.chunks.append((part.part_text.audio_ms, event.delta))
+        # A server may speak although text was requested: then its words are the text.
         is_transcript = isinstance(event, ResponseOutputAudioTranscriptDelta) and self.request.voice is not None
         out.append((events.AudioTranscriptDelta if is_transcript else events.TextDelta)(self.request.id, event.delta))
 
@@ -161,6 +163,7 @@ class RealtimeResponseReader:
 
     def _on_item_done(self, event: ResponseOutputItemDone, out: list[events.EngineEvent]) -> None:
         item = event.item
+        # A call that was cut off has no complete arguments.
         if isinstance(item, FunctionCallItem) and item.id is not UNSET and item.call_id is not UNSET and item.status != "incomplete":
             self._complete_call(self._get_call(item.id, item.call_id, item.name, out), item.id, item.arguments, out)
 

@@ -411,6 +411,7 @@ class RealtimeUpstreamSession:
         """Fail the responses that are overdue."""
         batch: list[engine_events.EngineEvent] = []
         for response in [*self._pending_responses, *self._active_responses.values()]:
+            # The event loop may call a timer up to a millisecond early.
             if now < self._deadline(response) - 0.001:
                 continue
             if response.is_cancelled:

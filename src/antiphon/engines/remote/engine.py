@@ -62,13 +62,13 @@ OPEN_TIMEOUT_S = 120.0
 """How long a worker may take to open a conversation; one that has to load its model again takes a minute."""
 
 LEAVE_TIMEOUT_S = 15.0
-"""How long it may take to close one; then its state is unknown, and the link is aborted."""
+"""How long a worker may take to close a conversation; then its state is unknown, and the link is aborted."""
 
 REQUEST_TIMEOUT_S = 20.0
-"""How long it may take to answer a count or a probe."""
+"""How long a worker may take to answer a count or a probe."""
 
 BACKLOG_LIMIT_BYTES = 8 << 20
-"""With more waiting to be sent, commands are refused."""
+"""While more than this waits to be sent, commands are refused."""
 
 PAUSED_OUTPUT_LIMIT_BYTES = 16 << 20
 """The most that a worker may send in a paused conversation: some was on its way already."""
@@ -338,6 +338,7 @@ class _RemoteConversation:
         if self._is_lost:
             self._refuse(command, _worker_gone_error())
             return
+        # A cancellation is small, and makes room.
         if not isinstance(command, commands.Cancel) and self._endpoint.buffer_bytes > BACKLOG_LIMIT_BYTES:
             raise EngineOverrun("its worker reads its input too slowly")
         try:
@@ -379,6 +380,7 @@ class _RemoteConversation:
         if self._is_lost:
             return
         self._is_lost = True
+        # Who opens the conversation gets the error; nothing was delivered yet.
         if not self.open_future.done():
             resolve(self.open_future, error)
             return

@@ -124,7 +124,7 @@ class ScriptedDuplex:
     def close(self) -> None:
         """Deliver nothing more."""
         self._is_closed = True
-        self._deliver = deliver_nowhere  # it is who has this
+        self._deliver = deliver_nowhere  # its owner refers to this
         self._speech_input.close()
         if self._work_handle is not None:
             self._work_handle.cancel()

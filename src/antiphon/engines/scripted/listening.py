@@ -68,7 +68,7 @@ class ScriptedSpeechInput:
         self._clear_turn()
 
     def close(self) -> None:
-        """Process nothing more, not even what waits, and forget whom to tell, who refers to this."""
+        """Process nothing more, not even what waits, and forget the receivers, which refer to this."""
         self._waiting_commands = []
         self._vad = None
         self._deliver = self._play_steps = deliver_nowhere
