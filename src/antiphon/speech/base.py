@@ -49,7 +49,8 @@ class TranscriptChunk(Struct, frozen=True):
     The transcript of a segment of a recording.
 
     Attributes:
-        start_s: where it begins in the recording; likewise `end_s`.
+        start_s: where it begins in the recording.
+            end_s: where it ends in the recording.
     """
 
     transcript: Transcript

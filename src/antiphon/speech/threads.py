@@ -69,6 +69,7 @@ class BoundedThreadPool:
         self._is_open = False
         for stop in self._unfinished_work().values():
             stop()
+        # In a thread, as it waits for the work under way.
         await asyncio.to_thread(self._pool.shutdown, cancel_futures=True)
 
     def _unfinished_work(self) -> dict[Future[Any], Callable[[], None]]:

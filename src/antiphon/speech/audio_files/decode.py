@@ -105,6 +105,7 @@ def _open(file: bytes) -> soundfile.SoundFile:
 def _repair_length(file: bytes) -> bytes:
     """A file that says how much sound is in it; one that doesn't has what follows."""
     at = file.find(_UNKNOWN_LENGTH, 0, _HEAD_BYTES) if file.startswith(b"RIFF") else -1
+    # libsndfile takes a length of 0 for no sound, and the greatest one for all that follows.
     return file if at < 0 else file[: at + 4] + b"\xff" * 4 + file[at + 8 :]
 
 
@@ -133,6 +134,7 @@ def _decode(file: soundfile.SoundFile) -> Iterator[bytes]:
 
 def _read_block(file: soundfile.SoundFile, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """The next samples of all channels; fewer than fit are the last."""
+    # Shows what was read, where libsndfile itself does not say it.
     values.fill(np.nan)
     try:
         count = len(file.read(out=values))

@@ -53,6 +53,7 @@ def open_encoder(file_format: AudioFileFormat) -> AudioEncoder:
         case "aac":
             return AacEncoder(RATE_HZ)
         case "mp3":
+            # A constant bit rate, so that the first frame has a known size.
             options = {"bitrate_mode": "CONSTANT", "compression_level": 0.5}
             return _SoundfileEncoder(drop_bytes=_MP3_FRAME_BYTES, format="MP3", subtype="MPEG_LAYER_III", **options)
 

@@ -58,5 +58,6 @@ class WavStream:
                 kind, channels, rate_hz, _, _, bits = _FORMAT.unpack_from(head, offset)
                 if kind not in (_PCM, _EXTENSIBLE) or channels != 1 or bits != 8 * SAMPLE_BYTES or not rate_hz:
                     raise UnplayableAudio(f"it has {channels} channels of {bits} bits")
+            # RIFF: a chunk with an odd size is padded by a byte.
             offset += size + size % 2
         return b""

@@ -77,7 +77,7 @@ def _new_suppressor(options: NoiseReduction) -> "NoiseSuppressor | None":
     if not nearest_db:
         return None
     try:
-        from pywebrtc_audio import NoiseSuppressor  # noqa: PLC0415 - only those need it who ask for noise reduction
+        from pywebrtc_audio import NoiseSuppressor  # noqa: PLC0415 - only needed where noise reduction is asked for
     except ImportError:
         raise ServerError("Noise reduction needs the package pywebrtc-audio.", code="not_installed") from None
     return NoiseSuppressor(sample_rate=INPUT_RATE_HZ, level=LEVELS_DB.index(nearest_db))

@@ -122,6 +122,7 @@ def resample_part(sound: bytes | bytearray, from_hz: int, first: int, last: int)
 
 
 def _resample_blocks(filter: PolyphaseFilter, sound: bytes | bytearray, begin: int, end: int) -> bytes:
+    # `process` takes multiples of eight blocks; beyond the sound is silence.
     end += (begin - end) % _ROWS
     start, stop = begin * filter.block - filter.context, end * filter.block + filter.context
     samples = np.zeros(stop - start, np.float32)

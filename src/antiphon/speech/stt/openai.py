@@ -119,6 +119,7 @@ class OpenAITranscriber:
 
     async def transcribe(self, pcm: bytes, options: Transcription) -> Transcript:
         evidence = collect_evidence(float_samples(pcm))
+        # Models make up words for silence.
         if evidence.is_silence:
             return Transcript(text="")
         async with self._acquire_slot(), map_exceptions(SERVER_NAME, self._server.base_url):
@@ -151,6 +152,7 @@ class OpenAITranscriber:
         url = f"{self._server.base_url.rstrip('/')}/audio/transcriptions"
         for retries_left in reversed(range(MAX_ATTEMPTS)):
             try:
+                # A new form for each try, as aiohttp sends one only once.
                 form = _form(self._server, pcm, options, is_verbose)
                 async with self._session.post(url, data=form, allow_redirects=False) as response:
                     return response.status, response.headers, await _read_body(response)

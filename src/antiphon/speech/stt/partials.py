@@ -256,6 +256,7 @@ class PartialTranscriber:
         return self._agreement.finish(text)
 
     async def _finalize_segment(self) -> None:
+        # One sample more than the maximum, so that `cut_at_silence` cuts.
         size = cut_at_silence(float_samples(bytes(self._audio[: _MAX_SEGMENT_BYTES + SAMPLE_BYTES]))) * SAMPLE_BYTES
         segment = await self._transcriber.transcribe(bytes(self._audio[:size]), self._options)
         self._final_transcripts.append(_shift(segment, self._final_ms / 1000))

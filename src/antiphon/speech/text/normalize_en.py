@@ -304,6 +304,7 @@ def _rule(pattern: str, verbalize: Callable[[Match], str | None]) -> Rule:
     return Rule(re.compile(pattern), verbalize)
 
 
+# The order counts: a date before a range, a number with its unit before the number alone.
 RULES: tuple[Rule, ...] = (
     _rule(r"(?:https?://|www\.)[^\s<>()\[\]\"']*[\w/]", _url),
     _rule(r"[\w.+-]+@\w[\w-]*(?:\.\w[\w-]*)+", _mail),

@@ -107,7 +107,7 @@ _LANGUAGES = {
 }
 
 MAX_WORDS_BEFORE = 4
-"""How many words of a sentence a voice is told of that were spoken before; more make no difference to its melody."""
+"""How many words spoken before in the sentence a voice gets; more make no difference to its melody."""
 
 _EMOJI = "\U0001f000-\U0001faff\U000e0020-\U000e007f☀-➿⬀-⯿⌀-⏿︎️‍⃣〰〽㊗㊙"
 
@@ -159,6 +159,7 @@ class TextNormalizer:
             yield from self._text_parts(line, is_line_start)
 
     def _is_fence_toggle(self, fence: re.Match[str]) -> bool:
+        # CommonMark, 4.5: a closing fence is as long as the opening one at least, with nothing behind it.
         return not self._fence or (fence[1].startswith(self._fence) and not fence[2])
 
     def _announce_code(self, fence: re.Match[str]) -> str:

@@ -125,6 +125,7 @@ def _pair_words(words: Sequence[float], groups: Sequence[float]) -> list[tuple[i
             if before not in costs:
                 continue
             difference = (word_ends[i] - word_ends[before[0]]) - (group_ends[j] - group_ends[before[1]])
+            # Of equal ways, the one with the most single words for single groups.
             cost = costs[before] + difference**2 + (step != (1, 1))
             if cost < costs.get((i, j), inf):
                 costs[i, j], steps[i, j] = cost, step

@@ -159,6 +159,7 @@ def _send_piece(link: socket.socket, backend: VoiceBackend, job: SynthesisJob) -
         job.pieces = iter(backend.synthesize(job)) if job.pieces is None else job.pieces
         piece = next(job.pieces, None)
         frame = pack_frame(SynthesizedAudio(id, piece[0], tuple(TimedWord(*word) for word in piece[1])) if piece else SynthesisDone(id))
+    # Nothing is sent: nobody waits for a job that was stopped.
     except SynthesisStopped:
         return False
     except Exception as error:  # one text that fails, or is too long for a frame, must not cost the others their voice

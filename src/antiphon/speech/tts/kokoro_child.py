@@ -96,6 +96,7 @@ class _KokoroBackend:
         styles = self._styles[job.request.voice]
         feeds: dict[str, np.ndarray] = {
             "tokens": np.array([[0, *(_SYMBOLS[symbol] for symbol in phonemes), 0]], np.int64),
+            # A voice has a style for each length of a text, in tokens.
             "style": styles[min(len(phonemes), len(styles) - 1)],
             "speed": np.array([min(job.request.speed, MAX_MODEL_SPEED)], np.float32),
         }

@@ -76,10 +76,12 @@ def run(session: onnxruntime.InferenceSession, feeds: Mapping[str, np.ndarray], 
     """
     options, stop = onnx.cancellable_run()
     job.stop = stop
+    # Looked at after `job.stop` is set: a stop in between would be lost.
     if job.is_stopped:
         raise SynthesisStopped
     try:
         return [np.asarray(output) for output in session.run(None, dict(feeds), options)]
+    # onnxruntime reports a run that was ended as an error.
     except Exception:
         if job.is_stopped:
             raise SynthesisStopped from None

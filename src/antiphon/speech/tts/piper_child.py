@@ -94,6 +94,7 @@ class _Voice:
         latents, durations = self._model.encode(self._feeds(runs), job)
         ends = np.cumsum([len(run) for run in runs])
         if durations is None or len(durations) != ends[-1]:
+            # Without durations it is not known where the context ends, so the text is spoken alone.
             if before or after:
                 latents, _ = self._model.encode(self._feeds(self._runs(phonemes)), job)
             (sound,) = self._model.decode(latents, 0, None, job)

@@ -64,7 +64,7 @@ class PiperModel:
         them.
 
         Raises:
-            SynthesisStopped: the job was stopped; likewise from the other methods.
+            SynthesisStopped: the job was stopped; the other methods raise it, too.
         """
         latents, *durations = run(self._encoder, {name: feeds[name] for name in self._encoder_inputs}, job)
         return latents, durations[0].reshape(-1).astype(int) if durations else None

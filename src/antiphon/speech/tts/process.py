@@ -159,6 +159,7 @@ class _VoiceChild:
                 self._cancel_watchdog()
 
     def kill(self) -> None:
+        # Killed, as a process that hangs does not notice that its link is closed.
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
@@ -178,6 +179,7 @@ class _VoiceChild:
                 self._end(event.id)
             case SynthesisFailed():
                 self._end(event.id, ServerError(f"The voice can't say that: {event.message}.", code="server_error"))
+        # Any event is a sign of life.
         if self._pending:
             self._restart_watchdog()
         else:

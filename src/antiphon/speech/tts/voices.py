@@ -79,6 +79,7 @@ def piper_synthesizer(
     weights = [path for folder in folders for path in sorted(folder.glob("*.onnx"))]
     paths: dict[str, Path] = {}
     for path in weights:
+        # Of two voices with one name, that of the first folder counts.
         if _piper_settings_path(path).exists():
             paths.setdefault(path.stem, path)
     if not paths:

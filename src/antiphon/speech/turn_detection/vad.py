@@ -105,7 +105,7 @@ def _layout(rate_hz: int, filter: PolyphaseFilter | None, lookahead: int) -> _La
 
 @cache
 def _layouts() -> dict[int, _Layout]:
-    """By rate."""
+    """How frames are kept, by the rate of their stream."""
     layouts = {INPUT_RATE_HZ: _layout(INPUT_RATE_HZ, None, 0)}
     for rate_hz in RATES_HZ:
         layouts[rate_hz] = _layout(rate_hz, polyphase_filter(rate_hz, DETECTION), polyphase_filter(rate_hz, TRANSCRIPTION).context)
@@ -193,6 +193,7 @@ class SileroVad:
         self._free_slots.extend(range(before, before + more))
 
     def _schedule_now(self) -> None:
+        # The timer would wait for more streams, and there are enough.
         if isinstance(self._run_handle, asyncio.TimerHandle):
             self._run_handle.cancel()
             self._run_handle = None
@@ -279,9 +280,11 @@ class VadStream:
         frames, frame_bytes, size_bytes, start = self._frames, self._layout.frame_bytes, self._layout.size_bytes, 0
         had_frames = bool(frames)
         while start <= last:
+            # With the context on both sides, so frames overlap.
             frames.append(audio[start : start + size_bytes])
             start += frame_bytes
         self._remainder = audio[start:]
+        # It is scheduled already.
         if had_frames:
             return
         if self._is_gate_closed:
