@@ -279,6 +279,7 @@ def check_port(shell: Shell, config: Config) -> Finding:
         return Finding("server", "ok", f"running at {client.base_url}")
     host, number = config.server.host, config.server.port
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        # As the server binds: connections that have just ended must not seem to hold the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, number))

@@ -106,6 +106,7 @@ class ApiClient:
         with self._answer(path, {**body, "stream": True}, RESPONSE_TIMEOUT_S) as response:
             parser = SseParser(_MAX_EVENT_BYTES)
             while chunk := response.read1(_CHUNK_BYTES):
+                # `[DONE]` ends some streams, and is no JSON.
                 yield from (_decode_object(event) for event in parser.feed(chunk) if event != b"[DONE]")
 
     def list_models(self) -> list[str]:
