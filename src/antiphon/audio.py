@@ -195,7 +195,7 @@ class ChunkBuffer:
     """
     The end of a stream, in the chunks that it came in.
 
-    Appending and dropping copy nothing, so that whoever keeps the same chunks shares them. Short chunks become one, as
+    Appending and dropping copy nothing, so that all who keep the same chunks share them. Short chunks become one, as
     each has a cost of its own.
     """
 

@@ -44,7 +44,7 @@ class Deadline:
             self._timer = None
 
     def close(self) -> None:
-        """Cancel for good, and forget whom to call: who has a deadline of its own forms a cycle with it."""
+        """Cancel for good, and forget the callback: an owner and its deadline refer to each other."""
         self.cancel()
         self._on_due = _do_nothing
 

@@ -25,21 +25,21 @@ STORE_RETRY_S = 5
 
 class ApiError(Exception):
     """
-    An error that ends a request, with what the client is told.
+    An error that ends a request, with what the client gets to read.
 
     Its values may come from a worker or an upstream, which may be wrong: a status outside 400 to 599 is ignored, and so
     are seconds that no `Retry-After` header can hold.
 
     Attributes:
         message: for people; names what was expected and what was received.
-        operator_message: for who runs this server; it may say more.
+        operator_message: for the operator of this server; it may say more.
         code: the machine-readable code on the wire, or None.
         param: path of the offending field, such as `input[0].content[1].type`, or None.
         status: the HTTP status.
         type: the error family on the wire.
         retry_after_s: seconds after which a retry may help, or None.
         cause: what an upstream server did, in a word such as `unreachable` or its status; None where there was none. It
-            is for the log, and for who decides whether another server may answer: clients aren't told.
+            is for the log, and for the engine that decides whether another server may answer; clients don't see it.
     """
 
     status = 500

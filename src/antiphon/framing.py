@@ -61,6 +61,7 @@ class FrameDecoder(Generic[In]):
         self._buffer += chunk
         while len(self._buffer) >= _LENGTH.size:
             size = _LENGTH.unpack_from(self._buffer)[0]
+            # Before the bytes come: a length alone must not make this end wait for gigabytes.
             if size > FRAME_LIMIT_BYTES:
                 raise BadFrame(f"a frame of {size} bytes, and the limit is {FRAME_LIMIT_BYTES}")
             end = _LENGTH.size + size

@@ -108,6 +108,7 @@ class LinkEndpoint(Generic[In, Out]):
         if self.is_over:
             return
         frame = pack_frame(message)
+        # The usual message leaves at once, and without a copy.
         if self._transport is not None and not self._is_paused and not self._buffer and len(frame) <= MAX_WRITE_BYTES:
             self._transport.write(frame)
             return
@@ -163,6 +164,7 @@ class LinkEndpoint(Generic[In, Out]):
         try:
             for message in self._frames.feed(chunk):
                 self._on_message(message)
+                # The message may have ended the link, and then nothing that follows counts.
                 if self.is_over:
                     return
         except BadFrame as error:

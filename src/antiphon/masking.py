@@ -12,6 +12,7 @@ _SECRET_WORDS = frozenset(
 
 _PASSWORD = re.compile(r"(?<=://)([^:@/?#\s]*):\S*@")
 _LONE_USER = re.compile(r"(?<!postgres://)(?<!postgresql://)(?<!postgresql\+asyncpg://)(?<=://)[^:@/?#\s]+@")
+# An address with slashes missing is no URL, but has its password all the same.
 _WITHOUT_SLASHES = re.compile(r"\b((?:https?|wss?|s3|postgres\w*(?:\+\w+)?):/?)(?!/)\S*@")
 _QUERY_FIELD = re.compile(r"([?&;]([^=&;#\s]*)=)([^&;#\s'\"]*)")
 

@@ -27,7 +27,7 @@ class OpenConversations(Generic[ConversationT]):
         self._conversations: set[ConversationT] = set()
 
     def open(self, build: Callable[[asyncio.TaskGroup], ConversationT]) -> AbstractAsyncContextManager[ConversationT]:
-        """One more, as `Engine.open` gives it."""
+        """Open another conversation, as `Engine.open` does."""
         return _OpenConversation(self._conversations, build)
 
     def abort(self) -> None:
@@ -51,5 +51,6 @@ class _OpenConversation(AbstractAsyncContextManager[ConversationT]):
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self._conversations.discard(self._conversation)
+        # It cancels the tasks that the group then waits for.
         self._conversation.close()
         await self._tasks.__aexit__(kind, error, traceback)

@@ -477,7 +477,7 @@ class IndexPart(Struct, frozen=True):
         position: of the part in its file, from 0.
         chunk_count: how many chunks it has.
         chunks: their texts, in the form that the indexer chooses.
-        vectors: their vectors, likewise.
+        vectors: their vectors, in the form that the indexer chooses.
     """
 
     position: int
@@ -506,7 +506,7 @@ class UsageRecord(Struct, frozen=True, kw_only=True):
 
     Attributes:
         start: Unix seconds; of an hour where it is stored.
-        key_id: of the key; empty without one. Where records are added up, also for all keys together; likewise the next two.
+        key_id: of the key; empty without one and, as are the next two, where the records of all are added up.
         model: by its label; empty where none was reached, as for requests that were refused.
         protocol: such as `responses` or `realtime`; empty where it is not known.
         requests: that a model began to answer, such as each response of a Realtime session.

@@ -102,6 +102,7 @@ async def spawn(
     except BaseException:
         ours.close()
         if process is not None:
+            # Shielded, as a second cancellation would leave a process that nobody knows of.
             await asyncio.shield(reap(process, 0))
         raise
     return process
@@ -268,9 +269,11 @@ class SupervisedProcess(Generic[C]):
         try:
             await child.start()
         except BaseException:
+            # It may run, although it has not answered.
             await asyncio.shield(child.stop(EXIT_GRACE_S))
             raise
         self.child = child
+        # It may have died since it answered.
         if not child.exit_event.is_set():
             self._is_ready.set()
         return child
