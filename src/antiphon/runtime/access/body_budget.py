@@ -103,6 +103,7 @@ class BodyLease:
 
     def hand_over(self) -> "BodyLease":
         """A lease of what this one has, which then has nothing: for what outlives the request."""
+        # Nothing is counted anew, so the handing over can't be refused.
         successor = BodyLease(self._budget, self.holder)
         successor.size_bytes, self.size_bytes = self.size_bytes, 0
         return successor

@@ -124,6 +124,7 @@ def make_key(
     key = KeyRecord(
         id=f"key_{secrets.token_hex(6)}",
         hash=hash_secret(secret),
+        # Enough to tell keys apart in a list; the rest can't be guessed from it.
         prefix=secret[:7],
         name=name,
         tenant=tenant,
@@ -284,6 +285,7 @@ class Keyring:
 
     async def write_last_used(self) -> None:
         """Write the times of last use; to be called every `LAST_USED_INTERVAL_S`."""
+        # Taken out before the write, during which more uses may come.
         last_used_at, self._last_used_at = self._last_used_at, {}
         try:
             await self._keys.mark_used(last_used_at)
@@ -329,6 +331,7 @@ class Keyring:
         now = self._monotonic()
         if now - self._read_at < max_age_s:
             return
+        # One read at a time, for all requests that wait for it; of a store that is away, one every `REFRESH_S`.
         if self._reading is None and not (self._is_store_away and now - self._tried_at < REFRESH_S):
             self._tried_at, self._has_read_begun = now, False
             # It outlives the request that begins it, which waits for `READ_WAIT_S` at most; `close` cancels it.
@@ -351,6 +354,7 @@ class Keyring:
             self._read_at = self._monotonic()
             self._keys_by_hash = {key.hash: key for key in keys}
             ids = {key.id for key in keys}
+            # A key that stays keeps what it has used: to read the keys again must not fill its buckets.
             self._allowances = {key_id: allowance for key_id, allowance in self._allowances.items() if key_id in ids}
         finally:
             self._reading = None

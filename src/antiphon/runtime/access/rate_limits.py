@@ -211,5 +211,6 @@ def _rate_limit_error(kind: LimitKind, bucket: Bucket, wait_s: float) -> ClientE
         status=429,
         type=_TYPES[kind],
         code="rate_limit_exceeded",
+        # RFC 9110, 10.2.3: whole seconds; rounded up, as a client that comes too early is refused again.
         retry_after_s=math.ceil(wait_s),
     )

@@ -266,6 +266,7 @@ class Router(Generic[ModelT]):
         Raises:
             ServerError: as `start`.
         """
+        # A route that is configured as before keeps its classifier, as examples take long to learn.
         same = {name: route for name, route in self._routes.items() if route.entry in entries}
         new = {entry.name: Route(entry) for entry in entries if entry.name not in same}
         routes = {entry.name: same.get(entry.name) or new[entry.name] for entry in entries}
@@ -384,6 +385,7 @@ class Router(Generic[ModelT]):
             RuleTrial(rule.number, rule.rule.model, rule.rule.category, tuple(rule.observe(facts)), problems[rule.rule.model])
             for rule in route.rules
         ]
+        # The scores are shown to people also where they decided nothing.
         if choice.source in ("conversation", "rule"):
             verdict = await self._classify(route, facts, PATIENT_S)
         return Explanation(route.entry, features, facts.language, problems, trials, verdict.scores, verdict.problem, choice, ms)
@@ -399,6 +401,7 @@ class Router(Generic[ModelT]):
         if route.entry.stick == "none":
             return None
         earlier = self._sticky.find(route.entry.name, facts.caller.tenant, features.continues)
+        # The table forgets, and other processes have their own; a stored response names its model.
         if earlier is None and features.answered_by is not None:
             earlier = features.answered_by, "general"
         # A later turn may need what the model can't do, such as reading a picture, and a reload may have changed the route.

@@ -66,6 +66,7 @@ class LeaseDurations:
     def remaining_s(self, model: str, kind: ConversationKind, elapsed_s: float) -> float:
         """How much longer a conversation will take after `elapsed_s`."""
         mean = self.mean_s(model, kind)
+        # Never 0: a conversation that is overdue would make the next ticket's wait look over.
         return max(mean - elapsed_s, OVERDUE_FRACTION * mean)
 
 

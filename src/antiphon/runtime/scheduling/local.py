@@ -126,6 +126,7 @@ class LocalCoordinator:
         waiter = self._waiters[ticket.id] = _Waiter(on_queue_update)
         try:
             self._notifier.admit(ticket)
+            # A new ticket is refused where no worker serves it, so only a retry can wait without one.
             if is_retry:
                 self._arm_absence_timer(ticket.requirements.model)
             await waiter.assignment
@@ -134,6 +135,7 @@ class LocalCoordinator:
 
     def _end_ticket(self, ticket: Ticket, outcome: LeaseOutcome) -> None:
         now, requirements = self._clock(), ticket.requirements
+        # What failed, or was abandoned, says nothing about how long a conversation takes.
         if outcome == "served" and ticket.assigned_s is not None:
             self.lease_durations.observe(requirements.model, requirements.kind, now - ticket.assigned_s)
         self._metrics.queue_tickets[requirements.model, requirements.kind, outcome] += 1

@@ -63,6 +63,7 @@ class PositionNotifier:
         wait_s = self._last_wait_s.get(model, 0.0)
         if position <= MAX_EXACT_POSITION or model not in self._last_wait_s:
             forecast = self._forecast(model)
+            # Each call takes a slot, so that those ahead have theirs first.
             for _, ahead in zip(range(position), self._queue.tickets(model), strict=False):
                 wait_s = forecast.next_wait_s(ahead.requirements.kind)
         self._send_update(ticket, position, wait_s, time.monotonic())
@@ -98,6 +99,7 @@ class PositionNotifier:
 
     def _begin_sweep(self) -> None:
         self._timer = None
+        # Before the sweep: what changes while it runs is for the next one.
         self._changed_models.clear()
         self._sweep, self._sweep_s = self._sweep_steps(), 0.0
         self._continue_sweep()
@@ -125,6 +127,7 @@ class PositionNotifier:
 
     def _sweep_steps(self) -> Iterator[None]:
         """Send all updates that are due, looking at one ticket a step."""
+        # Built anew by each sweep, so that tickets which have left are forgotten.
         previous, self._last_updates = self._last_updates, {}
         for model in self._queue.models():
             forecast, position, wait_s = self._forecast(model), 0, 0.0
@@ -133,6 +136,7 @@ class PositionNotifier:
                     continue
                 position += 1
                 wait_s = forecast.next_wait_s(ticket.requirements.kind)
+                # A ticket that came since the sweep began has its update in the new ones.
                 last = self._last_updates.get(ticket.id) or previous.get(ticket.id)
                 now = time.monotonic()
                 if last is None or last.position != position or now - last.at_s >= self._update_s:

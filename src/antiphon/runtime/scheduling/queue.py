@@ -63,6 +63,7 @@ class TicketQueue:
     """The waiting tickets."""
 
     def __init__(self) -> None:
+        # Every waiting ticket is in `_ranks`, for its position, and in one of the other two, for its turn.
         self._ranks: dict[str, dict[ConversationKind, list[Rank]]] = {}
         self._eligible: defaultdict[Lane, list[Rank]] = defaultdict(list)
         self._parked_by_key: defaultdict[str, defaultdict[Lane, list[Rank]]] = defaultdict(lambda: defaultdict(list))
