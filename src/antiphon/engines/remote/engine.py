@@ -231,6 +231,7 @@ class RemoteEngine:
             del self._pending_requests[number]
 
     async def _leave_conversation(self, conversation: "_RemoteConversation") -> None:
+        # First, as its client has gone: what still comes must not be delivered.
         conversation.detach()
         self.endpoint.send(CloseConversation(conversation.number))
         if not await _wait_through_cancellation(conversation.leave_future, LEAVE_TIMEOUT_S):
@@ -289,6 +290,7 @@ class RemoteEngine:
 
     def _on_lost(self, reason: str) -> None:
         error = shutting_down() if self._is_stopping else _worker_silent_error() if self.endpoint.is_silent else _worker_gone_error()
+        # Each of these may be done already; then nothing happens.
         resolve(self._hello_future, error)
         for conversation in tuple(self._conversations.values()):
             conversation.fail(error, SHUTTING_DOWN_CODE if self._is_stopping else "backend_error")
@@ -372,6 +374,7 @@ class _RemoteConversation:
             if isinstance(event, engine_events.ResponseEnded | engine_events.ResponseFailed):
                 self._active_response_ids.pop(event.id, None)
             elif self._is_duplex and isinstance(event, _OUTPUT_EVENTS):
+                # In full duplex the engine begins responses by itself, and they fail with it.
                 self._active_response_ids[event.id] = None
         self._deliver(events)
 

@@ -64,6 +64,7 @@ class _EngineProcess:
             raise ServerError(
                 f"The process of the model '{self._begin_frame.model}' {exit_reason(self.process)} before it could answer."
             ) from None
+        # The program's files may have been replaced by an update while the server ran.
         if hello.version != VERSION:
             raise ServerError(f"The process of the model speaks version {hello.version} of the link, but the server speaks {VERSION}.")
 
@@ -144,6 +145,7 @@ class ChildEngine:
         async with contextlib.AsyncExitStack() as stack:
             try:
                 conversation = await stack.enter_async_context(engine.open(settings, deliver))
+            # Nothing was asked of it yet, so it can begin again at the next process.
             except ApiError:
                 if not engine.endpoint.is_over:
                     raise

@@ -114,6 +114,7 @@ class WorkerClient:
         """Take no more sessions; `run` returns when those under way are over, at the latest after `drain_s`."""
         loop, drain_s = asyncio.get_running_loop(), self._timeouts.drain_s
         self._end_event.set()
+        # A dial that is under way ends at once, rather than after its own timeout.
         if self._connect_timeout is not None:
             self._connect_timeout.reschedule(loop.time())
         loop.call_later(drain_s, self._abort)
@@ -419,6 +420,7 @@ class _WebSocketTransport(WSListener):
         """Close the WebSocket; the last bytes get a second to be sent."""
         if self._transport is not None:
             self._transport.send_close(WSCloseCode.OK)
+            # By force after a second: a server that hangs would never answer the close.
             asyncio.get_running_loop().call_later(1.0, self._transport.disconnect, False)
             self._transport.disconnect()
 

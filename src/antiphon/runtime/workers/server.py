@@ -122,6 +122,7 @@ class ConversationServer(AbstractAsyncContextManager["ConversationServer"]):
         self._is_draining = self._hangs_up
 
     def _hang_up_if_drained(self) -> None:
+        # The link stays while conversations are open: their clients lose nothing.
         if self._hangs_up and not self._conversations:
             self.endpoint.abort("the worker was drained")
 
@@ -244,6 +245,7 @@ class _ServedConversation:
 
     def close(self) -> None:
         """Leave the conversation; one that is not open yet is cancelled."""
+        # An open one is left in order, so that the engine frees its slot; the event does that.
         if self._conversation is None and self.task is not None:
             self.task.cancel()
         self._close_requested.set()
@@ -269,6 +271,7 @@ class _ServedConversation:
     def _deliver(self, events: Sequence[engine_events.EngineEvent]) -> None:
         try:
             self._endpoint.send(EngineEvents(self._number, tuple(events)))
+        # The server must hear of it: without the event its client would wait for ever.
         except UnsendableFrame as error:
             self._fail(ServerError(f"The model's worker produced an event that can't be sent: {error}."))
 
