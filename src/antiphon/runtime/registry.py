@@ -373,6 +373,7 @@ class ModelRegistry:
             async with asyncio.timeout(deadline_s):
                 await release_event.wait()
         for engine in engines:
+            # Else the cache would keep the engine in memory.
             self._duplex_engines.pop(id(engine), None)
         await _stop_engines(engines)
 

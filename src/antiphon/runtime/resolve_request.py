@@ -134,6 +134,7 @@ async def resolve_request(
     if not is_plain and speech.missing_reason is None and not capabilities.audio_in:
         input_items = [await transcribe_item(item, f"input[{index}]", speech, tenant) for index, item in enumerate(input_items)]
         previous_items = [await transcribe_item(item, request.previous_path, speech, tenant) for item in previous_items]
+    # The voice is added to the engine, which by itself may have none.
     if has_audio_output(request):
         capabilities = structs.replace(model.live_engine.capabilities, audio_in=capabilities.audio_in)
     return ResolvedRequest(
@@ -236,6 +237,7 @@ async def resolve_references(input_items: Sequence[items.Item], store: Store, te
         if not isinstance(item, items.ItemReference):
             all_items.append(item)
             continue
+        # Items of conversations are stored apart from those of responses.
         record = await store.item(tenant, item.id) or await store.conversations.item(tenant, item.id)
         if record is None:
             raise _item_not_found(item.id, path)

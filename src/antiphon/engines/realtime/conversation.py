@@ -286,6 +286,7 @@ class RealtimeUpstreamConversation:
             self._fail(error)
 
     def _fail(self, error: ApiError) -> None:
+        # First: the client may send commands while it takes the events.
         connection, self._connection = self._connection, None
         batch = self._fail_pending(error)
         if connection is not None:
@@ -308,6 +309,7 @@ class RealtimeUpstreamConversation:
         if self._connection is None:
             return
         now = self._loop.time()
+        # While we don't read, the server can't be heard, so its silence does not count.
         if self.is_paused:
             self._connection.session.reset_timeouts(now)
         self.emit(self._connection.session.check_timeouts(now))

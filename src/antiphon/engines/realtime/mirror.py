@@ -125,6 +125,7 @@ class Mirror:
             ClientError: an item has no form in the Realtime API.
         """
         target = _with_fingerprints(history)
+        # Before the comparison, as they change the fingerprints.
         truncations = list(self._truncations(target))
         current_keys = [item.fingerprint for item in self._items]
         target_keys = [key for key, _ in target]
