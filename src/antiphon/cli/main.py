@@ -69,6 +69,7 @@ def build_app(arguments: Sequence[str] = ()) -> App:
         help=_HELP,
         version=__version__,
         help_format="plaintext",
+        # `negative=()`: else every switch would get a `--no-` twin.
         default_parameter=Parameter(negative=(), show_default=False),
         result_action="return_value",
         suppress_keyboard_interrupt=False,
@@ -123,6 +124,7 @@ def run(arguments: Sequence[str], shell: Shell) -> int:
 
 def _dispatch(arguments: Sequence[str], shell: Shell) -> int:
     command, bound_arguments, ignored_parameters = build_app(arguments).parse_args(list(arguments), exit_on_error=False, print_error=False)
+    # `parse=False` hides the shell from the command line; cyclopts then leaves it to us.
     if "shell" in ignored_parameters:
         bound_arguments.arguments["shell"] = shell
     else:  # `--help` and `--version` are cyclopts' own commands

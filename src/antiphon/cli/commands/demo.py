@@ -202,6 +202,7 @@ def _show_stream(runner: _DemoRunner) -> None:
     if not arrivals_s or "response" not in event:
         raise UpstreamError("The stream broke off.")
     tokens = event["response"]["usage"]["output_tokens"]
+    # The first token is not counted, as its wait is measured apart.
     rate = (tokens - 1) / max(arrivals_s[-1] - arrivals_s[0], 1e-9)
     runner.print_line("", f"first token after {arrivals_s[0]:.2f} s, then {rate:.{0 if rate >= 10 else 1}f} tokens a second")
 

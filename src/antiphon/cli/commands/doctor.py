@@ -202,6 +202,7 @@ def _required_models(config: Config, installed_names: Set[str]) -> list[Catalogu
         return [model for name, model in catalogue.load().items() if name in names]
     free_bytes = _free_mb(config.models_dir) * 1_000_000
     defaults = catalogue.default_models()
+    # The server tries them in this order, too, and takes the first that it gets.
     return [next((model for model in defaults if model.name in installed_names or model.size_bytes < free_bytes), defaults[0])]
 
 

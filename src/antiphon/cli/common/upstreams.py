@@ -51,6 +51,7 @@ def check_upstreams(config: Config) -> list[Upstream]:
     _start_checks(names, lambda base_url, problem: answers.put((base_url, problem)))
     problems: dict[str, str | None] = {}
     deadline_s = time.monotonic() + _WAIT_S
+    # Those that have not answered by then count as silent.
     with contextlib.suppress(queue.Empty):
         while len(problems) < len(names):
             base_url, problem = answers.get(timeout=max(0.0, deadline_s - time.monotonic()))
@@ -136,6 +137,7 @@ def _connection_problem(base_url: str) -> str | None:
         return _no_answer(_CONNECT_TIMEOUT_S)
     except socket.gaierror:
         return "no such host"
+    # Of a name that IDNA can't encode, such as one with a label of more than 63 characters.
     except UnicodeError:
         return "no such host"
     except OSError as error:

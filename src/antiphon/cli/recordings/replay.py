@@ -50,6 +50,7 @@ class SessionReplay:
         self._missing_counts: Counter[str] = Counter()
         self._arrival = asyncio.Event()
         self._is_over = False
+        # `_delay_s`: how far the replay is behind the recording, as the new answers took longer.
         self._start_s = self._delay_s = 0.0
 
     async def run(self, client: ApiClient, path: str) -> Sequence[TurnComparison]:
@@ -67,6 +68,7 @@ class SessionReplay:
                 if self._is_over:
                     break
                 await self._send(socket, self._ids.map_event(step.event))
+            # The last answers may still be coming when all is sent.
             await self._wait_for_events(
                 Counter(milestone_of(line.event) for line in self._recording.lines if line.direction == OUT), _END_EVENTS
             )
@@ -81,6 +83,7 @@ class SessionReplay:
                 break
             event = msgspec.json.decode(message.data, type=JsonDict)
             self._append_line(OUT, event)
+            # Later steps name items and responses by the ids of this session.
             self._ids.on_server_event(event)
             self._received_counts[milestone_of(event)] += 1
             if event.get("type") == "error":  # a truncation may have been refused, as the new answer is shorter

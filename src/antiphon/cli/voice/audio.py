@@ -85,6 +85,7 @@ def _read_wav(path: Path, target_hz: int) -> bytes:
         frames = file.readframes(file.getnframes())
     if not rate_hz:
         raise wave.Error("the sample rate is 0")
+    # A file that was cut off may end within a frame.
     whole = frames[: len(frames) - len(frames) % (width * channels)]
     return to_rate(_to_mono(_to_16_bit(whole, width), channels), rate_hz, target_hz)
 

@@ -92,6 +92,7 @@ class SpeakerPlayback:
         """Add audio behind all that waits."""
         with self._lock:
             if part not in self._played_bytes:
+                # Forgets the parts that were played, so that a long conversation does not fill the memory.
                 queued_parts = {other for other, _pcm in self._queue}
                 self._played_bytes = {other: size for other, size in self._played_bytes.items() if other in queued_parts} | {part: 0}
             self._queue.append((part, pcm))
@@ -139,6 +140,7 @@ class AudioDevices:
         Raises:
             ServerError: there are none, or they can't be used like this.
         """
+        # Before the streams, whose callbacks begin at once; the latency is known only afterwards.
         playback = SpeakerPlayback()
 
         def on_input(buffer: memoryview, _frames: int, _time: object, _status: object) -> None:

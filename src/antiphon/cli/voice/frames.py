@@ -55,6 +55,7 @@ def _read_film(path: Path, source: str) -> list[bytes]:
     try:
         with av.open(str(path)) as film:
             for frame in film.decode(film.streams.video[0]):
+                # The first frame of each second.
                 if frame.pts is not None and frame.time >= len(pictures):
                     pictures.append(_encode_jpeg(frame, av.VideoCodecContext.create("mjpeg", "w")))
                     if len(pictures) == MAX_PICTURES:

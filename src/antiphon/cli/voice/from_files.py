@@ -63,6 +63,7 @@ class PacedConversation(abc.ABC, Generic[EventT]):
         return asyncio.get_running_loop().time()
 
     async def _receive_until_due(self) -> None:
+        # With no time left it still takes what has arrived.
         while (timed_event := await self._events.receive(max(0.0, self._due_s - self._now()))) is not None:
             self.on_event(timed_event)
 
@@ -127,6 +128,7 @@ class RecordingsConversation(PacedConversation[RealtimeEvent]):
             UpstreamError: the server refuses something, hears no speech, or doesn't answer.
         """
         self._transcript.source, self._first_turn = recording.name, len(self._transcript.turns)
+        # The clock begins anew: the time of the answer before is not made up for.
         self._due_s = self._now()
         for chunk in split_chunks(recording.pcm):
             await self._send_chunk(chunk, at_once=self._is_fast)
@@ -159,6 +161,7 @@ class RecordingsConversation(PacedConversation[RealtimeEvent]):
         return self._has_speech_ended and self._transcript.turns[-1].status is not None and self._transcript.turns[-1].is_transcribed
 
     async def _send_silence(self, silence_ms: float) -> None:
+        # Waiting for events may have taken longer than the audio that was sent.
         self._due_s = max(self._due_s, self._now())
         sent_ms = 0.0
         while not self._has_speech_ended:

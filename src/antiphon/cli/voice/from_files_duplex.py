@@ -159,6 +159,7 @@ class _DuplexMode(_SessionMode):
             await self._send_chunk(chunk, force_listen=self._inputs.force_listen)
             if sent_ms - self._inputs.chunk_ms < speech_end_ms:
                 self._transcript.speech_end_s = self._now() if self._inputs.is_fast else start_s + speech_end_ms / 1000
+        # Answers that began while the recording was sent were timed from an end that was only estimated.
         for answer in self._transcript.answers[first:]:
             answer.speech_end_s = self._transcript.speech_end_s
         await self._send_silence(first)
@@ -170,6 +171,7 @@ class _DuplexMode(_SessionMode):
     async def _send_silence(self, first: int) -> None:
         silence, silence_ms, transcript = bytes(size_bytes(self._inputs.chunk_ms, RATE_IN_HZ)), 0.0, self._transcript
         while not self._is_answered(first):
+            # A model that speaks is heard out, however long it takes.
             if silence_ms >= self._inputs.max_silence_ms and not transcript.is_speaking:
                 if len(transcript.answers) > first:
                     return
@@ -184,9 +186,11 @@ class _DuplexMode(_SessionMode):
         transcript = self._transcript
         ends_s = [answer.ended_s for answer in transcript.answers[first:] if answer.ended_s is not None and not answer.is_interrupted]
         last_s = max((end_s for end_s in ends_s if end_s >= transcript.speech_end_s), default=None)
+        # It may say more after a short pause.
         return not transcript.is_speaking and last_s is not None and self._now() >= last_s + SETTLE_S
 
     async def _send_chunk(self, chunk: bytes, *, force_listen: bool = False) -> None:
+        # Before the chunk, and not after: a microphone has it only once it is over.
         await self._receive_until_due()
         append: JsonDict = {"audio": base64.b64encode(to_floats(chunk)).decode()}
         if force_listen:
@@ -215,6 +219,7 @@ class _ChatMode(_SessionMode):
         self._messages.append({"role": "user", "content": parts})
         await self._session.send("input.append", input={"messages": self._messages, "tts": {"enabled": self._inputs.wants_audio}})
         self._transcript.speech_end_s, first = self._now(), len(self._transcript.answers)
+        # Chat mode has no silence to send: the answer comes by itself.
         while not (len(self._transcript.answers) > first and self._transcript.answers[-1].ended_s is not None):
             await self._receive_event()
         self._messages.append({"role": "assistant", "content": self._transcript.answers[-1].text})

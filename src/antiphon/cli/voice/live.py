@@ -58,6 +58,7 @@ class MicrophoneQueue:
 
     def put(self, chunk: bytes) -> None:
         """Add a chunk."""
+        # A connection that stalls must not make the model hear the person late for the rest of the conversation.
         if self._queue.full():
             self._queue.get_nowait()
         self._queue.put_nowait(chunk)

@@ -124,6 +124,7 @@ class MinicpmoClientSession(ClientSession[MinicpmoEvent]):
             while (timed_event := await self.receive(_CLOSE_TIMEOUT_S)) is not None:
                 on_event(timed_event)
         except UpstreamError:
+            # `receive` raises for the close that was asked for, too.
             if self.session_closed is None:
                 raise
 

@@ -112,6 +112,7 @@ class TerminalRenderer(Renderer):
         for part in re.findall(r"\s+|\S+", text):
             if part.isspace():
                 self._print_word()
+                # A word that follows decides, so that an answer ends without empty lines.
                 self._needs_new_line |= "\n" in part
             else:
                 self._word += part

@@ -160,6 +160,7 @@ class TalkTranscript:
         turns = self._turn_by_response_id
         match event:
             case realtime_events.ResponseCreated():
+                # The newest turn whose speech has ended: the person may already be speaking again.
                 if (turn := next((turn for turn in reversed(self.turns) if turn.speech_end_s is not None), None)) is not None:
                     turns[event.response.id] = turn
             case realtime_events.ResponseOutputTextDelta() | realtime_events.ResponseOutputAudioTranscriptDelta():
@@ -334,6 +335,7 @@ class DuplexTranscript:
         # It ends an answer in chat mode, and carries all of one that was not streamed. Some servers send it in full
         # duplex, too.
         answer = self._ensure_answer(event.response_id)
+        # What was streamed comes again here, and is not shown twice.
         chunks = () if answer.text else self._append_text(answer, event.text, at_s)
         if event.audio and not answer.pcm:
             self._append_audio(answer, event.audio, at_s)
