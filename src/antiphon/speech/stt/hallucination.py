@@ -114,6 +114,7 @@ def remove_hallucinations(text: str, evidence: Evidence) -> str:
     text = _remove_loops(text)
     words = _normalize(text)
     seconds = evidence.duration_s if evidence.speech_s is None else min(evidence.duration_s, evidence.speech_s + 1)
+    # A longer text says more than such a phrase, so it was said.
     is_phantom = SUBTITLE_PHRASES.search(words) and len(words) < 90
     is_made_up = evidence.is_weak and words in COMMON_HALLUCINATIONS
     max_letters = MAX_LETTERS_PER_S * seconds + EXTRA_LETTERS * min(1.0, seconds / EXTRA_LETTERS_RAMP_S)

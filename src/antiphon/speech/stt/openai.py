@@ -141,6 +141,7 @@ class OpenAITranscriber:
     async def _request_transcript(self, pcm: bytes, options: Transcription) -> _TranscriptionResponse:
         if self.has_times:
             status, headers, body = await self._post(pcm, options, is_verbose=True)
+            # Only an answer that names the field is about it: a 400 may be about the audio as well.
             if status not in (400, 404, 422) or b"response_format" not in body:
                 return _decode_response(status, headers, body)
             self.has_times = False
@@ -156,6 +157,7 @@ class OpenAITranscriber:
                 form = _form(self._server, pcm, options, is_verbose)
                 async with self._session.post(url, data=form, allow_redirects=False) as response:
                     return response.status, response.headers, await _read_body(response)
+            # A subclass of `ClientOSError`; but no connection was made, so it was no kept one.
             except aiohttp.ClientConnectorError:
                 raise
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
@@ -204,6 +206,7 @@ def _decode_response(status: int, headers: Mapping[str, str], body: bytes) -> _T
         raise error_from_response(SERVER_NAME, status, headers, body, is_client_input=True)
     try:
         return _decoder.decode(body)
+    # msgspec raises `RecursionError` for JSON that is nested too deeply.
     except (msgspec.DecodeError, RecursionError):
         raise UpstreamError(
             f"The transcription server's response is not a transcript: {shorten(body.decode(errors='replace'))}", code="server_error"

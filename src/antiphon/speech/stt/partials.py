@@ -123,9 +123,11 @@ def _confirmed_length(text: str, confirmed_text: str) -> int:
 
 def _aligned_length(confirmed_words: Sequence[str], words: Sequence[str]) -> int:
     """How many of `words` fit the confirmed ones best: the prefix with the least edit distance."""
+    # Only what differs is aligned, as the time for that grows with the square.
     same = _common_length(confirmed_words, words)
     confirmed_words, words = confirmed_words[same:], words[same:]
     if len(confirmed_words) > _MAX_ALIGNED_WORDS or len(words) > _MAX_ALIGNED_WORDS:
+        # Too many to align while the person speaks: then the counts must do.
         return same + min(len(confirmed_words), len(words))
     costs = [float(count) for count in range(len(words) + 1)]
     for row, word in enumerate(confirmed_words):

@@ -126,6 +126,7 @@ class _VoiceChild:
         try:
             async with asyncio.timeout(self._limits.start_timeout_s):
                 await self.ready
+        # `SupervisedProcess` then stops the process, which may still be loading.
         except TimeoutError:
             raise ServerError(f"The voice process was not ready in {self._limits.start_timeout_s:g} seconds.") from None
 
@@ -153,6 +154,7 @@ class _VoiceChild:
         return synthesis
 
     def cancel(self, synthesis: _Synthesis) -> None:
+        # A synthesis that has ended needs no stop.
         if self._pending.pop(synthesis.request.id, None) is not None:
             self._link.send(StopSynthesis(synthesis.request.id))
             if not self._pending:
@@ -284,6 +286,7 @@ class VoiceProcess:
                     while (audio := await in_flight[0].next_audio()) is not None:
                         yield audio
                     in_flight.popleft()
+        # Also where the listener leaves: the process must not go on for nobody.
         finally:
             for synthesis in in_flight:
                 child.cancel(synthesis)
