@@ -368,7 +368,7 @@ class ModelRegistry:
         task.add_done_callback(lambda task: self._stopping.pop(task, None))
 
     async def _stop_unused(self, engines: Sequence[Engine], release_event: asyncio.Event, deadline_s: float) -> None:
-        """Stop the engines of a model once nobody holds it any more, or the deadline is over."""
+        """Stop the engines of a model once it is no longer in use, or the deadline is over."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(deadline_s):
                 await release_event.wait()

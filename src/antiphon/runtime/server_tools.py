@@ -47,7 +47,7 @@ class _Kind(NamedTuple):
 
 class ToolChanges(NamedTuple):
     """
-    New kinds of tools, which nobody uses yet.
+    New kinds of tools, not yet in use.
 
     Attributes:
         kinds: by name, with their stamps.
@@ -145,7 +145,7 @@ def _file_stamps(config: Config) -> list[tuple[int, int] | None]:
     for entry in config.tools.functions:
         try:
             status = os.stat(Path(entry.file or "").expanduser())
-        except OSError:  # the call that needs the functions is told
+        except OSError:  # the call that needs the functions gets the error
             stamps.append(None)
         else:
             stamps.append((status.st_mtime_ns, status.st_size) if entry.file is not None else None)

@@ -64,7 +64,7 @@ from antiphon.stores.sql.store import SqlStore
 from antiphon.wire.http.reload import ModelProblem, ReloadReport
 
 HEARTBEAT_S = 2.0
-"""How often the store is told that this server lives, and looked at whether it does."""
+"""How often the store gets a sign of life of this server, and it is seen whether the store can be reached."""
 
 STORE_AWAY_S = 8.0
 """A server that has not reached its store for so long is not ready."""
@@ -105,7 +105,7 @@ class Service:
         prompts: finds stored prompts.
         config: in use; another one once it was read again.
         peers: the other processes of the server; None for a single one.
-        recorder: records sessions; None with a store in memory, as nobody would find the recordings after a restart.
+        recorder: records sessions; None with a store in memory, as after a restart no record would lead to the recordings.
         recordings: the finished recordings.
         rewriter: rewrites answers.
         router: chooses the model of requests that name a route.
@@ -430,7 +430,7 @@ class Service:
             self._notice(f"Unfinished uploads could not be deleted: {error.operator_message}")
 
     async def _look_for_orphans(self) -> Collection[str]:
-        """The first look, at the start: nobody else can work on what is in a store that is not shared."""
+        """The first look, at the start: no other server can work on what is in a store that is not shared."""
         suspects = {record.id for record in await self.store.orphans()}
         return suspects if self.config.has_shared_store else await self.fail_orphans(suspects)
 
@@ -441,7 +441,7 @@ class Service:
                 await self.store.check()
 
     async def _warm_up(self) -> None:
-        with contextlib.suppress(ApiError):  # the first conversation that needs them tries again, and is told why it can't
+        with contextlib.suppress(ApiError):  # the first conversation that needs them tries again, and gets the reason if it fails
             await self.speech.warm_up()
 
     async def _sweep(self, suspects: Collection[str]) -> None:
@@ -461,7 +461,7 @@ class Service:
             await asyncio.sleep(EXPIRY_S)
 
     async def _start_code_interpreter(self) -> None:
-        """Try the walls around code, and offer the tool if they stand; the operator is told if they don't."""
+        """Try the sandbox for code, and offer the tool if it works; if not, the operator gets a notice."""
         settings, folder = self.config.tools.code_interpreter, self._containers_folder.parent
         kind, report = await lazy.start_code_interpreter(settings, folder, FileUploads(self.files))
         if kind is None:
@@ -504,10 +504,10 @@ def requires_keys(config: Config) -> bool | None:
 
 def check_exposure(config: Config, *, has_live_key: bool) -> None:
     """
-    Check that the server may be reached by whom it listens for.
+    Check that a server which other machines can reach needs a key, and that there is a valid one.
 
     Raises:
-        ServerError: it may not.
+        ServerError: it needs none, or there is none.
     """
     server = config.server
     if not is_loopback(server.host) and (server.require_keys is False or not has_live_key):

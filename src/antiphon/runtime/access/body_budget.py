@@ -63,7 +63,7 @@ class BodyBudget:
         self._bytes_by_holder[holder] += size_bytes
 
     def give_back(self, holder: str, size_bytes: int) -> None:
-        """Count bytes no longer."""
+        """Subtract bytes of a request that has ended."""
         self._bytes -= size_bytes
         self._bytes_by_holder[holder] -= size_bytes
         self._forget_if_empty(holder)

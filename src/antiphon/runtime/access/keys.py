@@ -72,7 +72,7 @@ class KeyAccess(Struct, frozen=True):
 
     Attributes:
         is_open: whether requests need no key.
-        has_live_key: whether any key is valid; if none is and one is needed, nobody gets in.
+        has_live_key: whether any key is valid; if none is and one is needed, every request is refused.
     """
 
     is_open: bool

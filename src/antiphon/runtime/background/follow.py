@@ -125,7 +125,7 @@ class Follower:
         return encode_run(self._after + 1, [terminal_event(record, self._after + 1)]).body
 
     async def _wait(self, journal: Journal | None, patience_s: float) -> None:
-        """Until more may be there."""
+        """Wait until there may be more to read."""
         is_local = journal is not None and not journal.is_over
         # A response that is made here wakes its followers, so the store is not asked.
         wait_s = patience_s if is_local else min(patience_s, self._poll_s)

@@ -258,7 +258,7 @@ class EventWriter:
         self._wake = asyncio.Event()
 
     def mark(self, journal: Journal) -> None:
-        """A journal has something to write."""
+        """Note that a journal has something to write, and wake the writer."""
         self._dirty_journals[journal] = None
         self._wake.set()
 

@@ -174,7 +174,7 @@ class BalancedEngine:
     def _next(
         self, upstream: ModelUpstream, exclude: Collection[str], failure: events.ResponseFailed, failures: Sequence[FailureKind]
     ) -> Collection[str] | None:
-        """Who must not be asked next; None if nobody may be."""
+        """The upstreams that must not be asked next; None if none may be."""
         pool, kind = self.pool, failures[-1]
         # Two tries at least: a single upstream in the list may be asked once more.
         if not CONSEQUENCES[kind].tries_next or len(failures) >= max(pool.max_attempts, 2):
@@ -188,7 +188,7 @@ class BalancedEngine:
         if pool.may_come(asked_names):
             # `_may_leave` has paid for the next try before the stall was declared.
             return asked_names if failure.cause == STALL_CAUSE or self._take_budget(upstream, asked_names) else None
-        # Nobody else is there: the same one is asked again, as in front of a single upstream.
+        # There is no other: the same one is asked again, as in front of a single upstream.
         if kind is FailureKind.BREAKDOWN and failure.cause in _PASSING_CAUSES and pool.has_room(()) and pool.budget.take():
             return ()
         return None

@@ -51,7 +51,7 @@ class Try:
         holds_all: whether the client reads nothing before the end, so that everything can be held back until then.
 
     Attributes:
-        is_delivered: whether anything was delivered; nobody else may answer then.
+        is_delivered: whether anything was delivered; no other engine may answer then.
         end: the last event; None while there is none. A failure is not delivered unless something was before.
         usage: the latest count of tokens.
         report: of the engine's own tries, if it makes several.
@@ -120,7 +120,7 @@ class Try:
         last = batch[-1]
         self._note_usage(batch)
         if isinstance(last, events.TerminalEvent) and last.id == self._request.id:
-            self._finish(last)  # first: whoever gets the end may leave at once
+            self._finish(last)  # first: the session may leave as soon as it gets the end
         return self._deliver(batch)
 
     def _hold(self, batch: Sequence[events.EngineEvent]) -> Sequence[events.EngineEvent]:
@@ -305,11 +305,11 @@ class BalancedRequest:
         return one
 
     def fail(self, failure: events.ResponseFailed) -> None:
-        """Nobody answers."""
+        """Deliver the failure: no engine is left that may answer."""
         self._emit([self._report(), failure] if self.attempts else [failure], is_last=True)
 
     def report_retry(self) -> None:
-        """Another engine is asked."""
+        """Deliver that another engine is asked."""
         self._emit([events.RetryScheduled(self.command.id)])
 
     def cancel(self) -> None:

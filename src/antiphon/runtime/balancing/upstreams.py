@@ -47,7 +47,7 @@ class RoutingObserver(Protocol):
         """An upstream was chosen because the request's conversation belongs there, or for its load."""
 
     def on_upstream_outstanding(self, name: str, count: int) -> None:
-        """An upstream has so many requests."""
+        """The number of requests that an upstream has at this moment has changed."""
 
     def on_fallback(self, model: str, fallback: str, reason: str) -> None:
         """Another model answers than the one that was asked for."""
@@ -162,7 +162,7 @@ class ModelUpstream:
         return not self.is_open and (self._is_limited if self._clock() < self._rest_until else self._rate_wait_s() > 0)
 
     def condition(self, *, ignores_breaker: bool = False) -> UpstreamCondition:
-        """Whether it takes a request."""
+        """Whether it takes a request now, and if not, why."""
         if self.is_open and not ignores_breaker:
             return "open"
         # Also while breakers are ignored: a server that says when to come again is believed.
@@ -175,7 +175,7 @@ class ModelUpstream:
         return max(self._breaker.remaining_s(), self._rest_until - self._clock(), self._rate_wait_s())
 
     def begin(self, *, is_affine: bool) -> None:
-        """It gets a request."""
+        """Count a request that is sent to it."""
         self._breaker.retry_after_s()  # where it is half open, this is the trial
         self.outstanding += 1
         self._requests.add(1)
@@ -185,12 +185,12 @@ class ModelUpstream:
         self._observer.on_upstream_outstanding(self._label, self.outstanding)
 
     def end(self) -> None:
-        """A request is over, in whichever way."""
+        """Count a request as over, however it ended."""
         self.outstanding -= 1
         self._observer.on_upstream_outstanding(self._label, self.outstanding)
 
     def count_tokens(self, tokens: int) -> None:
-        """A request took so many tokens."""
+        """Count the tokens of a request, for the limit of a minute."""
         if self.limits.tokens_per_minute is not None:
             self._tokens.add(tokens)
 
@@ -241,7 +241,7 @@ class ModelUpstream:
             self._record_health()
 
     def view(self) -> UpstreamView:
-        """What is known of it now."""
+        """Its state and its counters, for operators."""
         state = self.condition()
         wait_s = self.wait_s()
         return UpstreamView(
@@ -348,7 +348,7 @@ class UpstreamPool:
 
     @property
     def max_attempts(self) -> int:
-        """How often one request may be sent."""
+        """How often one request may be sent: at most to four upstreams."""
         return 1 + min(3, len(self.upstreams) - 1)
 
     def has_room(self, exclude: Collection[str]) -> bool:
@@ -399,7 +399,7 @@ class UpstreamPool:
             self._timer = None
 
     def views(self) -> Iterator[UpstreamView]:
-        """What is known of each."""
+        """The state and the counters of each, for operators."""
         return (upstream.view() for upstream in self.upstreams)
 
     async def _wait(self, waiter: _Waiter) -> ModelUpstream:

@@ -96,7 +96,7 @@ class ActiveCalls:
         return len(self._tasks)
 
     def start(self, coroutine: Coroutine[None, None, None], name: str) -> None:
-        """Run a call in a task of its own."""
+        """Run a call in a task of its own, which outlives the request that began it."""
         # It lives longer than the request that begins it; `close` waits for it.
         task = asyncio.create_task(coroutine, name=name)  # noqa: TID251
         self._tasks.add(task)

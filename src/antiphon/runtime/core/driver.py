@@ -345,14 +345,14 @@ class Driver(Generic[ClientEventT, ServerEventT]):
             asyncio.get_running_loop().call_soon(self._handle_batch)
 
     def hang_up(self) -> None:
-        """Report that the client is gone; before `run`, the session is told once it has begun."""
+        """Report that the client is gone; before `run`, the session learns it once it has begun."""
         if self._tasks is None:
             self._has_hung_up = True
         else:
             self.receive(Hangup(self._clock()))
 
     def shut_down(self, error: ApiError) -> None:
-        """End the session and tell the client why; before the engine is open, the session is told once it is."""
+        """End the session and tell the client why; before the engine is open, the session learns it once it is."""
         self._shutdown_error = error
         if self._conversation is not None:
             self.receive(Shutdown(error, self._clock()))

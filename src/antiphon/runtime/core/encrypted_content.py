@@ -143,6 +143,7 @@ def _read_lines(path: Path) -> list[str]:
 
 def _version(path: Path) -> tuple[int, int, int]:
     stat = path.stat()
+    # With the inode: the file is replaced as a whole, and two versions may have the same time and size.
     return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 

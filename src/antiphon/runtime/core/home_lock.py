@@ -66,7 +66,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write the file at once: whoever reads it meanwhile finds the old content or the new one. The folder is locked."""
+    """Write the file at once: a reader finds the old content or the new one. The folder is locked."""
     draft = path.with_name(f"{path.name}.new")
     # A process that died may have left one.
     draft.unlink(missing_ok=True)

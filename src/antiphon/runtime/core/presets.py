@@ -199,6 +199,7 @@ class PresetFolder:
             ClientError: 404.
         """
         voice, _ = self.voice(voice_id)
+        # The description first, as a voice is listed by it.
         for suffix in ("json", "wav"):
             (self._path / VOICES / f"{voice_id}.{suffix}").unlink(missing_ok=True)
         return voice

@@ -90,6 +90,7 @@ class Resolver:
         with self._lock:
             client.running -= 1
             self._start_next(name, client)
+            # Else the addresses of all clients that ever came would fill the memory.
             if not client.running:
                 del self._clients[name]
 

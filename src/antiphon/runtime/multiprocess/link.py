@@ -147,7 +147,7 @@ class BeginStream(_Message):
 
 
 class EndStream(_Message):
-    """A stream ended after so many tokens."""
+    """From a process: a stream has ended, which used so many tokens. It has no reply."""
 
     stream: int
     tokens: int

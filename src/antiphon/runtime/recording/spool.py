@@ -75,7 +75,7 @@ class PendingRecordings:
             return tuple(recording for folder, recording in self._recordings.items() if folder in self._due)
 
     def mark_due(self, folder: Path) -> None:
-        """All that was told of the session before its end is stored: its recording may follow."""
+        """Note that the records from before the session's end are stored, so that its last one may follow."""
         with self._lock:
             if folder in self._recordings:
                 self._due.add(folder)
@@ -189,6 +189,7 @@ def _repair_recording(folder: Path, now: Callable[[], float]) -> SpooledRecordin
     if record is None:  # its process died before it wrote whose it is
         shutil.rmtree(folder, ignore_errors=True)
         return None
+    # First, as it cuts off lines that can't be read.
     duration_s = files.last_event_s(folder)
     size_bytes = files.repair(folder)
     if record.state == "live":

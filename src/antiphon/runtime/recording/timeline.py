@@ -48,7 +48,7 @@ class AudioSegment(Struct):
 
     @property
     def end(self) -> int:
-        """Where the part ends that was played."""
+        """Where the part that was played ends, in samples after the start of the recording."""
         return self.start + self.played
 
 

@@ -242,7 +242,7 @@ def _key(text: str) -> bytes:
 def _read_vectors(file: Path) -> dict[bytes, Vectors]:
     """The vectors in a file, by the hash of their text; none if it is not there or damaged."""
     try:
-        # No pickles: whoever can write the file must not be able to run code here.
+        # No pickles: to be able to write the file must not mean to be able to run code here.
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as content:
             keys, vectors = content["keys"], content["vectors"]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):

@@ -200,7 +200,7 @@ class StickyModels:
 
 
 def _sticky_key(route: str, tenant: str, name: str) -> bytes:
-    # The tenant is part of it: nobody learns from a model what others talk about.
+    # The tenant is part of it: the chosen model must not show what another tenant talks about.
     return hashlib.sha256("\0".join((route, tenant, name)).encode("utf-8", "surrogatepass")).digest()
 
 
@@ -465,7 +465,7 @@ class Router(Generic[ModelT]):
         """Why a model can't answer; None if it can."""
         return "is not there" if model is None else missing_ability(features, self._abilities(model, features))
 
-    # How it is told
+    # Reporting the decision
 
     def _resolution(
         self, route: Route, facts: RouteFacts, models: Mapping[str, ModelT], choice: ModelChoice, started_at: float

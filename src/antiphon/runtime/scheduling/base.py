@@ -29,7 +29,7 @@ block.
 
 class Requirements(Struct, frozen=True, kw_only=True):
     """
-    What a ticket needs from a worker, and for whom.
+    What a ticket needs from a worker, and whose request it is.
 
     Attributes:
         model: as configured; for a family its own name, such as `mock-*`.

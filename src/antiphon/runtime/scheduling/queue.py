@@ -33,7 +33,7 @@ class Ticket(Struct, kw_only=True, eq=False):
     Attributes:
         number: counts up in order of arrival.
         enqueued_s: time of arrival by the pool's clock; `enqueued_at` in Unix seconds, for people.
-        assigned_s: when it got its worker; likewise `assigned_at`.
+        assigned_s: when it got its worker, by the pool's clock; `assigned_at` in Unix seconds.
         is_parked: whether its key's limit keeps it waiting even if a worker is free.
     """
 

@@ -76,7 +76,7 @@ async def run_once(stack: "lazy.SpeechStack", *, transcribes: bool = True, speak
 
     Args:
         transcribes: whether to run the transcriber too.
-            speaks: whether to run the synthesizer too.
+        speaks: whether to run the synthesizer too.
 
     Raises:
         ApiError: one failed.
