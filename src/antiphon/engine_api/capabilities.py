@@ -39,7 +39,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
         relays: the paths that it takes a `Relay` for, such as `chat/completions`.
         sessions: how many conversations it can have at once; None for no limit.
         temperature_default: what is sampled with if the request sets none.
-            top_p_default: the same for `top_p`.
+        top_p_default: the same for `top_p`.
     """
 
     images: bool = False

@@ -84,7 +84,7 @@ class Mirror:
         self._items: list[MirroredItem] = []
 
     def expect(self, fixed_fingerprint: ItemFingerprint, item_id: str | None = None) -> MirroredItem:
-        """Append an item that the server makes."""
+        """Append an item that the server will make; its id may come later (`assign_id`)."""
         item = MirroredItem(item_id, fixed_fingerprint)
         self._items.append(item)
         return item

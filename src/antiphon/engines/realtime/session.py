@@ -82,6 +82,7 @@ class AudioLog:
 
     def set_configuration(self, configuration: commands.Configure) -> None:
         """Apply a configuration to the audio that follows."""
+        # With turn detection the server commits; and audio of another rate can't be sent again as it is.
         if configuration.turn_detection is not None or configuration.rate_hz != self.rate_hz:
             self.uncommitted_pcm.clear()
         self.configuration = configuration
@@ -366,6 +367,7 @@ class RealtimeUpstreamSession:
             out.append(engine_events.EngineError(message=api_error.message, code=api_error.code, type=api_error.type))
 
     def _on_unknown(self, event: Unknown, now: float, out: list[engine_events.EngineEvent]) -> None:
+        # An error in a shape that the dialect does not have.
         if event.type == "error":
             self._on_error(event, now, out)
 

@@ -59,7 +59,7 @@ class _ResponsePlayback(Struct):
     has_begun: bool = False
 
     def play(self, ms: float) -> Iterator[engine_events.EngineEvent]:
-        """The events for so much time."""
+        """The events that are due while so many milliseconds of input pass."""
         self.backlog_ms -= ms
         self.next_step = next(self.steps) if self.next_step is None else self.next_step
         while self.next_step is not None and self._can_play(self.next_step):
