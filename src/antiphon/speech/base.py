@@ -50,7 +50,7 @@ class TranscriptChunk(Struct, frozen=True):
 
     Attributes:
         start_s: where it begins in the recording.
-            end_s: where it ends in the recording.
+        end_s: where it ends in the recording.
     """
 
     transcript: Transcript

@@ -170,7 +170,7 @@ def _encode_head(number: int, size: int) -> bytes:
 
 
 def encode_varint(value: int) -> bytes:
-    """A number as a protocol buffer has it."""
+    """A number in the encoding of protocol buffers: seven bits a byte, the low ones first."""
     head = b""
     while value > 0x7F:
         head += bytes((value & 0x7F | 0x80,))

@@ -82,7 +82,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
         level_dbfs: of its loudest tenth of a second, root mean square.
         range_db: how much louder that is than its quiet parts; None if unknown.
         speech_s: how long someone speaks in it; None if unknown.
-        no_speech_probability: that nobody speaks, by the speech model itself.
+        no_speech_probability: that there is no speech, as the speech model itself puts it.
     """
 
     duration_s: float

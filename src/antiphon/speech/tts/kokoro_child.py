@@ -101,6 +101,7 @@ class _KokoroBackend:
             "speed": np.array([min(job.request.speed, MAX_MODEL_SPEED)], np.float32),
         }
         sound, durations = self._model.run(feeds, job)
+        # Two more than phonemes: a zero stands at each end.
         if durations is None or len(durations) != len(phonemes) + 2:
             return sound, None
         return sound, fold_edges((durations * FRAME_SAMPLES).astype(int).tolist())

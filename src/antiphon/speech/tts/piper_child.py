@@ -100,6 +100,7 @@ class _Voice:
             (sound,) = self._model.decode(latents, 0, None, job)
             return _Rendering((sound,), sound.size, None)
         frames = np.add.reduceat(durations, [0, *ends[:-1]])
+        # The symbols at both ends belong to the text, unless other words stand between it and them.
         first, last = (1 + len(before) if before else 0), (-1 - len(after) if after else len(frames))
         own = frames[first:last]
         start = int(frames[:first].sum())
