@@ -49,6 +49,7 @@ def check(
         checkable: Config | None = loaded_config.config
     except ConfigError as error:
         problems, checkable = error.message.splitlines(), error.valid_part
+    # What is valid is checked further, so that all mistakes are reported at once.
     if checkable is not None:
         problems += _further_problems(checkable, warnings.append)
     if loaded_config is None or problems:

@@ -136,6 +136,7 @@ def _find(name: str) -> CatalogueModel:
 
 def _states(folder: Path) -> dict[str, str]:
     """What is installed of every model of the catalogue."""
+    # A folder of which nothing has arrived yet counts as absent.
     states = {model.name: "here" if model.is_complete else "in part" for model in fetch.installed_models(folder) if model.size_bytes}
     return {name: states.get(name, "-") for name in catalogue.load()}
 

@@ -87,7 +87,7 @@ def _opening(config: Config, base_url: str) -> str:
 
 
 def _describe_tls(config: Config, base_url: str) -> list[str]:
-    """Where other machines find a server with TLS, and whom they must trust for it."""
+    """Where other machines find a server with TLS, and which authority they must trust for it."""
     certificates = None if config.server.tls == "off" else lazy.certificates.read_certificates(config)
     if certificates is None:
         return []

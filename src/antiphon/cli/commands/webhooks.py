@@ -55,6 +55,7 @@ def list_(*, as_json: JsonFlag = False, file: ConfigFlag = None, shell: ShellPar
 
         async def work(webhooks: WebhookStore) -> None:
             disabled_endpoints = await webhooks.list_disabled()
+            # An endpoint that has another URL by now is enabled: it was the old one that answered 410 Gone.
             disabled_times.update({each.name: each.disabled_at for each in disabled_endpoints if hashes.get(each.name) == each.url_hash})
             pending_counts.update(await webhooks.count_pending())
 

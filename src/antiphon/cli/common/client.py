@@ -151,7 +151,7 @@ class ApiClient:
     @functools.cached_property
     def tls(self) -> ssl.SSLContext:
         """
-        Whom to trust.
+        The authorities to trust: the system's and `ca_file`.
 
         Raises:
             UsageError: `ca_file` is no certificate.

@@ -14,7 +14,7 @@ TEXT_ENGINES = ("local", "chat", "responses")
 """Engines without audio: talking to their models takes speech models, too."""
 
 SILENT_ENGINES = (*TEXT_ENGINES, "embeddings")
-"""Engines whose models nobody can talk to without speech models, or at all."""
+"""Engines whose models take no speech without speech models, or at all."""
 
 
 def weights_name(entry: ModelEntry) -> str:
@@ -119,7 +119,7 @@ def _fetch_speech(config: Config, shell: Shell, watch: FetchWatch | None = None)
 
 
 def with_default_embeddings(config: Config, shell: Shell, watch: FetchWatch | None = None) -> Config:
-    """`config` with the default embedding model; without it, where it can't be had, which only makes a note."""
+    """`config` with the default embedding model; if that can't be fetched, `config` itself, and a note."""
     if missing_modules(("numpy",)):
         return config
     name = catalogue.embedding_model().name

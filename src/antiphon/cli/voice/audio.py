@@ -124,7 +124,7 @@ def _to_mono(pcm: bytes, channels: int) -> bytes:
 
 
 def to_rate(pcm: bytes, rate_hz: int, target_hz: int = RATE_HZ) -> bytes:
-    """Resample s16le."""
+    """Resample s16le mono: with soxr where that is installed, else by linear interpolation."""
     if rate_hz == target_hz:
         return pcm
     if importlib.util.find_spec("soxr") is None:

@@ -100,7 +100,7 @@ class ClientSession(abc.ABC, Generic[EventT]):
             raise self._closed_error(message)
         try:
             event = self.decode(message.data.encode())
-        except ClientError as error:  # the decoders say so of whoever sends
+        except ClientError as error:  # the decoders take every sender for a client
             raise UpstreamError(f"The server sent something that is no event: {error.message}") from None
         self.event_counts.received[event.type] += 1
         return TimedEvent(event, asyncio.get_running_loop().time())
