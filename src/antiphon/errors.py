@@ -187,7 +187,7 @@ def invalid_value(param: str | None, value: object, allowed_values: Iterable[str
 
 def invalid_type(param: str | None, expectation: str, actual: str) -> ClientError:
     """
-    A field, or without `param` the whole body, has the wrong JSON type; `expected` and `actual` come with their
+    A field, or without `param` the whole body, has the wrong JSON type; `expectation` and `actual` come with their
     article.
     """
     target = f" for '{param}'" if param else ""

@@ -395,7 +395,7 @@ class VectorStoreRecord(Struct, frozen=True, kw_only=True):
 
     @property
     def expires_at(self) -> int | None:
-        """When it expires, if nobody uses it; None for never."""
+        """When it expires, if it is not used until then; None for never."""
         return None if self.expires_after_days is None else self.last_active_at + 86_400 * self.expires_after_days
 
     def is_expired(self, now: int) -> bool:

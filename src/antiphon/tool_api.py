@@ -58,7 +58,7 @@ class ServerToolCall(Struct, frozen=True, kw_only=True):
         call_id: by which the model's call and the events that follow are told apart; unique in the response.
         name: of the function; `namespace` is the function's own.
         arguments: JSON text as the model wrote it, so it may be anything.
-        approval_request_id: of the item in which the user approved it; None where nobody was asked.
+        approval_request_id: of the item in which the user approved it; None where no approval was needed.
     """
 
     response_id: str
