@@ -52,7 +52,6 @@ class OutputRecorder(io.StringIO):
         self._target = target
 
     def write(self, text: str) -> int:
-        # Shown while it is kept, as a demo takes minutes.
         self._target.write(text)
         return super().write(text)
 
