@@ -196,6 +196,7 @@ class _CompactingConversation:
             self._on_failure(request, error.failure, tokens)
             return
         item = {"id": self._item_id, "type": "compaction", "encrypted_content": content}
+        # Only now: if the summary had failed, an item that was added could not be taken back (docs/decisions/0032).
         self._deliver(
             (
                 events.ItemBoundary(request.id, self._item_id),

@@ -318,6 +318,7 @@ class ModelRegistry:
                 if not self._offers_same(entry, secrets):
                     try:
                         fresh[entry.name] = await self._start_offer(entry, secrets, created_at)
+                    # The rest goes on: mostly its server is just away, while a mistake in the file is found before (docs/decisions/0041).
                     except ApiError as error:
                         problems[entry.name] = error.message
         except BaseException:  # the server stops, and knows nothing of these
@@ -359,6 +360,7 @@ class ModelRegistry:
     def _retire(self, offer: _Offer, deadline_s: float) -> None:
         for id in offer.worker_ids:
             self._coordinator.remove_worker(id)
+        # By a weak reference: no user has to report that it is done, and none can forget to (docs/decisions/0041).
         release_event, loop = asyncio.Event(), asyncio.get_running_loop()
         # The last reference may go in any thread; when the program ends, there is no loop to hear of it.
         weakref.finalize(offer.model.use, lambda: None if loop.is_closed() else loop.call_soon_threadsafe(release_event.set)).atexit = False

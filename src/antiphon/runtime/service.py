@@ -300,6 +300,7 @@ class Service:
         if self.config.speech.warm_up and self.speech.missing_reason is None:
             self.speech.warm_up_state = "running"  # at once, as the first question may come before the task begins
             self._tasks.append(asyncio.create_task(self._warm_up(), name="warm-up"))  # noqa: TID251
+        # Without the speech models: an optional part that hangs must not take the server out of service (docs/decisions/0046).
         self.is_ready = True
 
     async def close(self) -> None:

@@ -10,7 +10,8 @@ class BodyBudget:
     """
     Counts the bodies of requests that have not ended, as they arrive; one for each server process.
 
-    A request can take several times its body's size in memory until its response ends.
+    A request can take many times its body's size in memory until its response ends: four of 32 MiB took 3 GB
+    (docs/decisions/0022).
     """
 
     def __init__(self, settings: ServerSettings) -> None:
@@ -46,7 +47,7 @@ class BodyBudget:
             ServerError: there are too many in all; they were not counted.
         """
         if not is_admitted and self._bytes_by_holder[holder] + size_bytes > self._limit_per_key_bytes:
-            # The look at the table made an entry; if refused clients left theirs, addresses would fill the memory.
+            # Looking it up made an entry; if refused clients left theirs, addresses would fill the memory.
             self._forget_if_empty(holder)
             raise ClientError(
                 f"The bodies of your unfinished requests are too large together: the limit is {self._limit_per_key_bytes >> 20} MiB "

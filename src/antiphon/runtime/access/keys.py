@@ -213,6 +213,7 @@ class Keyring:
     @property
     def is_open(self) -> bool:
         """Whether requests need no key, as far as is known."""
+        # A revoked key counts, too: to revoke the last one must not open the server (docs/decisions/0008).
         return self._is_required is False or (self._is_required is None and not self._keys_by_hash)
 
     @property

@@ -161,6 +161,7 @@ class BalancedEngine:
         Whether a request leaves an upstream that says nothing. What that costs is taken at once: who can't afford the
         next try stays.
         """
+        # Only for one that has room: a slow hour of all servers must not send every request around.
         return self.pool.has_room(asked_names) and self._take_budget(upstream, asked_names)
 
     def _take_budget(self, upstream: ModelUpstream, asked_names: Collection[str]) -> bool:

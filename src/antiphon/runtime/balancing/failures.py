@@ -86,6 +86,7 @@ def classify(failure: ResponseFailed) -> FailureKind:
     # Any other 404 is about something that the request names, such as a file.
     if failure.status == 404 and failure.code == "model_not_found":
         return FailureKind.MODEL
+    # A 500 may be the request's fault, and counts all the same: breakers are ignored if that hits most of them.
     if failure.status >= 500 or failure.status == 408:
         return FailureKind.BREAKDOWN
     # OpenAI's servers refuse a field with 400, those with FastAPI's validation with 422.

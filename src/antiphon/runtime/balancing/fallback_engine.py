@@ -93,6 +93,7 @@ class FallbackEngine:
         one = await request.attempt(self.engine, request.settings, request.command, (request.settings.model, ""))
         first_failure = one.end if isinstance(one.end, events.ResponseFailed) and not one.is_delivered else None
         failure = first_failure
+        # Looked up by each request: a fallback that was changed needs no new engine here (docs/decisions/0041).
         for name in self._options.fallback if first_failure is not None else ():
             assert failure is not None
             reason = CONSEQUENCES[classify(failure)].fallback

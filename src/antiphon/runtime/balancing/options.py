@@ -38,6 +38,7 @@ class BalanceOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
 
     balance: Literal["affinity", "least_outstanding"] = "affinity"
+    # In a simulation the first token had a p99 of 4 s with it, and of 116 s without a bound (docs/decisions/0037).
     affinity_factor: float = 1.25
     failover_after_s: float = 30.0
     retry_budget: float = 0.2

@@ -227,6 +227,7 @@ class ModelUpstream:
             # One failure in a row that shows it is not there is enough, until it answers again.
             self._is_merely_slow = is_temporary(failure) and (self._failures == 1 or self._is_merely_slow)
             self._breaker.record_failure()
+        # A name that clients choose is not the upstream's fault: by wrong ones they could put all of them out.
         elif CONSEQUENCES[kind].needs_operator and (is_fixed_model or kind is FailureKind.CREDENTIALS):
             self._failures += 1
             self._reason = describe_failure(failure)

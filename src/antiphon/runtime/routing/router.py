@@ -337,6 +337,7 @@ class Router(Generic[ModelT]):
         started_at = time.perf_counter()
         models = self._models_of(route)  # held, as a reload may replace them while this waits
         facts = RouteFacts(await offload(size_bytes, features), caller, self._now())
+        # Rules cost microseconds, the classifier tens of milliseconds (docs/decisions/0038).
         choice = self._choose_quickly(route, facts, models) or self._choose_by(route, facts, models, await self._classify(route, facts))
         return self._resolution(route, facts, models, choice, started_at)
 
@@ -420,6 +421,7 @@ class Router(Generic[ModelT]):
             return _Verdict()
         if not (text := classified_text(facts.features.text)):
             return _Verdict(problem="there is no text to classify")
+        # Without this, the embedding model, which knows English, gave 61 % of the foreign prompts a category (docs/decisions/0038).
         if route.languages and facts.language is not None and facts.language not in route.languages:
             return _Verdict(problem=f"no example is in the text's language ({facts.language})")
         try:

@@ -113,6 +113,7 @@ def _from_key(keys: tuple[str, ...]) -> Condition:
     def check(facts: RouteFacts) -> Observation:
         caller = facts.caller
         holds = (bool(caller.key_id) and caller.key_id in keys) or (bool(caller.key_name) and caller.key_name in keys)
+        # The reason names no key: clients see it, and the rule is the operator's.
         return Observation("key", ", ".join(keys), caller.key_name or caller.key_id or "none", holds, "The API key has a rule")
 
     return check

@@ -152,10 +152,10 @@ class Coordinator(Protocol):
         """Forget a worker; conversations with it go on, or fail as its engine says. Returns whether it was known."""
 
     def drain(self, worker_id: str) -> bool:
-        """Assign no more conversations to a worker, and send word to it; returns whether it is known."""
+        """Assign no more conversations to a worker, and notify it; returns whether it is known."""
 
     def resume(self, worker_id: str) -> bool:
-        """Give tickets to a drained worker again, and send word to it; returns whether it is known."""
+        """Give tickets to a drained worker again, and notify it; returns whether it is known."""
 
     def cancel(self, ticket_id: str) -> bool:
         """Fail a waiting ticket with `worker_busy`; returns whether it waited."""

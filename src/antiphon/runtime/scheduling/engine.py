@@ -271,6 +271,7 @@ class _QueuedConversation(ForwardingConversation):
         retry_of = None
         for is_last in (False, True):
             try:
+                # Left only when the worker has closed its conversation: a moment earlier, half of the next ones fail (docs/decisions/0018).
                 async with self._coordinator.lease(self._requirements, self._on_queue_update, retry_of) as lease:
                     retry_of, attempt.lease = lease.ticket_id, lease
                     if await self._use(attempt, lease):

@@ -142,7 +142,6 @@ class OpenAISynthesizer:
                 resampler = Resampler(wav.rate_hz, self.rate_hz)
             if output := resampler.process(pcm):
                 yield output
-            # Counted in the server's own format, before it is resampled.
             remaining_bytes -= len(chunk)
             if remaining_bytes < 0:
                 raise UpstreamError(f"The speech server's answer is longer than {MAX_DURATION_S} seconds.", code="server_error")
