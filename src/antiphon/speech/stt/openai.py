@@ -157,7 +157,7 @@ class OpenAITranscriber:
                 form = _form(self._server, pcm, options, is_verbose)
                 async with self._session.post(url, data=form, allow_redirects=False) as response:
                     return response.status, response.headers, await _read_body(response)
-            # A subclass of `ClientOSError`; but no connection was made, so it was no kept one.
+            # Caught first, as it is a subclass of `ClientOSError`: where no connection can be made, a second try finds the same.
             except aiohttp.ClientConnectorError:
                 raise
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):

@@ -25,6 +25,7 @@ WARM_UP_TEXT = "The quick brown fox jumps over the lazy dog."
 BOS, EOS, PAD = "^", "$", "_"
 """The symbols at the beginning and the end of a text, and between all phonemes."""
 
+# Of what was tried (a comma, no end symbol, "and"), it has the smallest step of the pitch at the joint (docs/decisions/0045).
 CONTINUATION = " ə"
 """
 What stands for the words that will follow a part of a sentence: with it, the melody doesn't fall. Its own sound is left

@@ -161,6 +161,7 @@ class EndpointDetector:
         """
         if self.state is not EndpointState.PAUSED or paused_at_ms != self._state_since_ms:
             return ()
+        # By its sound alone, "Had he married a more" was complete with a likelihood of 0.97 (docs/decisions/0044).
         self._likelihood_limit = likelihood
         return tuple(self._check_elapsed())
 
