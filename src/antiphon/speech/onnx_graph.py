@@ -200,6 +200,7 @@ def _scan(message: memoryview) -> Iterator[tuple[int, int, int, int]]:
             size = value if kind == _BYTES else 0
         content = offset if kind == _BYTES else offset + size
         offset += size
+        # Protocol Buffers, Encoding: wire types 3 and 4 are of groups, which are deprecated and in no model.
         if offset > len(message) or kind not in (_VARINT, _BYTES, *_FIXED_SIZES):
             raise ValueError
         yield key >> 3, start, content, offset

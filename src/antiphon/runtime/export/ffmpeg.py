@@ -84,6 +84,7 @@ class Writer:
             *(part for name, value in file_format.video_options.items() for part in (f"-{name}:v", value)),
             *("-af", MIX_FILTER, "-ar", str(SOUND_RATE_HZ), "-c:a", file_format.audio),
             *(("-c:s", file_format.subtitles, "-metadata:s:s:0", "title=Transcript") if has_captions else ()),
+            # So that a browser can begin before it has all of it.
             *(("-movflags", "+faststart") if file_format.container == "mp4" else ()),
             *("-f", file_format.container, str(path)),
         ]

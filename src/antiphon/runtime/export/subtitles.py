@@ -104,6 +104,7 @@ def _split_words(text: str) -> Iterator[_Word]:
         word = text[start:end]
         if text[end - 1].isspace():
             start = end
+        # A long word, such as an address, is cut, so that it fits what is left of a line.
         elif end == len(text) or text[end].isspace() or _is_breakable(text[end - 1], text[end]) or len(word) >= LINE_COLUMNS // 2:
             yield _Word(start, end, word, _columns(word))
             start = end

@@ -43,6 +43,7 @@ def _lay_out(segments: Sequence[AudioSegment], pcm: Mapping[str, bytes], rates_h
     for segment in segments:
         if segment.played:
             begin = _scale_offset(segment.media.offset, rates_hz[segment.media.file])
+            # Silence up to where it was played.
             channel.extend(bytes(max(0, segment.start * SAMPLE_BYTES - len(channel))))
             channel.extend(pcm[segment.media.file][begin : begin + segment.played * SAMPLE_BYTES])
     return channel

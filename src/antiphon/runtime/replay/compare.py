@@ -94,6 +94,7 @@ def compare(recording: DownloadedRecording, replay_lines: Sequence[EventLine]) -
     texts = _texts([sides[0].question_ends_s[index] if index >= 0 else 0.0 for index in answered_indexes], recording.lines)
     turns = []
     for number, index in enumerate(answered_indexes):
+        # Questions that neither session answered belong to the turn that follows.
         since = max(0, answered_indexes[number - 1] + 1 if number else 0)
         speech_s = _speech_interval_s(questions[since : index + 1], sides[0].question_ends_s[since : index + 1])
         turns.append(_compare_turn(texts.get(number), speech_s, *(side.turn_answer(index) for side in sides)))

@@ -88,6 +88,7 @@ def _transcribe(model: "_Model", pcm: bytes, run_options: onnxruntime.RunOptions
     try:
         return _transcribe_segments(model, pcm, run_options)
     except onnx.ERRORS as error:
+        # onnxruntime reports a run that was stopped as an error.
         if run_options.terminate:
             raise shutting_down() from None
         raise ServerError(f"The audio could not be transcribed: {shorten(error, 300)}", code="transcription_failed") from None
@@ -147,6 +148,7 @@ class _Model:
             if token == _END_TOKEN:
                 break
             tokens.append(token)
+            # It would go on so up to the limit of tokens.
             if is_looping(tokens):
                 break
         return tokens

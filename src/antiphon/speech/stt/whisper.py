@@ -99,6 +99,7 @@ class WhisperTranscriber:
 
 def _transcribe(model: "WhisperModel", samples: FloatSamples, options: Transcription, stop_event: Event) -> Transcript:
     evidence = collect_evidence(samples)
+    # The model would make up words for it.
     if evidence.duration_s < _MIN_AUDIO_S or evidence.is_silence:
         return Transcript(text="")
     try:
