@@ -201,6 +201,7 @@ class RealtimeResponseReader:
         if call.is_complete or self.is_cancelled:
             return
         call.is_complete = True
+        # A server may send them at the end only.
         if not call.arguments and arguments:
             call.arguments = arguments
             out.append(events.ToolArgumentsDelta(self.request.id, call.call_id, arguments))
