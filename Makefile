@@ -42,6 +42,10 @@ demo: install ## start a server, ask it a few real questions, stop it
 docs/demo.svg: install ## draw the README's picture, three parts of the demo, again
 	@$(BIN)/antiphon demo --only 1 --only 3 --only 6 --svg $@
 
+.PHONY: docs/images
+docs/images: $(VENV)/.dev ## draw the guide's pictures of the page again (needs Chromium)
+	@$(BIN)/python tests/support/console/pictures.py
+
 # With this variable set, as in container images, every process that a test starts would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
