@@ -18,7 +18,7 @@ from antiphon.errors import ClientError, file_not_found
 from antiphon.tool_api import ServerToolCall, ToolOutput
 from antiphon.tools.base import ToolContext
 from antiphon.tools.code_interpreter.start import start_code_interpreter
-from antiphon.tools.code_interpreter.tool import CodeInterpreter, CodeInterpreterKind, OpenUpload, plain_name, read_code
+from antiphon.tools.code_interpreter.tool import CodeInterpreter, CodeInterpreterKind, OpenUpload, find_input, plain_name, read_code
 from antiphon.wire.responses import items, tools as wire_tools
 from antiphon.wire.responses.hosted_calls import CodeInterpreterCall
 
@@ -260,10 +260,23 @@ def test_arguments_without_code_are_told_to_the_model(house):
 
 @pytest.mark.parametrize(("name", "plain"), [
     ("a.txt", "a.txt"), ("../a", "a"), ("C:\\x\\y.txt", "y.txt"), ("", "file"), ("..", "file"),
-    ("a\nb", "a_b"), ("é" * 300, "é" * 100), ("a/", "file"),
+    ("a\nb", "a_b"), ("é" * 300, "é" * 100), ("a/", "file"), ("€" * 300 + ".txt", "€" * 65 + ".txt"),
+    ("x" * 10_000_000 + ".txt", "x" * 196 + ".txt"),
 ])  # fmt: skip
 def test_names_of_uploads_are_made_plain(name, plain):
     assert plain_name(name) == plain
+
+
+@pytest.mark.parametrize(("part", "name"), [
+    ({"type": "input_image", "image_url": "data:image/png,AAAA"}, "input.png"),
+    ({"type": "input_image", "image_url": "data:text/csv;charset=utf-8;base64,AAAA"}, "input.csv"),
+    ({"type": "input_file", "file_data": "data:,AAAA"}, "input.bin"),
+    ({"type": "input_file", "file_data": "AAAA", "filename": "a/" + "x" * 300 + ".txt"}, "x" * 196 + ".txt"),
+])  # fmt: skip
+def test_a_file_of_the_input_has_a_short_name_whatever_its_url_is(part, name):
+    (copy,) = find_input([message(part)])
+    assert copy.filename == name
+    assert len(copy.origin) < 300
 
 
 def test_tenants_share_the_processes_that_there_are(house):

@@ -46,6 +46,7 @@ _FUNCTION = FunctionTool(
 )
 
 _AUTO_NAME = "auto"
+_MAX_NAME_BYTES = 200  # of the 255 that file systems allow
 _LOST_VARIABLES = "[The interpreter was restarted: variables of earlier calls are gone, files are still there.]\n"
 
 
@@ -282,10 +283,11 @@ def find_input(conversation: Sequence[items.Item]) -> list[InputCopy]:
 
 def plain_name(filename: str) -> str:
     """A file name without folders and without what no name in a container may have."""
-    name = filename.replace("\\", "/").rpartition("/")[2]
+    # The end of a long one, which has the suffix. Cut first: clients send names of any length.
+    name = filename[-_MAX_NAME_BYTES:].replace("\\", "/").rpartition("/")[2]
     name = "".join(each if is_presentable(each) or each == "." else "_" for each in name)
-    while len(name.encode()) > 200:  # Less than the 255 bytes that file systems allow.
-        name = name[1:]
+    # Less than a whole character at the cut is left out.
+    name = name.encode()[-_MAX_NAME_BYTES:].decode(errors="ignore")
     return name if is_presentable(name) else "file"
 
 
@@ -313,9 +315,10 @@ def _copy_of(part: InputFile | InputImage) -> InputCopy | None:
     # Nothing is fetched for a container: only what came with the request is copied.
     if not isinstance(content, str) or content.startswith(("http:", "https:")):
         return None
-    subtype = content.partition(";")[0].partition("/")[2] if content.startswith("data:") else ""
+    # RFC 2397: the type ends at the first parameter, or where the content begins.
+    subtype = content.partition(",")[0].partition(";")[0].partition("/")[2] if content.startswith("data:") else ""
     filename = part.filename if isinstance(part, InputFile) else None
-    name = filename if isinstance(filename, str) else f"input.{subtype or 'bin'}"
+    name = plain_name(filename if isinstance(filename, str) else f"input.{subtype or 'bin'}")
     return InputCopy(f"inline-{hashlib.sha256(content.encode()).hexdigest()}-{name}", None, name, content)
 
 
