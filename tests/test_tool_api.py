@@ -1,10 +1,11 @@
-"""The names under which models get the tools of MCP servers."""
+"""The names under which models get the tools of MCP servers, and the arguments that models write."""
 
 import re
 
+import pytest
 from hypothesis import given, strategies as st
 
-from antiphon.tool_api import mcp_function_name
+from antiphon.tool_api import decode_arguments, mcp_function_name
 
 labels = st.text("abcXYZ019_-", min_size=1, max_size=64)
 
@@ -24,3 +25,9 @@ def test_any_name_fits_every_model_server(label: str, name: str):
     assert re.fullmatch(r"[a-zA-Z0-9_-]+", alias)
     assert len(f"{label}__{alias}") <= 64 or len(alias) <= 24
     assert alias == mcp_function_name(label, name)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"a": "\ud800"}', '{"a": "\\ud800"}'])
+def test_arguments_that_are_no_json_are_one_kind_of_error_whatever_is_wrong(text: str):
+    with pytest.raises(ValueError):
+        decode_arguments(text)

@@ -10,6 +10,7 @@ import re
 from hashlib import sha256
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 
 from antiphon.engine_api.events import HostedToolDone, HostedToolProgress, HostedToolStarted
@@ -34,6 +35,19 @@ def mcp_function_name(server_label: str, tool_name: str) -> str:
         return tool_name
     digest = sha256(tool_name.encode(errors="surrogatepass")).hexdigest()[:8]
     return f"{re.sub(r'[^a-zA-Z0-9_-]', '_', tool_name)[: max_length - 9]}_{digest}"
+
+
+def decode_arguments(text: str) -> object:
+    """
+    The arguments of a call, which are whatever the model wrote.
+
+    Raises:
+        ValueError: they are no JSON, or nested too deeply.
+    """
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:  # The last for lone surrogates.
+        raise ValueError(str(error)) from None
 
 
 class ServerFunction(Struct, frozen=True):

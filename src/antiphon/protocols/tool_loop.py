@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Literal, TypeAlias
 
-import msgspec
 from msgspec import Struct, field, structs
 
 from antiphon.engine_api import commands, events, history
@@ -24,7 +23,17 @@ from antiphon.protocols.client_tools.search import SEARCH_NAME, ToolSearch
 from antiphon.protocols.output import OutputItem, OutputMachine, ToolCallEvent
 from antiphon.protocols.output_table import OutputKind
 from antiphon.protocols.session import CallTool, FromTool, NewId, PrepareTools, SendToEngine, ToolFailed, ToolsReady
-from antiphon.tool_api import ApprovalRequired, ImageTokens, ServerFunction, ServerToolCall, ServerTools, ToolEvent, ToolOutput, ToolsListed
+from antiphon.tool_api import (
+    ApprovalRequired,
+    ImageTokens,
+    ServerFunction,
+    ServerToolCall,
+    ServerTools,
+    ToolEvent,
+    ToolOutput,
+    ToolsListed,
+    decode_arguments,
+)
 
 
 class LoopLimits(Struct, frozen=True, kw_only=True):
@@ -538,8 +547,8 @@ def _call_item(call: _Call) -> history.ToolCall:
 def _json(arguments: str) -> str:
     """The arguments if they are JSON: upstream servers refuse what is not, and the result says what was wrong with them."""
     try:
-        msgspec.json.decode(arguments, type=msgspec.Raw)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        decode_arguments(arguments)
+    except ValueError:
         return "{}"
     return arguments
 

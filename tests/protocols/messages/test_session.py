@@ -176,6 +176,11 @@ def test_arguments_that_are_no_object_become_a_field_and_never_an_empty_input(ar
     assert Played(*call(1, arguments), END, stream=False).sent[0]["content"][0]["input"] == expected
 
 
+def test_arguments_that_are_nested_too_deeply_stay_text():
+    arguments = '{"a":' * 10_000 + "1" + "}" * 10_000
+    assert Played(*call(1, arguments), END, stream=False).sent[0]["content"][0]["input"] == {"_raw": arguments}
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

@@ -13,6 +13,7 @@ from antiphon.engine_api import events as engine_events
 from antiphon.protocols.client_tools.definitions import ClientTool
 from antiphon.protocols.client_tools.streaming import ArgumentStream, CommandStream, DiffStream, TextPiece, whole_text
 from antiphon.protocols.output import OutputItem, ToolCallEvent
+from antiphon.tool_api import decode_arguments
 from antiphon.wire.codec.types import Extra, JsonDict, Opt, Unknown
 from antiphon.wire.responses import events, hosted_calls as calls, items, tools
 from antiphon.wire.responses.events import StreamEvent
@@ -192,8 +193,8 @@ class ClientCalls:
 
 def _arguments(text: str) -> JsonDict:
     try:
-        arguments = msgspec.json.decode(text or "{}")
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        arguments = decode_arguments(text or "{}")
+    except ValueError as error:
         raise ValueError(f"its arguments are no JSON: {error}") from None
     if not isinstance(arguments, dict):
         raise ValueError("its arguments are no JSON object")

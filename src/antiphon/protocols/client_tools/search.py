@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.engine_api.options import FunctionTool, Tool
+from antiphon.tool_api import decode_arguments
 from antiphon.wire.codec.fields import value_or
 from antiphon.wire.codec.types import JsonDict, encode
 from antiphon.wire.responses import tools
@@ -168,8 +169,8 @@ def _line(name: str, description: str | None, kind: str = "") -> str:
 def _paths(arguments: str) -> list[str]:
     """The names that the model asks for, in whatever form it wrote them."""
     try:
-        value = msgspec.json.decode(arguments or "{}")
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        value = decode_arguments(arguments or "{}")
+    except ValueError:
         return []
     if isinstance(value, dict):
         value = value.get("paths", next(iter(value.values()), None))

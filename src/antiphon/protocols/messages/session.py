@@ -38,6 +38,7 @@ from antiphon.protocols.session import (
     report_effect,
 )
 from antiphon.protocols.token_estimate import response_tokens
+from antiphon.tool_api import decode_arguments
 from antiphon.wire.codec.types import JsonDict
 from antiphon.wire.messages import blocks, events
 from antiphon.wire.messages.errors import message_error
@@ -382,9 +383,10 @@ def _input(arguments: str) -> JsonDict:
     if not arguments.strip():
         return {}
     try:
-        return msgspec.json.decode(arguments, type=dict[str, object])
-    except msgspec.DecodeError:
-        return {RAW_ARGUMENTS: arguments}
+        fields = decode_arguments(arguments)
+    except ValueError:
+        fields = None
+    return fields if isinstance(fields, dict) else {RAW_ARGUMENTS: arguments}
 
 
 def _text_of(item: OutputItem) -> str:

@@ -14,7 +14,7 @@ from antiphon.engine_api.history import TextPart
 from antiphon.engine_api.options import FunctionTool
 from antiphon.errors import ApiError, ClientError
 from antiphon.installation import install_hint
-from antiphon.tool_api import ApprovalRequired, ServerFunction, ServerToolCall, ToolOutput, ToolsListed, mcp_function_name
+from antiphon.tool_api import ApprovalRequired, ServerFunction, ServerToolCall, ToolOutput, ToolsListed, decode_arguments, mcp_function_name
 from antiphon.tools.base import Report, Tool, ToolContext
 from antiphon.tools.mcp.dialing import Dialer, DialLimits, MakeDialer, ToolConnection
 from antiphon.tools.mcp.items import CallItem, ListItem, described_tools, report_approval_request
@@ -291,8 +291,8 @@ def _read_arguments(text: str) -> dict[str, Any] | None:
         return {}
     try:
         check_depth(text.encode())
-        arguments = msgspec.json.decode(text)
-    except (ClientError, msgspec.MsgspecError, ValueError, RecursionError):
+        arguments = decode_arguments(text)
+    except (ClientError, ValueError):
         return None
     return arguments if isinstance(arguments, dict) else None
 
