@@ -1,12 +1,16 @@
 """Vector stores as a process has them: indexed in the background, searched, expired, and shared with other processes."""
 
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from antiphon.errors import ClientError, ServerError
+from antiphon.records import IndexPart
 from antiphon.stores.memory import MemoryStore
 from antiphon.stores.sql.store import SqlStore
+from antiphon.stores.vector_stores import IndexRecords
 from antiphon.tools.file_search.base import Ranking, VectorStores
 from support.runtime.vector_stages import HeldEmbedder, VectorStage, eventually
 
@@ -92,6 +96,53 @@ async def test_a_file_that_is_added_again_is_indexed_again(folder: Path) -> None
         file = await stage.file(store.id, "file-1")
         assert file.number > number and file.attributes == b'{"a":1}'
         assert await stage.find("owls", store.id) == ["file-1"]
+
+
+class HeldReads:
+    """The records of indexes, of which some files can't be read before `may_read` is set."""
+
+    def __init__(self, indexes: IndexRecords) -> None:
+        self._indexes = indexes
+        self.held_numbers: set[int] = set()
+        self.has_begun = asyncio.Event()
+        self.may_read = asyncio.Event()
+        self.reads = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._indexes, name)
+
+    async def parts(self, number: int, first: int, limit: int) -> Sequence[IndexPart]:
+        if number in self.held_numbers:
+            self.reads += 1
+            self.has_begun.set()
+            await self.may_read.wait()
+        return await self._indexes.parts(number, first, limit)
+
+
+class HeldStore(MemoryStore):
+    """A store with `HeldReads`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = self.indexes = HeldReads(self.indexes)  # type: ignore[assignment]
+
+
+async def test_a_tenant_whose_indexes_take_long_to_be_read_keeps_nobody_from_searching(folder: Path) -> None:
+    store = HeldStore()
+    async with VectorStage(store, folder, searches=1) as stage:
+        large_stores = [await stage.create(await stage.upload(f"file-{number}", OWLS)) for number in range(3)]
+        for number, large_store in enumerate(large_stores):
+            await stage.indexed(large_store.id, f"file-{number}")
+            store.held.held_numbers.add((await stage.file(large_store.id, f"file-{number}")).number)
+        other = await stage.create(await stage.upload("file-9", BELLS, tenant="bob"), tenant="bob")
+        await stage.indexed(other.id, "file-9", tenant="bob")
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(stage.find("owls", large_store.id)) for large_store in large_stores]
+            await store.held.has_begun.wait()
+            assert await stage.find("bells", other.id, tenant="bob") == ["file-9"]
+            assert store.held.reads == 1, "a tenant reads few at once"
+            store.held.may_read.set()
+        assert [task.result() for task in tasks] == [["file-0"], ["file-1"], ["file-2"]]
 
 
 async def test_a_restart_goes_on_with_the_part_that_was_not_stored(folder: Path, tmp_path: Path) -> None:

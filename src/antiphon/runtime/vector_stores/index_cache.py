@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import sqlite3
 import time
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
@@ -114,6 +115,9 @@ class IndexCache:
         self._threads = threads
         self._on_outdated = on_outdated
         self._open: dict[str, OpenIndex] = {}
+        # By tenant, as many as leave a thread to the searches of others.
+        self._tenant_reads = max(1, settings.searches - 1)
+        self._reads: weakref.WeakValueDictionary[str, asyncio.Semaphore] = weakref.WeakValueDictionary()
 
     @contextlib.asynccontextmanager
     async def use(self, store: VectorStoreRecord) -> AsyncIterator[OpenIndex]:
@@ -205,8 +209,10 @@ class IndexCache:
     async def _refresh(self, store_id: str, entry: OpenIndex) -> None:
         # Counts as a user, so that the index is not dropped while it is being read.
         entry.users += 1
+        turns = self._reads.setdefault(entry.store.tenant, asyncio.Semaphore(self._tenant_reads))
         try:
-            await self._read_changes(store_id, entry)
+            async with turns:
+                await self._read_changes(store_id, entry)
         finally:
             entry.users -= 1
             entry.refresh_task = None

@@ -64,8 +64,9 @@ class Searcher:
         # Before a place is taken: the embedder has a queue of its own.
         vectors = await self._embed(queries)
         async with contextlib.AsyncExitStack() as stack:
-            await stack.enter_async_context(self._place())
             open_indexes = [await stack.enter_async_context(self._cache.use(store)) for store in stores]
+            # After the indexes, which may take a minute to be read: others would wait for it.
+            await stack.enter_async_context(self._place())
             texts = [Query(text, vector) for text, vector in zip(queries, vectors, strict=True)]
             work = functools.partial(_search, open_indexes, texts, filters, max_results, ranking)
             matches = await asyncio.get_running_loop().run_in_executor(self._threads, work)
