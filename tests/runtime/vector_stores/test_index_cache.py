@@ -156,6 +156,19 @@ async def test_the_index_that_was_used_least_recently_makes_room() -> None:
     await shelf.cache.close()
 
 
+async def test_two_indexes_that_need_room_at_once_may_drop_the_same_one() -> None:
+    shelf = Shelf()
+    for store_id, size_bytes in (("vs_1", 2 * MIB), ("vs_2", 2 * MIB), ("vs_large", 13 * MIB // 2), ("vs_small", MIB)):
+        await shelf.add(store_id, "file-1", size_bytes)
+    await shelf.use("vs_1")
+    await shelf.use("vs_2")
+    # The large one needs the room of both others, the small one that of the second, while the first is being closed.
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(shelf.use(store_id)) for store_id in ("vs_large", "vs_small")]
+    assert [task.result() for task in tasks] == [{"file-1"}] * 2
+    await shelf.cache.close()
+
+
 async def test_room_that_others_use_is_not_taken() -> None:
     shelf = Shelf()
     for number in range(3):

@@ -255,15 +255,13 @@ class IndexCache:
                 code="vector_store_too_large",
             )
         entry.size_bytes = needed_bytes
-        others = {id: each for id, each in self._open.items() if each is not entry}
-        total_bytes = needed_bytes + sum(each.size_bytes for each in others.values())
-        for id in sorted(others, key=lambda id: others[id].used_at):
-            if total_bytes > self._limit_bytes and not others[id].users:
-                total_bytes -= others[id].size_bytes
-                await self._drop([id])
-        if total_bytes > self._limit_bytes:
-            entry.size_bytes = 0
-            raise overloaded_error(f"Too many vector stores are searched at the moment: the limit is {self._limit_name}.")
+        # Looked at anew each time: while one is dropped, others are opened and dropped.
+        while needed_bytes + sum(each.size_bytes for each in self._open.values() if each is not entry) > self._limit_bytes:
+            idle_ids = [id for id, each in self._open.items() if each is not entry and not each.users]
+            if not idle_ids:
+                entry.size_bytes = 0
+                raise overloaded_error(f"Too many vector stores are searched at the moment: the limit is {self._limit_name}.")
+            await self._drop([min(idle_ids, key=lambda id: self._open[id].used_at)])
 
 
 def _add_file(index: Index, record: IndexedFileRecord, parts: Sequence[IndexPart]) -> None:
