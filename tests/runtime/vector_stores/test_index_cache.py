@@ -214,6 +214,10 @@ def names(folder: Path) -> list[str]:
     return sorted(path.suffix for path in folder.iterdir())
 
 
+def index_names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.index"))
+
+
 class WithoutParts:
     """What is stored of files can't be read any more: they can only be found in an index that was kept."""
 
@@ -301,6 +305,40 @@ async def test_a_store_that_is_forgotten_leaves_no_file(tmp_path: Path) -> None:
         shelf.files.forget("vs_1")
     await other.close()  # it had the file open, and does not keep it
     assert names(tmp_path) == []
+
+
+async def test_a_file_in_use_is_neither_unlinked_nor_given_to_another_when_its_store_is_forgotten(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    await add_and_use(shelf, "file-1")
+    shelf.files.forget("vs_1")
+    assert names(tmp_path) == [".index", ".lock"]
+    other = shelf.files.take("vs_1", "words")
+    assert other is not None and other.path.name == "vs_1.1.index"
+    shelf.files.put_back(other, None)
+    await shelf.cache.close()
+    assert names(tmp_path) == [".lock"], "that of the other"
+
+
+async def test_what_a_crash_left_is_erased_and_what_waits_or_is_used_stays(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    for store_id in ("vs_1", "vs_2", "vs_3"):
+        await shelf.add(store_id, "file-1")
+    await shelf.use("vs_1")
+    await shelf.use("vs_2")
+    await shelf.restart()
+    (tmp_path / "vs_1.0.label").unlink()
+    await shelf.use("vs_3")
+    shelf.files.erase_remnants()
+    assert index_names(tmp_path) == ["vs_2.0.index", "vs_3.0.index"]
+    await shelf.cache.close()
+
+
+async def test_an_index_is_kept_though_another_process_takes_one_at_the_moment(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    await add_and_use(shelf, "file-1")
+    (tmp_path / "vs_9.0.label").touch()  # listed, and gone when it is looked at
+    await shelf.cache.close()
+    assert [label.store_id for label in shelf.files.waiting()] == ["vs_1"]
 
 
 async def test_those_that_have_waited_the_longest_make_room_on_the_disk(tmp_path: Path) -> None:

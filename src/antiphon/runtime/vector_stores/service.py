@@ -181,7 +181,11 @@ class VectorStoreService:
             await asyncio.sleep(SWEEP_S)
 
     async def _erase_old_indexes(self) -> None:
-        """Erase the kept indexes of stores that have changed or are gone: they may have texts of files that were deleted."""
+        """
+        Erase the kept indexes of stores that have changed or are gone, and what crashes left: they may have texts of files
+        that were deleted.
+        """
+        await asyncio.to_thread(self._index_files.erase_remnants)
         labels = sorted(await asyncio.to_thread(self._index_files.waiting), key=lambda label: label.store_id)
         later = [label for label in labels if label.store_id > self._checked_store_id][:CHECK_INDEXES]
         self._checked_store_id = later[-1].store_id if len(later) == CHECK_INDEXES else ""
