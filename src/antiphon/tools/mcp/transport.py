@@ -1,6 +1,7 @@
 """HTTP for the library `mcp`: dials addresses that were judged, counts bytes, and remembers what happened."""
 
 import contextlib
+import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextvars import ContextVar
@@ -32,6 +33,29 @@ MAX_ANSWERS = 500
 Of a session, to what the server asks: pings, and sampling or elicitation, which are refused. Each takes a request of its
 own, some 2 ms of the event loop, and 1 MiB has 10,000 questions.
 """
+
+
+_PART_MARK = re.compile(rb'"type"|\\u00(?:74|79|70|65)')
+"""
+`"type"`, or one of its letters as an escape, by which it could be written otherwise: no encoder escapes letters of ASCII.
+"""
+
+_MARK_BYTES = 6
+"""The length of each of them."""
+
+
+class PartCounter:
+    """Counts the parts of an answer, however it comes in pieces."""
+
+    def __init__(self) -> None:
+        self._end = b""
+
+    def count(self, chunk: bytes) -> int:
+        """How many parts the next piece completes."""
+        text = self._end + chunk
+        # Too short to have a mark in it, so none counts twice.
+        self._end = text[-(_MARK_BYTES - 1) :]
+        return sum(1 for _ in _PART_MARK.finditer(text))
 
 
 class Exchange:
@@ -91,12 +115,12 @@ class _GuardedBackend(httpcore2.AsyncNetworkBackend):
             addresses = await self._guard(host, port)
         except OSError as error:
             raise ConnectionRefusal(str(error)) from None
-        failure = httpcore2.ConnectError("the server could not be reached")
+        failure: httpcore2.ConnectError | httpcore2.ConnectTimeout = httpcore2.ConnectError("the server could not be reached")
         for address in addresses:
             try:
                 return await self._backend.connect_tcp(address, port, timeout, local_address, socket_options)
             # The next address may answer, such as the IPv4 one on a machine without IPv6.
-            except httpcore2.ConnectError as error:
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
                 failure = error
         raise failure
 
@@ -232,6 +256,7 @@ class _Body(httpx2.AsyncByteStream):
         self._counter = Exchange() if is_own_stream else exchange
         self._max_bytes = answer_bytes * _STREAM_FACTOR if is_own_stream else answer_bytes
         self._max_parts = MAX_LIST_PARTS if is_own_stream else exchange.max_parts
+        self._part_counter = PartCounter()
         self._is_packed = headers.get("content-encoding", "identity") != "identity"
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -243,7 +268,7 @@ class _Body(httpx2.AsyncByteStream):
                 self._counter.received_bytes += len(chunk)
                 if self._counter.received_bytes > self._max_bytes:
                     raise self._failure(f"its answer is larger than {self._limit >> 10} KiB (tools.mcp_answer_kib)")
-                self._counter.parts += chunk.count(b'"type"')
+                self._counter.parts += self._part_counter.count(chunk)
                 if self._session.asks_too_much:
                     raise self._failure(_asked_too_much())
                 if self._counter.parts > self._max_parts:
