@@ -193,6 +193,18 @@ def test_files_that_code_wrote_are_found_by_what_changed(tmp_path):
     with_containers(tmp_path, dialogue)
 
 
+def test_what_code_did_to_a_container_that_is_deleted_meanwhile_leaves_no_record(tmp_path):
+    async def dialogue(containers: Containers, clock: Clock) -> None:
+        container = await containers.create("ann", "work")
+        (containers.data_folder(container.id) / "a.txt").write_text("x")
+        holding = await containers.look(container)
+        await containers.delete("ann", container.id)
+        assert await containers.note_changes(container, holding) == []
+        assert containers._index.stamps(container.id) == {}
+
+    with_containers(tmp_path, dialogue)
+
+
 def test_nothing_that_code_arranges_leads_out_of_the_folder(tmp_path):
     async def dialogue(containers: Containers, clock: Clock) -> None:
         container = await containers.create("ann", "work")

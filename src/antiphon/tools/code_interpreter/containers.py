@@ -260,7 +260,10 @@ class Containers:
             raise ClientError(f"The file can't be stored: the container has a folder of that name, '{shorten(filename)}'.", param=param)
         file = self._new_file(container.id, filename, file_stamp, source)
         await self._call(self._index.set_bytes, container.id, holding.bytes + file_stamp.bytes)
-        return await self._call(self._index.put_file, file, file_stamp, origin)
+        recorded_file = await self._call(self._index.put_file, file, file_stamp, origin)
+        if recorded_file is None:
+            raise _not_found(container_id, None)
+        return recorded_file
 
     async def list_files(
         self, tenant: str, container_id: str, *, limit: int = 20, order: Order = "desc", after: str | None = None
@@ -451,8 +454,12 @@ def _new_id(prefix: str) -> str:
 
 def _existing(container: Container | None, container_id: str, param: str | None) -> Container:
     if container is None:
-        raise ClientError(f"Container with id '{shorten(container_id)}' not found.", status=404, code="not_found", param=param)
+        raise _not_found(container_id, param)
     return container
+
+
+def _not_found(container_id: str, param: str | None) -> ClientError:
+    return ClientError(f"Container with id '{shorten(container_id)}' not found.", status=404, code="not_found", param=param)
 
 
 def _running(container: Container, param: str | None) -> Container:

@@ -175,16 +175,20 @@ class ContainerIndex:
         rows = self._database.execute(query, (container_id,))
         return {row["path"]: FileStamp(row["bytes"], row["inode"], row["changed_at_ns"]) for row in rows}
 
-    def put_file(self, file: ContainerFile, stamp: FileStamp, origin: str | None = None) -> ContainerFile:
-        """Add a file, or record its change; a file at a known path keeps its id."""
+    def put_file(self, file: ContainerFile, stamp: FileStamp, origin: str | None = None) -> ContainerFile | None:
+        """Add a file, or record its change; a file at a known path keeps its id. None if its container is gone."""
         # The origin stays: a copy that code has changed must not be copied again over the change.
         row = self._database.execute(
-            "INSERT INTO files (id, container_id, path, bytes, inode, changed_at_ns, created_at, source, origin) VALUES (?,?,?,?,?,?,?,?,?)"
+            "INSERT INTO files (id, container_id, path, bytes, inode, changed_at_ns, created_at, source, origin)"
+            " SELECT ?,?,?,?,?,?,?,?,? WHERE EXISTS (SELECT 1 FROM containers WHERE id = ? AND is_erased = 0)"
             " ON CONFLICT (container_id, path) DO UPDATE SET bytes = excluded.bytes, inode = excluded.inode, source = excluded.source,"
             f" changed_at_ns = excluded.changed_at_ns, origin = COALESCE(excluded.origin, origin) RETURNING {_FILE_COLUMNS}",
-            (file.id, file.container_id, file.path, stamp.bytes, stamp.inode, stamp.changed_at_ns, file.created_at, file.source, origin),
+            (
+                *(file.id, file.container_id, file.path, stamp.bytes, stamp.inode, stamp.changed_at_ns, file.created_at, file.source),
+                *(origin, file.container_id),
+            ),
         ).fetchone()
-        return _file(row)
+        return None if row is None else _file(row)
 
     def replace_files(
         self, container_id: str, changes: Mapping[str, tuple[ContainerFile, FileStamp]], lost_paths: Iterable[str]
@@ -195,7 +199,8 @@ class ContainerIndex:
             self._database.executemany(
                 "DELETE FROM files WHERE container_id = ? AND path = ?", [(container_id, path) for path in lost_paths]
             )
-            return [self.put_file(file, stamp) for file, stamp in changes.values()]
+            files = [self.put_file(file, stamp) for file, stamp in changes.values()]
+        return [file for file in files if file is not None]
 
     def _has(self, table: str, key: str, value: str, row_id: str) -> bool:
         return self._database.execute(f"SELECT 1 FROM {table} WHERE {key} = ? AND id = ?", (value, row_id)).fetchone() is not None

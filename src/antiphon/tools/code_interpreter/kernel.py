@@ -503,6 +503,10 @@ class _Pipe:
     @contextlib.contextmanager
     def reading(self, take: Callable[[bytes], None]) -> Iterator[None]:
         """Read while in the context; `take` gets an empty chunk at the end."""
+        if not self._is_open:  # Its number may be another file's by now.
+            take(b"")
+            yield
+            return
         loop = asyncio.get_running_loop()
 
         def read() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from antiphon.errors import ApiError, overloaded_error
+from antiphon.errors import ApiError, ClientError, overloaded_error
 from antiphon.tools.code_interpreter.containers import Containers
 from antiphon.tools.code_interpreter.folder import remove_tree
 from antiphon.tools.code_interpreter.kernel import Kernel, KernelLimits, RunOutcome
@@ -87,15 +87,14 @@ class Kernels:
         Run code in a container, after what others run there.
 
         Raises:
-            ApiError: no process is free, or none can be started.
+            ApiError: no process is free, none can be started, or the container was deleted.
         """
         async with self._slot_of(container) as slot:
-            lost_variables = await self._prepare(slot, container)
-            assert slot.kernel is not None
+            kernel, lost_variables = await self._prepare(slot, container)
             touching = asyncio.ensure_future(self._touch(container))  # noqa: TID251 - ended below
             try:
                 disk_bytes = await self._containers.free_bytes(container)
-                run = await slot.kernel.run(code, disk_bytes)
+                run = await kernel.run(code, disk_bytes)
             finally:
                 touching.cancel()
             if run.went_over_disk:
@@ -132,10 +131,12 @@ class Kernels:
             async with self._room:
                 self._room.notify_all()
 
-    async def _prepare(self, slot: _Slot, container: Container) -> bool:
-        """Make sure that there is a kernel; returns whether variables of an earlier one are lost."""
+    async def _prepare(self, slot: _Slot, container: Container) -> tuple[Kernel, bool]:
+        """A kernel that runs, and whether variables of an earlier one are lost."""
+        self._check_slot(slot, container)
         if slot.kernel is not None and slot.kernel.is_alive:
-            return False
+            return slot.kernel, False
+        await _stop(slot)  # It has died since the last call, and must not count as one that runs.
         disk_bytes = await self._containers.free_bytes(container)
         kernel = Kernel(
             self._sandbox,
@@ -147,8 +148,18 @@ class Kernels:
         )
         await self._reserve(slot, kernel)
         await kernel.start()
+        try:
+            self._check_slot(slot, container)
+        except ClientError:
+            await asyncio.shield(kernel.stop())
+            raise
         lost_variables, slot.has_run = slot.has_run, True
-        return lost_variables
+        return kernel, lost_variables
+
+    def _check_slot(self, slot: _Slot, container: Container) -> None:
+        """See that the container was not ended while a call waited: nobody would end what is started in it."""
+        if self._slots.get(container.id) is not slot:
+            raise ClientError("The container was deleted, or has expired.", status=404, code="not_found")
 
     async def _reserve(self, slot: _Slot, kernel: Kernel) -> None:
         """Wait until there may be one more kernel; one that only waits for code is ended for it."""
