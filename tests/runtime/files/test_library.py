@@ -77,6 +77,23 @@ async def test_a_deletion_that_was_cut_short_is_completed(desk):
     assert (desk.folders, await desk.count()) == ([], 0)
 
 
+async def test_a_file_that_can_not_be_deleted_keeps_no_others(desk):
+    files = [await desk.file(3600) for _ in range(3)]
+
+    async def refuse(tenant, file_id):
+        if file_id == files[0].id:
+            raise ServerError("not now")
+
+    desk.library.before_erasure = refuse
+    desk.now += 3600
+    with pytest.raises(ServerError, match="not now"):
+        await desk.library.sweep()
+    assert (desk.folders, await desk.count()) == ([files[0].id], 1)
+    desk.library.before_erasure = None
+    await desk.library.sweep()
+    assert (desk.folders, await desk.count()) == ([], 0)
+
+
 async def test_an_upload_that_never_ends_is_deleted_and_can_not_be_finished(desk):
     with pytest.raises(ServerError):
         async with desk.upload() as upload:

@@ -307,6 +307,22 @@ def test_uploads_at_once_share_what_is_free(tmp_path):
     with_containers(tmp_path, dialogue)
 
 
+def test_two_processes_may_remove_what_a_killed_server_left_at_the_same_time(tmp_path):
+    async def dialogue(containers: Containers, clock: Clock) -> None:
+        other = Containers(tmp_path / "containers", LIMITS, clock)
+        incoming = tmp_path / "containers" / "incoming"
+        for number in range(3000):
+            (incoming / f"{number}").touch()
+            os.utime(incoming / f"{number}", (0, 0))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(containers.sweep())
+            group.create_task(other.sweep())
+        assert os.listdir(incoming) == []
+        await other.close()
+
+    with_containers(tmp_path, dialogue)
+
+
 def test_what_a_killed_server_left_is_removed(tmp_path):
     async def dialogue(containers: Containers, clock: Clock) -> None:
         container = await containers.create("ann", "work")

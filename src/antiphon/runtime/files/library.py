@@ -14,7 +14,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from antiphon.config.settings import FilesSettings
-from antiphon.errors import ApiError, ClientError, ServerError, file_not_found, file_too_large, unknown_cursor
+from antiphon.errors import ApiError, ClientError, ServerError, StoreError, file_not_found, file_too_large, unknown_cursor
 from antiphon.records import FileRecord
 from antiphon.runtime.access.body_budget import BodyLease
 from antiphon.runtime.access.keys import Caller
@@ -178,17 +178,33 @@ class FileLibrary:
         A server that seems to be dead counts as such at the second look, as it is unknown for a moment after an outage.
 
         Raises:
-            ApiError: the store, or the place of the files, can't be used.
+            ApiError: the store, or the place of the files, can't be used; or not for some files, after all others.
         """
         orphans = await self._files.orphans()
-        await self._erase_all([record for record in orphans if record.id in self._suspects])
+        failures = await self._erase_all([record for record in orphans if record.id in self._suspects])
         self._suspects = {record.id for record in orphans}
-        while batch := await self._files.disposable(self.now, self.now - 2 * UPLOAD_TIMEOUT_S, _BATCH_SIZE):
-            await self._erase_all(batch)
+        while True:
+            # Those that failed are among the first again.
+            records = await self._files.disposable(self.now, self.now - 2 * UPLOAD_TIMEOUT_S, _BATCH_SIZE + len(failures))
+            batch = [record for record in records if record.id not in failures]
+            new_failures = await self._erase_all(batch)
+            failures |= new_failures
+            if len(new_failures) == len(batch):  # There is none, or the place of the files can't be used.
+                break
+        if failures:
+            raise next(iter(failures.values()))
 
-    async def _erase_all(self, records: Sequence[FileRecord]) -> None:
+    async def _erase_all(self, records: Sequence[FileRecord]) -> dict[str, ApiError]:
+        """Erase files; returns why that was not possible, by the ids of those that it was not."""
+        failures: dict[str, ApiError] = {}
         for record in records:
-            await self.erase(record)
+            try:
+                await self.erase(record)
+            except StoreError:
+                raise
+            except ApiError as error:
+                failures[record.id] = error
+        return failures
 
     async def reserve(self, record: FileRecord) -> int:
         """

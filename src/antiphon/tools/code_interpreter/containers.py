@@ -426,13 +426,16 @@ class Containers:
     def _remove_leftovers(self, living_ids: Collection[str]) -> None:
         """Remove what a server left that was killed: uploads, and folders that belong to no container."""
         oldest_s = time.time() - _LEFTOVER_AGE_S
+        # What is not there any more, another process has removed or stored.
         for path in (self._folder / _INCOMING).iterdir():
-            if path.lstat().st_mtime < oldest_s:
-                path.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                if path.lstat().st_mtime < oldest_s:
+                    path.unlink()
         for path in (self._folder / _DATA).iterdir():
-            # By the time of change, which code can't set.
-            if path.name not in living_ids and path.lstat().st_ctime < oldest_s:
-                remove_tree(path)
+            with contextlib.suppress(FileNotFoundError):
+                # By the time of change, which code can't set.
+                if path.name not in living_ids and path.lstat().st_ctime < oldest_s:
+                    remove_tree(path)
 
     def _new_file(self, container_id: str, path: str, stamp: FileStamp, source: Literal["user", "assistant"]) -> ContainerFile:
         return ContainerFile(
