@@ -1,6 +1,9 @@
 """What was used is counted once, whatever becomes of the store meanwhile."""
 
+import asyncio
+
 import pytest
+from structlog.testing import capture_logs
 
 from antiphon.errors import StoreError
 from antiphon.runtime.statistics.usage import KEEP_S, MAX_WAITING, UsageCounter, UsageMeter
@@ -57,6 +60,52 @@ async def test_nothing_is_lost_or_counted_twice_while_the_store_is_away():
     store.is_away = False
     assert await totals(counter) == [(10 * HOUR_S, "key_a", 3, 3)]
     assert await totals(counter) == [(10 * HOUR_S, "key_a", 3, 3)]
+
+
+class HeldStore(MemoryUsageStore):
+    """A store that writes nothing before it may."""
+
+    def __init__(self):
+        super().__init__()
+        self.has_begun, self.may_write = asyncio.Event(), asyncio.Event()
+
+    async def add(self, records):
+        self.has_begun.set()
+        await self.may_write.wait()
+        await super().add(records)
+
+
+async def test_a_request_that_is_cancelled_while_it_asks_for_the_usage_loses_none():
+    store = HeldStore()
+    counter = UsageCounter(store, Clock())
+    counter.count_answer("key_a", "m", "chat", input_tokens=1)
+    async with asyncio.TaskGroup() as group:
+        request = group.create_task(totals(counter))
+        await store.has_begun.wait()
+        request.cancel()
+    store.may_write.set()
+    assert await totals(counter) == [(10 * HOUR_S, "key_a", 1, 1)]
+
+
+class DefectiveStore(MemoryUsageStore):
+    """A store that has a defect, once."""
+
+    has_failed = False
+
+    async def add(self, records):
+        if not self.has_failed:
+            self.has_failed = True
+            raise ZeroDivisionError
+        await super().add(records)
+
+
+async def test_a_defect_of_the_store_loses_nothing_and_is_logged():
+    counter = UsageCounter(DefectiveStore(), Clock())
+    counter.count_answer("key_a", "m", "chat", input_tokens=1)
+    with capture_logs() as log:
+        await counter.write()
+    assert [entry["log_level"] for entry in log] == ["error"]
+    assert await totals(counter) == [(10 * HOUR_S, "key_a", 1, 1)]
 
 
 async def test_what_waits_for_a_store_is_bounded():

@@ -9,11 +9,14 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+import structlog
 from msgspec import Struct, structs
 
 from antiphon.errors import ApiError
 from antiphon.records import UsageRecord
 from antiphon.stores.usage import HOUR_S, USAGE_COUNTS, UsageGroup, UsageStore
+
+_log = structlog.get_logger(__name__)
 
 WRITE_S = 5.0
 """Seconds between two writes."""
@@ -120,7 +123,8 @@ class UsageCounter:
 
     async def total(self, start: int, end: int, width_s: int, groups: Collection[UsageGroup], limit: int) -> Sequence[UsageRecord]:
         """What was used, as `UsageStore.total`, with what was counted here until now."""
-        await self.write()
+        # Cancelled with the request, it would be unknown what is stored.
+        await asyncio.shield(self.write())
         return await self._store.total(start, end, width_s, groups, limit)
 
     async def write(self) -> None:
@@ -136,8 +140,10 @@ class UsageCounter:
             ]
             try:
                 await self._store.add(records)
-            except ApiError:
+            except Exception as error:
                 self._put_back(waiting)
+                if not isinstance(error, ApiError):  # An outage is logged elsewhere.
+                    _log.exception("Writing what was used failed.")
 
     def _put_back(self, waiting: dict[tuple[int, str, str, str], _Counts]) -> None:
         for key, counts in self._waiting.items():
