@@ -307,6 +307,60 @@ def test_uploads_at_once_share_what_is_free(tmp_path):
     with_containers(tmp_path, dialogue)
 
 
+def test_an_upload_counts_what_others_have_brought_while_it_was_sent(tmp_path):
+    async def dialogue(containers: Containers, clock: Clock) -> None:
+        container = await containers.create("ann", "work")
+        is_sent, is_stored = asyncio.Event(), asyncio.Event()
+
+        async def slow() -> AsyncIterator[bytes]:
+            yield b"x" * 30_000
+            is_sent.set()
+            await is_stored.wait()
+            yield b"x" * 20_000
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(refused_as_too_large(containers.add_file("ann", container.id, "b", slow())))
+            await is_sent.wait()
+            await containers.add_file("ann", container.id, "a", chunks(b"x" * 60_000))
+            is_stored.set()
+        assert [file.filename for file in (await containers.list_files("ann", container.id)).files] == ["a"]
+
+    async def refused_as_too_large(upload: Coroutine[Any, Any, object]) -> None:
+        assert await refusal(upload) == (400, "file_too_large")
+
+    with_containers(tmp_path, dialogue)
+
+
+def test_a_container_that_is_deleted_while_a_file_is_sent_is_not_found(tmp_path):
+    async def dialogue(containers: Containers, clock: Clock) -> None:
+        container = await containers.create("ann", "work")
+
+        async def late() -> AsyncIterator[bytes]:
+            await containers.delete("ann", container.id)
+            yield b"x"
+
+        assert await refusal(containers.add_file("ann", container.id, "a", late())) == (404, "not_found")
+        assert os.listdir(tmp_path / "containers" / "incoming") == []
+
+    with_containers(tmp_path, dialogue)
+
+
+def test_a_file_takes_the_room_of_the_one_that_it_replaces(tmp_path):
+    async def dialogue(containers: Containers, clock: Clock) -> None:
+        container = await containers.create("ann", "work")
+        first = await containers.add_file("ann", container.id, "a", chunks(b"x" * 60_000))
+        second = await containers.add_file("ann", container.id, "a", chunks(b"y" * 80_000))
+        assert (first.id, await content(containers, second)) == (second.id, b"y" * 80_000)
+        other = await containers.create("ann", "other")
+        await containers.add_file("ann", other.id, "a", chunks(b"x" * 60_000))
+        for number in range(LIMITS.files - 1):
+            await containers.add_file("ann", container.id, f"{number}", chunks(b""))
+        await containers.add_file("ann", container.id, "a", chunks(b""))
+        assert await refusal(containers.add_file("ann", container.id, "b", chunks(b""))) == (400, "too_many_files")
+
+    with_containers(tmp_path, dialogue)
+
+
 def test_two_processes_may_remove_what_a_killed_server_left_at_the_same_time(tmp_path):
     async def dialogue(containers: Containers, clock: Clock) -> None:
         other = Containers(tmp_path / "containers", LIMITS, clock)

@@ -80,6 +80,7 @@ class Containers:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-containers")
         self._end_listeners: list[EndListener] = []
         self._incoming_bytes: Counter[str] = Counter()
+        self._placing = asyncio.Lock()
         self._is_closed = False
 
     @property
@@ -243,27 +244,28 @@ class Containers:
         if not is_presentable(filename):
             message = f"Invalid file name: '{shorten(filename)!r}'. Expected up to 255 bytes of UTF-8 without '/' and control characters."
             raise ClientError(message, code="invalid_value", param=param)
-        folder = self.data_folder(container.id)
-        # What the folder holds, not what the index knows: code writes to it as well.
-        holding = await asyncio.to_thread(scan, folder, self._limits.files)
-        if holding.is_over or holding.entries >= self._limits.files:
-            message = f"The container has too many files: the limit is {self._limits.files} (tools.code_interpreter.files)."
-            raise ClientError(message, code="too_many_files", param=param)
         # Outside of the container, so that code never sees half a file; in the same file system, so that a rename puts it there whole.
         path = self._folder / _INCOMING / _new_id("incoming")
         try:
-            await self._receive(path, chunks, container, holding.bytes, param)
-            file_stamp = await asyncio.to_thread(_move, path, folder / filename)
+            own_bytes = await self._receive(path, chunks, container, filename, param)
+            # One at a time: each counts what was put there while it was received.
+            async with self._placing:
+                if own_bytes > await self._room_bytes(container, filename, param):
+                    raise self._full(param)
+                file_stamp = await asyncio.to_thread(_move, path, self.data_folder(container.id) / filename)
+                if file_stamp is None:
+                    message = f"The file can't be stored: the container has a folder of that name, '{shorten(filename)}'."
+                    raise ClientError(message, param=param)
+                holding = await self.look(container)
+                await self._call(self._index.set_bytes, container.id, holding.bytes)
+        except FileNotFoundError:  # Its folder is gone.
+            raise _not_found(container_id, None) from None
         finally:
             await asyncio.to_thread(path.unlink, missing_ok=True)
-        if file_stamp is None:
-            raise ClientError(f"The file can't be stored: the container has a folder of that name, '{shorten(filename)}'.", param=param)
-        file = self._new_file(container.id, filename, file_stamp, source)
-        await self._call(self._index.set_bytes, container.id, holding.bytes + file_stamp.bytes)
-        recorded_file = await self._call(self._index.put_file, file, file_stamp, origin)
-        if recorded_file is None:
+        file = await self._call(self._index.put_file, self._new_file(container.id, filename, file_stamp, source), file_stamp, origin)
+        if file is None:
             raise _not_found(container_id, None)
-        return recorded_file
+        return file
 
     async def list_files(
         self, tenant: str, container_id: str, *, limit: int = 20, order: Order = "desc", after: str | None = None
@@ -394,10 +396,20 @@ class Containers:
         for container_id in container_ids:
             await asyncio.to_thread(remove_tree, self.data_folder(container_id))
 
-    async def _receive(self, path: Path, chunks: AsyncIterable[bytes], container: Container, used_bytes: int, param: str | None) -> None:
-        """Store the chunks, as long as they fit together with all else that the tenant is uploading."""
+    async def _room_bytes(self, container: Container, filename: str, param: str | None) -> int:
+        """How many bytes a new file may have, in place of one of that name."""
+        # What the folder holds, not what the index knows: code writes to it as well.
+        holding = await self.look(container)
+        former = holding.files.get(filename)
+        if holding.is_over or holding.entries - (former is not None) >= self._limits.files:
+            message = f"The container has too many files: the limit is {self._limits.files} (tools.code_interpreter.files)."
+            raise ClientError(message, code="too_many_files", param=param)
+        return await self.free_bytes(container) - holding.bytes + (former.bytes if former is not None else 0)
+
+    async def _receive(self, path: Path, chunks: AsyncIterable[bytes], container: Container, filename: str, param: str | None) -> int:
+        """Store the chunks, as long as they fit together with all else that the tenant is uploading; returns how many bytes."""
         tenant, own_bytes = container.tenant, 0
-        free_bytes = await self.free_bytes(container) - used_bytes
+        free_bytes = await self._room_bytes(container, filename, param)
         try:
             with await asyncio.to_thread(open, path, "xb", buffering=0) as file:
                 async for chunk in chunks:
@@ -406,13 +418,11 @@ class Containers:
                     if self._incoming_bytes[tenant] > free_bytes:
                         raise self._full(param)
                     await asyncio.to_thread(file.write, chunk)
-            if own_bytes > await self.free_bytes(container) - used_bytes:  # Other containers of the tenant may have grown meanwhile.
-                raise self._full(param)
         finally:
-            # The index counts the file from here on, or it was refused.
             self._incoming_bytes[tenant] -= own_bytes
             if not self._incoming_bytes[tenant]:
                 del self._incoming_bytes[tenant]
+        return own_bytes
 
     def _full(self, param: str | None) -> ClientError:
         limits = self._limits
