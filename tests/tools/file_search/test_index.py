@@ -154,7 +154,7 @@ def test_an_index_in_a_file_comes_back(tmp_path):
     second.close()
 
 
-@pytest.mark.parametrize("damage", ["noise", "dimensions", "unfinished"])
+@pytest.mark.parametrize("damage", ["noise", "dimensions", "unfinished", "chunks"])
 def test_an_index_that_cannot_be_read_is_begun_anew(tmp_path, damage):
     path = tmp_path / "vs_1.index"
     first = Index(DIMENSIONS, path)
@@ -162,6 +162,9 @@ def test_an_index_that_cannot_be_read_is_begun_anew(tmp_path, damage):
     if damage == "unfinished":
         with first._database:
             first._database.execute("DELETE FROM file")
+    if damage == "chunks":
+        with first._database:
+            first._database.execute("DELETE FROM chunk")
     first.close()
     if damage == "noise":
         path.write_bytes(b"no database at all" * 500)

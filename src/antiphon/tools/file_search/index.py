@@ -142,7 +142,7 @@ class Index:
         self._database = _open(path)
         try:
             self._load()
-        except (sqlite3.DatabaseError, ValueError):
+        except (sqlite3.DatabaseError, ValueError, IndexError):  # The last: it has fewer chunks than its vectors are of.
             self.close()
             self._database = _open(path, is_new=True)
 
