@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+import structlog
+
 from antiphon.config.languages import LANGUAGES
 from antiphon.config.rewrites import RewriteEntry
 from antiphon.engine_api import commands, events, history
@@ -13,6 +15,8 @@ from antiphon.errors import ApiError
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.rewriting.failure import RewriteFailed
 from antiphon.runtime.rewriting.replacements import code_blocks
+
+_log = structlog.get_logger(__name__)
 
 MAX_QUESTION_CHARS = 2_000
 """How much of the question a model that aligns the language gets to read."""
@@ -101,6 +105,9 @@ def ask_other(engine: Engine, settings: ConversationSettings) -> Ask:
                 await asyncio.wait((reply.text,))  # Raises nothing inside, where a task group of the engine would wrap it.
         except* ApiError as errors:
             failures += (str(error) for error in errors.exceptions)
+        except* Exception as errors:  # A defect there must not end the client's own conversation.
+            _log.error("A model that was asked to rewrite a text failed.", exc_info=errors)
+            failures.append("its engine failed")
         if failures:
             raise RewriteFailed("; ".join(failures))
         return await reply.text
