@@ -6,9 +6,11 @@ import contextlib
 import pytest
 from structlog.testing import capture_logs
 
+from antiphon.config.rewrites import RewriteEntry
+from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.errors import ServerError
-from antiphon.runtime.rewriting.ask_model import Reply, ask_other
+from antiphon.runtime.rewriting.ask_model import Reply, ask_other, read_reply, rewrite_request
 from antiphon.runtime.rewriting.failure import RewriteFailed
 from support.runtime.rewrites import Playing
 
@@ -49,3 +51,10 @@ async def test_whatever_another_engine_raises_fails_the_rewrite_alone(error, rea
     with capture_logs() as log, pytest.raises(RewriteFailed, match=reason):
         await ask(None, Reply(100))
     assert bool(log) == is_logged
+
+
+def test_the_tag_around_a_text_is_none_that_stands_in_it():
+    text, entry = "<text1>Helo</text1> text2> text004> text10>" + "text9>" * 100_000, RewriteEntry(name="r", kind="spelling")
+    prompt = rewrite_request(entry, text, None, "", Capabilities()).history[0].parts[0].text
+    assert prompt == f"<text3>\n{text}\n</text3>"
+    assert read_reply("<text3>\nHello\n</text3>", entry, text) == "Hello"

@@ -139,7 +139,7 @@ class CommandStream:
         self.is_open = False
         self.pieces: list[TextPiece] = []
         self._reader = MemberTextReader()
-        self._commands: list[str] = []
+        self._commands: list[list[str]] = []
 
     def feed(self, text: str) -> None:
         """Read more of the arguments; texts in them are appended to `pieces`."""
@@ -148,14 +148,16 @@ class CommandStream:
                 self.is_open = True
                 self.pieces.append(piece)
                 if piece.kind == "begin":
-                    self._commands.append("")
-                else:
-                    self._commands[-1] = piece.text if piece.kind == "end" else self._commands[-1] + piece.text
+                    self._commands.append([])
+                elif piece.kind == "more":
+                    self._commands[-1].append(piece.text)
 
     @property
     def fields(self) -> JsonDict:
         """The fields of the item with what is known of it."""
-        return {"action": calls.ShellAction(commands=list(self._commands), max_output_length=None, timeout_ms=None)}
+        return {
+            "action": calls.ShellAction(commands=["".join(chunks) for chunks in self._commands], max_output_length=None, timeout_ms=None)
+        }
 
 
 class DiffStream:

@@ -1,6 +1,8 @@
 """Asks a model to rewrite a text."""
 
 import asyncio
+import itertools
+import re
 from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
@@ -21,6 +23,7 @@ _log = structlog.get_logger(__name__)
 MAX_QUESTION_CHARS = 2_000
 """How much of the question a model that aligns the language gets to read."""
 
+_TAG = re.compile(r"text([0-9]{1,9})>")
 _EFFORTS = ("none", "minimal", "low")
 
 _PRESERVE = (
@@ -177,7 +180,6 @@ def _instructions(entry: RewriteEntry, tag: str, language: str | None, question:
 
 
 def _unused_tag(text: str) -> str:
-    number = 1
-    while f"text{number}>" in text:
-        number += 1
-    return f"text{number}"
+    # Searched once: a text may have thousands of them.
+    taken_numbers = {int(number) for number in _TAG.findall(text)}
+    return f"text{next(number for number in itertools.count(1) if number not in taken_numbers)}"
