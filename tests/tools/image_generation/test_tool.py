@@ -234,8 +234,11 @@ async def test_the_model_chooses_the_action_only_where_the_request_leaves_it_ope
         assert "action" not in talk.tool.functions[0].parameters["properties"]
         await talk.call(action="edit")
         assert talk.item["action"] == "generate"
-    async with talking(entry={"edits": False}) as talk:
+    conversation = [message({"type": "input_image", "file_id": "file-a"})]
+    async with talking(conversation, entry={"edits": False}) as talk:
         assert "action" not in talk.tool.functions[0].parameters["properties"]
+        assert await talk.call(action="edit") == "Pictures can't be changed here; a new one can be made."
+        assert (talk.events, talk.server.requests) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -383,6 +386,21 @@ async def test_a_picture_that_cannot_be_changed_is_told():
     conversation = [message({"type": "input_image", "file_id": "file-gone"})]
     async with talking(conversation, action="edit") as talk:
         assert "No such File object" in await talk.call()
+
+
+@scenario
+async def test_pictures_that_can_not_be_changed_are_left_out_and_told():
+    gone = {"type": "input_image", "image_url": "https://a.example/gone.png"}
+    gif = {"type": "input_image", "image_url": data_url(b"GIF89a" + bytes(20), "image/gif")}
+    conversation = [message(gone, {"type": "input_image", "file_id": "file-a"}, gif)]
+    async with talking(conversation, action="edit") as talk:
+        told = await talk.call()
+        assert told.startswith("The picture is made") and "2 of the conversation's pictures could not be used" in told
+        ((path, _, files),) = talk.server.requests
+        assert (path, len(files)) == ("/v1/images/edits", 1)
+    mask = {"input_image_mask": {"file_id": "file-mask"}}
+    async with talking(conversation, action="edit", **mask) as talk:
+        assert (await talk.call()).startswith("There is no picture: Failed to download")
 
 
 def test_a_request_has_one_such_tool():

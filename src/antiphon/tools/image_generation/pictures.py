@@ -107,23 +107,27 @@ def _pictures_in(conversation: Sequence[items.Item]) -> Iterator[InputImage | st
                 yield result
 
 
-async def load_pictures(sources: PictureSources, pictures: Sequence[InputImage | str]) -> list[bytes]:
+async def load_pictures(sources: PictureSources, pictures: Sequence[InputImage | str]) -> tuple[list[bytes], list[ClientError]]:
     """
-    The bytes of pictures.
+    The bytes of those pictures that can be changed, and why the others can't.
 
     Raises:
-        ClientError: one can't be read, or they are too large together.
+        ClientError: they are too large together.
     """
     contents: list[bytes] = []
+    failures: list[ClientError] = []
     for index, picture in enumerate(pictures):
-        contents.append(await sources.load(picture, f"picture {index + 1}"))
+        try:
+            contents.append(await sources.load(picture, f"picture {index + 1}"))
+        except ClientError as error:
+            failures.append(error)
         if sum(map(len, contents)) > MAX_TOTAL_BYTES:
             raise ClientError(
                 f"The pictures of the conversation are too large together: the limit is {MAX_TOTAL_BYTES >> 20} MiB.",
                 code="file_too_large",
                 param="input",
             )
-    return contents
+    return contents, failures
 
 
 async def decode_picture(text: str, param: str) -> bytes:

@@ -25,6 +25,7 @@ from antiphon.tools.image_generation.formats import image_format
 from antiphon.tools.image_generation.options import ImageOptions, read_options
 from antiphon.tools.image_generation.pictures import PictureSources, ReadFile, load_pictures, pictures_of
 from antiphon.wire.responses import tools as wire_tools
+from antiphon.wire.responses.parts import InputImage
 
 TYPE = "image_generation"
 EVENTS = "response.image_generation_call"
@@ -137,6 +138,8 @@ class OpenImageGeneration:
             is_edit = self._options.action == "edit"
         else:
             is_edit = self._options.requires_pictures or arguments.action == "edit"
+        if is_edit and not self._options.entry.edits:
+            return _tell("Pictures can't be changed here; a new one can be made.")
         if is_edit and not pictures:
             return _tell("There is no picture in the conversation that could be changed.")
         id = f"ig_{call.call_id}_{next(self._numbers)}"
@@ -146,7 +149,8 @@ class OpenImageGeneration:
             # `output_index` stands for the place that the session sets.
             report(HostedToolProgress(id, {"type": f"{EVENTS}.{stage}", "item_id": id, "output_index": 0}))
         try:
-            image = await self._make(id, arguments.prompt, pictures if is_edit else [], report)
+            contents, failures = await self._load(pictures) if is_edit else ([], [])
+            image = await self._make(id, arguments.prompt, contents, report)
         except ImageFailure as failure:
             report(HostedToolDone(id, _failed_item(item, failure.error)))
             return _tell(f"There is no picture: {failure}")
@@ -155,29 +159,37 @@ class OpenImageGeneration:
         report(HostedToolProgress(id, {"type": f"{EVENTS}.completed", "item_id": id, "output_index": 0}))
         report(HostedToolDone(id, final_item))
         text = f"The picture is made ({final_item['size']}, {final_item['output_format']}), and the user sees it: don't link to it."
+        if failures:
+            text += f" {len(failures)} of the conversation's pictures could not be used: {failures[-1].message}"
         return ToolOutput((TextPart(text),), image_tokens=image.tokens)
 
     def fail(self, item: Mapping[str, Any], message: str) -> dict[str, Any]:
         return _failed_item(item, {"code": "server_error", "message": message, "param": None, "type": "server_error"})
 
-    async def _make(self, id: str, prompt: str, pictures: Sequence[Any], report: Report) -> GeneratedImage:
+    async def _load(self, pictures: Sequence[InputImage | str]) -> tuple[list[bytes], list[ClientError]]:
+        """The pictures that can be changed, and why the others can't: one of those must not stop all further edits."""
+        try:
+            contents, failures = await load_pictures(self._sources, pictures)
+            # A mask is of one picture, and would be laid over another one.
+            if failures and (not contents or self._mask is not None):
+                raise failures[0]
+        except ClientError as error:
+            raise ImageFailure(error.message, code=error.code or "invalid_value", type=error.type) from None
+        return contents, failures
+
+    async def _make(self, id: str, prompt: str, pictures: Sequence[bytes], report: Report) -> GeneratedImage:
         def on_partial(index: int, image: GeneratedImage) -> None:
             fields = self._resolve(image, bool(pictures))
             event = {"type": f"{EVENTS}.partial_image", "item_id": id, "output_index": 0}
             event |= {name: fields[name] for name in ("background", "output_format", "quality", "size")}
             report(HostedToolProgress(id, {**event, "partial_image_b64": image.base64, "partial_image_index": index}))
 
-        try:
-            contents = await load_pictures(self._sources, pictures)
-        except ClientError as error:
-            code = error.code or "invalid_value"
-            raise ImageFailure(error.message, code=code, type=error.type) from None
         request = ImageRequest(
             model=self._options.model,
             prompt=prompt,
             fields=_fields(self._options.fields, is_edit=bool(pictures)),
             partial_images=self._options.partial_images,
-            pictures=contents,
+            pictures=pictures,
             mask=self._mask if pictures else None,
         )
         return await self._endpoint.make(request, on_partial)
