@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from antiphon.config.changes import LIVE_LISTS, LIVE_SETTINGS, compare
+from antiphon.config.listing import list_settings
 from antiphon.config.load import Config, load
 
+_CONCURRENCY = "ANTIPHON_TOOLS__WEB_SEARCH__CONCURRENCY"
 REFERENCE = Path(__file__).parents[2] / "docs" / "guide" / "operating.md"
 
 
@@ -45,6 +47,14 @@ def test_a_live_setting_exists_and_is_in_the_guide(key: str) -> None:
     section, name = key.split(".")
     assert name in type(getattr(config(), section)).model_fields
     assert f"`{key}`" in REFERENCE.read_text()
+
+
+def test_settings_in_a_table_that_is_live_are_live_with_their_origins() -> None:
+    former, new = (config(environ={"ANTIPHON_TOOLS__WEB_SEARCH__PROVIDER": "local", **more}) for more in ({}, {_CONCURRENCY: "7"}))
+    shown = {setting.key: setting for setting in list_settings(compare(former, new).config)}
+    setting = shown["tools.web_search.concurrency"]
+    assert (setting.value, setting.needs_restart, setting.origin) == (7, False, _CONCURRENCY)
+    assert shown["tools.call_s"].needs_restart is False and shown["tools.vector_stores.searches"].needs_restart is True
 
 
 def test_live_lists_exist() -> None:

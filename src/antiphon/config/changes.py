@@ -1,5 +1,6 @@
 """Which settings of a configuration can be changed while the server runs."""
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from antiphon.config.load import Config, with_origins, with_secrets
@@ -49,6 +50,15 @@ starts, so a setting that is missing here is reported as in need of a restart, a
 """
 
 
+def is_live(key: str) -> bool:
+    """Whether a new value of a setting takes effect at a reload; also for a setting in a table that is replaced as a whole."""
+    return _is_in(key, LIVE_SETTINGS) or _is_in(key, LIVE_LISTS)
+
+
+def _is_in(key: str, tables: Collection[str]) -> bool:
+    return any(key == table or key.startswith(f"{table}.") for table in tables)
+
+
 class ConfigChanges(NamedTuple):
     """
     How a new configuration differs from the one in use.
@@ -67,15 +77,16 @@ class ConfigChanges(NamedTuple):
 def compare(former: Config, new: Config) -> ConfigChanges:
     """The difference between two configurations. Changes of models are left out of `settings`: the models are compared elsewhere."""
     changes = [key for key, value in _values(new).items() if value != _values(former)[key]]
-    live = [key for key in changes if key in LIVE_SETTINGS or key in LIVE_LISTS]
+    live = [key for key in changes if is_live(key)]
     updates: dict[str, Any] = {key: getattr(new, key) for key in LIVE_LISTS}
     for section, name in (key.split(".") for key in live if "." in key):
         current = updates.get(section, getattr(former, section))
         updates[section] = current.model_copy(update={name: getattr(getattr(new, section), name)})
     # The former secrets, too: what needs a restart is still in use, and may name variables that are gone.
     config = with_secrets(former.model_copy(update=updates), {**former.secrets, **new.secrets})
-    origins = {key: origin for key, origin in former.origins.items() if key not in LIVE_LISTS and key not in live}
-    origins |= {key: origin for key, origin in new.origins.items() if key in LIVE_LISTS or key in live}
+    new_tables = {*LIVE_LISTS, *live}
+    origins = {key: origin for key, origin in former.origins.items() if not _is_in(key, new_tables)}
+    origins |= {key: origin for key, origin in new.origins.items() if _is_in(key, new_tables)}
     config = with_origins(config, origins)
     return ConfigChanges(config, tuple(key for key in live if key != "models"), tuple(key for key in changes if key not in live))
 

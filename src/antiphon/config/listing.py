@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 from pydantic import BaseModel
 
-from antiphon.config.changes import LIVE_LISTS, LIVE_SETTINGS
+from antiphon.config.changes import is_live
 from antiphon.config.load import Config, ModelEntry
 from antiphon.masking import MASK, mask_secrets
 
@@ -46,7 +46,7 @@ def list_settings(config: Config) -> Iterator[ShownSetting]:
             # The defaults of these depend on the environment, and those of `_defaults` are placeholders.
             default=None if key in ("home", "models_dir") else defaults.get(key),
             secret=_secret_state(key, value, config.secrets),
-            needs_restart=key not in LIVE_SETTINGS and key not in LIVE_LISTS,
+            needs_restart=not is_live(key),
         )
 
 
