@@ -208,6 +208,11 @@ def test_a_model_without_an_engine_is_refused(places: Places) -> None:
         ("[speech]\nears = 'whisper'", 2, "speech.ears: there is no such setting; it is called 'speech.stt' now"),
         ("[recording]\nmost_gb = 5", 2, "recording.most_gb: there is no such setting; it is called 'recording.max_gb' now"),
         ("[logging]\nlevel = 'loud'", 2, "logging.level: expected 'debug', 'info', 'warning' or 'error', got 'loud'"),
+        (
+            "[tools.web_search]\nprovider = 'local'\nconcurency = 1",
+            3,
+            "tools.web_search.concurency: there is no such setting; did you mean 'concurrency'?",
+        ),
         ("server = 3", 1, "server: expected a table, got 3"),
         ("home = 3", 1, "home: expected a path, got 3"),
         ("models = 'a'", 1, "models: expected an array of tables, got 'a'"),

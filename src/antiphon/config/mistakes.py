@@ -71,6 +71,8 @@ def _suggestion(path: tuple[str | int, ...], kind: type[BaseModel]) -> str:
     model: Any = kind  # pydantic's annotations have no common type.
     for part in above:
         model = get_args(model)[0] if isinstance(part, int) else model.model_fields[part].annotation
+        if type(None) in get_args(model):  # A table that may be left out.
+            model = get_args(model)[0]
     names: Iterable[str] = model.model_fields
     similar = difflib.get_close_matches(str(key), names, n=1)
     return f"did you mean {quote_list(similar)}?" if similar else f"there are {quote_list(names)}"
