@@ -8,6 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from antiphon.embeddings.minilm import MAX_TOKENS, MiniLM
 from antiphon.errors import ServerError
+from support.embeddings.tiny_model import write_tiny_model
 
 SENTENCES = ["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."]
 
@@ -57,9 +58,10 @@ def test_a_vector_is_of_its_text_alone(tiny, texts, data):
         assert np.allclose(tiny.embed([text])[0], vector, atol=1e-6)
 
 
-def test_a_layer_does_what_the_paper_says(tiny_folder):
+@pytest.mark.parametrize("layers", [2, 12])
+def test_the_layers_do_one_after_another_what_the_paper_says(tmp_path, layers):
     # The same in 64-bit floats and plain words: one text, padded by nothing, with the error function of the library.
-    model = MiniLM(tiny_folder)
+    model = MiniLM(write_tiny_model(tmp_path, layers))
     weights = {name: tensor.astype(np.float64) for name, tensor in model._weights.items()}
     ids = model.tokenize("hello world! abc")
 
@@ -73,7 +75,7 @@ def test_a_layer_does_what_the_paper_says(tiny_folder):
     gelu = np.vectorize(lambda x: x / 2 * (1 + math.erf(x / math.sqrt(2))))
     x = weights["embeddings.word_embeddings.weight"][ids] + weights["embeddings.position_embeddings.weight"][: len(ids)]
     x = norm(x + weights["embeddings.token_type_embeddings.weight"][0], "embeddings.LayerNorm")
-    for layer in ("encoder.layer.0", "encoder.layer.1"):
+    for layer in (f"encoder.layer.{number}" for number in range(layers)):
         query, key, value = (dense(x, f"{layer}.attention.self.{name}") for name in ("query", "key", "value"))
         heads = []
         for head in (slice(0, 32), slice(32, 64)):

@@ -29,6 +29,7 @@ HEAD_SIZE = 32
 """The dimensions of each attention head; a constant of this family of models."""
 
 _LAYER_MARK = ".attention.self.query.weight"
+"""Ends the name of one weight of each layer; before it stands the layer's, such as `encoder.layer.10`."""
 _EPSILON = np.float32(1e-12)
 _THREAD_SETTERS = ("scipy_openblas_set_num_threads64_", "scipy_openblas_set_num_threads", "openblas_set_num_threads")
 
@@ -53,9 +54,8 @@ class MiniLM:
             self._tokenizer = WordPiece.from_file(folder / TOKENIZER_FILE)
             self._weights = tensors.load(folder / WEIGHTS_FILE)
             self.dimensions: int = self._weights["embeddings.word_embeddings.weight"].shape[1]
-            names = sorted(
-                {name.rpartition(".attention.self.query.weight")[0] for name in self._weights if name.endswith("self.query.weight")}
-            )
+            names = [name.removesuffix(_LAYER_MARK) for name in self._weights if name.endswith(_LAYER_MARK)]
+            names.sort(key=lambda name: int(name.rpartition(".")[2]))
             self._layers = [_Layer(self._weights, name) for name in names]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ServerError(

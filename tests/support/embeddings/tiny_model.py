@@ -1,4 +1,4 @@
-"""A tiny MiniLM: two layers of width 64 over a vocabulary of letters, with random weights."""
+"""A tiny MiniLM: layers of width 64 over a vocabulary of letters, with random weights."""
 
 import json
 from pathlib import Path
@@ -6,13 +6,12 @@ from pathlib import Path
 import numpy as np
 
 DIMENSIONS = 64
-LAYERS = 2
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "hello", "world", "!"]
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 VOCABULARY = {piece: id for id, piece in enumerate([*WORDS, *LETTERS, *(f"##{letter}" for letter in LETTERS)])}
 
 
-def shapes() -> dict[str, tuple[int, ...]]:
+def shapes(layers: int) -> dict[str, tuple[int, ...]]:
     """The tensors of the model, with their shapes."""
     found: dict[str, tuple[int, ...]] = {
         "embeddings.word_embeddings.weight": (len(VOCABULARY), DIMENSIONS),
@@ -21,7 +20,7 @@ def shapes() -> dict[str, tuple[int, ...]]:
         "embeddings.LayerNorm.weight": (DIMENSIONS,),
         "embeddings.LayerNorm.bias": (DIMENSIONS,),
     }
-    for layer in range(LAYERS):
+    for layer in range(layers):
         for part, (rows, columns) in {
             "attention.self.query": (DIMENSIONS, DIMENSIONS),
             "attention.self.key": (DIMENSIONS, DIMENSIONS),
@@ -49,11 +48,11 @@ def write_tensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
     path.write_bytes(len(encoded).to_bytes(8, "little") + encoded + b"".join(tensor.tobytes() for tensor in tensors.values()))
 
 
-def write_tiny_model(folder: Path) -> Path:
+def write_tiny_model(folder: Path, layers: int = 2) -> Path:
     """Write the model's two files to a new folder."""
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(7)
-    tensors = {name: random.normal(0, 0.2, shape).astype(np.float32) for name, shape in shapes().items()}
+    tensors = {name: random.normal(0, 0.2, shape).astype(np.float32) for name, shape in shapes(layers).items()}
     tensors |= {name: 1 + tensor for name, tensor in tensors.items() if name.endswith("LayerNorm.weight")}
     write_tensors(folder / "model.safetensors", {"embeddings.position_ids": np.arange(512), **tensors})
     tokenizer = {"normalizer": {"lowercase": True}, "model": {"type": "WordPiece", "vocab": VOCABULARY}}
