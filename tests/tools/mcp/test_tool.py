@@ -21,7 +21,7 @@ from antiphon.tools.mcp.remote import RemoteServers
 from antiphon.tools.mcp.requests import OwnServers
 from antiphon.tools.mcp.server import CallError, ListingError, ToolDescription, ToolServer
 from antiphon.tools.mcp.tool import McpTools
-from antiphon.tools.toolbox import OpenTools, Toolbox
+from antiphon.tools.toolbox import OpenTools, Toolbox, ToolLimits
 from antiphon.wire.codec.reading import Reader
 from antiphon.wire.responses import items, tools as wire_tools
 from antiphon.wire.responses.hosted_calls import McpToolExecutionError
@@ -75,7 +75,7 @@ class Stage:
             limits or DialLimits(),
             chars,
         )
-        self.toolbox = Toolbox([self.tools])
+        self.toolbox = Toolbox([self.tools], ToolLimits(output_chars=chars))
 
     def open(self, *requests: dict[str, Any], items: Sequence[Any] = (), tenant: str = "") -> OpenTools:
         tools = [

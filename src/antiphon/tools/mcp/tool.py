@@ -222,9 +222,9 @@ class _OpenMcp:
         else:
             outcome = await (await self._reach(server)).call_tool(tool.name, arguments)
         if isinstance(outcome, str):
-            output = _shorten(outcome, self._output_chars)
-            item.complete(output)
-            return _say(output)
+            item.complete(_shorten(outcome, self._output_chars))
+            # Whole: the toolbox cuts it for the model, and its note could not count what was cut before.
+            return _say(outcome)
         item.fail(outcome)
         return _say(_describe(outcome))
 
