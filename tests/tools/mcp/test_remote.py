@@ -222,10 +222,10 @@ def test_a_server_that_breaks_later_fails_the_call_with_the_errors_type(servers:
     assert len(calls) == 1  # its outcome is unknown, so it is never sent again
 
 
-def test_a_server_that_asks_back_all_the_time_is_left(servers: Servers, monkeypatch: pytest.MonkeyPatch):
+def test_a_server_that_sends_requests_all_the_time_is_left(servers: Servers, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("antiphon.tools.mcp.transport.MAX_ANSWERS", 5)
     failure = call(at(f"{servers.broken.url}/late/asker"), "add", {}, DialLimits(call_s=60))
-    assert failure == HttpError(code=502, message="It asked back more than 5 times.")
+    assert failure == HttpError(code=502, message="It sent more than 5 requests of its own.")
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def _omit(tool: ToolParam, path: str, forced_name: str | None, context: Messages
     # Leaving it out would leave a choice that no tool can meet.
     if (tool.name and tool.name == forced_name) or not context.omit_unsupported:
         raise ClientError(
-            f"Input tag '{shorten(kind)}' is not supported with the '{context.model}' model: this server runs no tools.",
+            f"Input tag '{shorten(kind)}' is not supported with the '{context.model}' model: the Messages API runs no tools of the server.",
             code="unsupported_parameter",
             param=path,
         )

@@ -166,7 +166,7 @@ def _read_request(path: str, tool: McpTool, own_servers: OwnServers) -> ServerRe
     for name, what in (("connector_id", "Connectors"), ("tunnel_id", "Tunnels")):
         if getattr(tool, name):
             raise ClientError(
-                f"Unsupported parameter: '{path}.{name}'. {what} are the original's own. Give an MCP server's address as `server_url`, "
+                f"Unsupported parameter: '{path}.{name}'. {what} are OpenAI's own. Give an MCP server's address as `server_url`, "
                 "or the label alone of one that this server's operator has set up.",
                 code="unsupported_parameter",
                 param=f"{path}.{name}",

@@ -181,7 +181,7 @@ class SessionTransport(httpx2.AsyncBaseTransport):
 
     @property
     def asks_too_much(self) -> bool:
-        """Whether the server asked back more often than it may."""
+        """Whether the server sent more requests than it may."""
         return self._answers > MAX_ANSWERS
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -292,4 +292,4 @@ class _Body(httpx2.AsyncByteStream):
 
 
 def _asked_too_much() -> str:
-    return f"it asked back more than {MAX_ANSWERS} times"
+    return f"it sent more than {MAX_ANSWERS} requests of its own"
