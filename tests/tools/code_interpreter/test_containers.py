@@ -179,13 +179,13 @@ def test_files_that_code_wrote_are_found_by_what_changed(tmp_path):
         (data / "sub").mkdir()
         (data / "sub" / "new.txt").write_bytes(b"new")
         (data / "gone.txt").unlink()
-        changes = await containers.note_changes(container, await containers.look(container))
+        changes = await containers.record_changes(container, await containers.scan_files(container))
         assert [(each.path, each.source) for each in changes] == [("/mnt/data/sub/new.txt", "assistant")]
-        assert await containers.note_changes(container, await containers.look(container)) == []
+        assert await containers.record_changes(container, await containers.scan_files(container)) == []
         status = os.stat(data / "sub" / "new.txt")
         (data / "sub" / "new.txt").write_bytes(b"NEW")
         os.utime(data / "sub" / "new.txt", ns=(status.st_atime_ns, status.st_mtime_ns))
-        again = await containers.note_changes(container, await containers.look(container))
+        again = await containers.record_changes(container, await containers.scan_files(container))
         assert [each.id for each in again] == [changes[0].id]
         assert await content(containers, again[0]) == b"NEW"
         assert {each.filename for each in (await containers.list_files("ann", container.id)).files} == {"old.txt", "new.txt"}
@@ -197,9 +197,9 @@ def test_what_code_did_to_a_container_that_is_deleted_meanwhile_leaves_no_record
     async def dialogue(containers: Containers, clock: Clock) -> None:
         container = await containers.create("ann", "work")
         (containers.data_folder(container.id) / "a.txt").write_text("x")
-        holding = await containers.look(container)
+        holding = await containers.scan_files(container)
         await containers.delete("ann", container.id)
-        assert await containers.note_changes(container, holding) == []
+        assert await containers.record_changes(container, holding) == []
         assert containers._index.stamps(container.id) == {}
 
     with_containers(tmp_path, dialogue)
@@ -220,7 +220,7 @@ def test_nothing_that_code_arranges_leads_out_of_the_folder(tmp_path):
         (data / "bad\nname").write_text("")
         (data / os.fsdecode(b"\xff\xfe")).write_text("")
         (data / "\u202egnp.exe").write_text("")
-        changes = await containers.note_changes(container, await containers.look(container))
+        changes = await containers.record_changes(container, await containers.scan_files(container))
         assert [each.path for each in changes] == ["/mnt/data/real/a.txt"]
         os.rename(data / "real", data / "was")
         (data / "real").symlink_to(outside)
@@ -246,7 +246,7 @@ def test_files_beyond_a_limit_go_and_those_from_before_stay(tmp_path):
         for number in range(30):
             (data / f"{number}").mkdir()
             (data / f"{number}" / "x").write_bytes(b"x" * 10_000)
-        assert (await containers.look(container)).is_over
+        assert (await containers.scan_files(container)).is_over
         await containers.discard_changes(container)
         assert os.listdir(data) == ["old.txt"]
 

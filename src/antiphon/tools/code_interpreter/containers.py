@@ -256,7 +256,7 @@ class Containers:
                 if file_stamp is None:
                     message = f"The file can't be stored: the container has a folder of that name, '{shorten(filename)}'."
                     raise ClientError(message, param=param)
-                holding = await self.look(container)
+                holding = await self.scan_files(container)
                 await self._call(self._index.set_bytes, container.id, holding.bytes)
         except FileNotFoundError:  # Its folder is gone.
             raise _not_found(container_id, None) from None
@@ -343,11 +343,11 @@ class Containers:
         limits = self._limits
         return await self._call(self._index.free_bytes, container.tenant, container.id, limits.bytes, limits.tenant_bytes)
 
-    async def look(self, container: Container) -> FolderScan:
+    async def scan_files(self, container: Container) -> FolderScan:
         """What the container's folder holds now; no further than its limits go."""
         return await asyncio.to_thread(scan, self.data_folder(container.id), self._limits.files)
 
-    async def note_changes(self, container: Container, holding: FolderScan) -> Sequence[ContainerFile]:
+    async def record_changes(self, container: Container, holding: FolderScan) -> Sequence[ContainerFile]:
         """Record what code did to the files; returns those that are new or have changed, in the order of their paths."""
         stamps = await self._call(self._index.stamps, container.id)
         changes = {
@@ -367,7 +367,7 @@ class Containers:
         keep = {path.removeprefix(f"{GUEST_FOLDER}/"): each for path, each in stamps.items()}
         with contextlib.suppress(FileNotFoundError):  # The container was deleted meanwhile.
             await asyncio.to_thread(remove_others, self.data_folder(container.id), keep)
-        await self.note_changes(container, await self.look(container))
+        await self.record_changes(container, await self.scan_files(container))
 
     async def living_ids(self, ids: Collection[str]) -> set[str]:
         """Those of the containers that are there and have not expired."""
@@ -399,7 +399,7 @@ class Containers:
     async def _room_bytes(self, container: Container, filename: str, param: str | None) -> int:
         """How many bytes a new file may have, in place of one of that name."""
         # What the folder holds, not what the index knows: code writes to it as well.
-        holding = await self.look(container)
+        holding = await self.scan_files(container)
         former = holding.files.get(filename)
         if holding.is_over or holding.entries - (former is not None) >= self._limits.files:
             message = f"The container has too many files: the limit is {self._limits.files} (tools.code_interpreter.files)."

@@ -68,7 +68,7 @@ def scan(root: Path, max_entries: int) -> FolderScan:
                 entries += 1
                 if entries > max_entries:
                     return FolderScan(files, total_bytes, entries, True)
-                total_bytes += weight(status)
+                total_bytes += disk_bytes(status)
                 if stat.S_ISREG(status.st_mode) and all(is_presentable(part) for part in path.split("/")):
                     files[path] = stamp(status)
     except _TooDeep:
@@ -83,7 +83,7 @@ def stamp(status: os.stat_result) -> FileStamp:
     return FileStamp(status.st_size, status.st_ino, status.st_ctime_ns)
 
 
-def weight(status: os.stat_result) -> int:
+def disk_bytes(status: os.stat_result) -> int:
     """The bytes that a file or folder counts for: as long as it is, even where it has holes, or what it takes on the disk."""
     size = status.st_size if stat.S_ISREG(status.st_mode) else 0
     return max(size, status.st_blocks * 512)

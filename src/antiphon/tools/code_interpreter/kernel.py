@@ -377,10 +377,10 @@ class Kernel:
             return _Violation(
                 f"It took more than {self._memory_bytes >> 20} MiB of memory (the container's memory_limit), and was stopped."
             )
-        return self._check_disk(disk_bytes, usage.nameless_bytes)
+        return self._check_disk(disk_bytes, usage.unlinked_bytes)
 
-    def _check_disk(self, disk_bytes: int, nameless_bytes: int = 0) -> _Violation | None:
-        total_bytes, entries = nameless_bytes, 0
+    def _check_disk(self, disk_bytes: int, unlinked_bytes: int = 0) -> _Violation | None:
+        total_bytes, entries = unlinked_bytes, 0
         for folder in (self._data_folder, scratch_folder(self._run_folder)):
             holding = scan(folder, self._limits.files)
             total_bytes += holding.bytes

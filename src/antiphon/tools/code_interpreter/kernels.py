@@ -100,7 +100,7 @@ class Kernels:
             if run.went_over_disk:
                 await self._containers.discard_changes(container)
                 return CallOutcome(run=run, files=(), lost_variables=lost_variables)
-            files = await self._containers.note_changes(container, await self._containers.look(container))
+            files = await self._containers.record_changes(container, await self._containers.scan_files(container))
             return CallOutcome(run=run, files=tuple(files), lost_variables=lost_variables)
 
     async def sweep(self) -> None:

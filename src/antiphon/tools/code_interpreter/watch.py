@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from antiphon.tools.code_interpreter.folder import weight
+from antiphon.tools.code_interpreter.folder import disk_bytes
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _FREEZE_ROUNDS = 5
@@ -20,11 +20,11 @@ class ProcessUsage(Struct, frozen=True):
 
     Attributes:
         memory_bytes: resident; pages that they share are counted for each.
-        nameless_bytes: of files that are open or mapped but have no name any more.
+        unlinked_bytes: of files that are open or mapped but have no name any more.
     """
 
     memory_bytes: int
-    nameless_bytes: int
+    unlinked_bytes: int
 
 
 def descendants(pid: int, limit: int = 10_000) -> list[int]:
@@ -48,23 +48,23 @@ def measure(pids: Sequence[int], largest_file_bytes: int) -> ProcessUsage:
     Measure processes.
 
     Args:
-        largest_file_bytes: what a nameless file counts for whose size can't be seen, as it is mapped but not open.
+        largest_file_bytes: what an unlinked file counts for whose size can't be seen, as it is mapped but not open.
     """
     memory_bytes = 0
-    nameless: dict[tuple[int, int], int] = {}
+    unlinked_sizes: dict[tuple[int, int], int] = {}
     for pid in pids:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/statm") as file:
             memory_bytes += int(file.read().split()[1]) * _PAGE_BYTES
         with contextlib.suppress(OSError):
-            nameless |= _nameless_open_files(pid)
+            unlinked_sizes |= _unlinked_open_files(pid)
     mapped_inodes: set[tuple[int, int]] = set()
     # A file may be closed and deleted, and yet live on in a mapping.
     for pid in pids:
         with contextlib.suppress(OSError):
-            mapped_inodes |= _nameless_mapped_inodes(pid)
-    open_inodes = {inode for _, inode in nameless}
+            mapped_inodes |= _unlinked_mapped_inodes(pid)
+    open_inodes = {inode for _, inode in unlinked_sizes}
     unseen = sum(1 for _, inode in mapped_inodes if inode not in open_inodes)
-    return ProcessUsage(memory_bytes, sum(nameless.values()) + unseen * largest_file_bytes)
+    return ProcessUsage(memory_bytes, sum(unlinked_sizes.values()) + unseen * largest_file_bytes)
 
 
 def freeze(pid: int) -> None:
@@ -103,18 +103,18 @@ def _scan_descendants(pid: int) -> list[int]:
     return pids
 
 
-def _nameless_open_files(pid: int) -> dict[tuple[int, int], int]:
+def _unlinked_open_files(pid: int) -> dict[tuple[int, int], int]:
     sizes: dict[tuple[int, int], int] = {}
     for name in os.listdir(f"/proc/{pid}/fd"):
         with contextlib.suppress(OSError):
             status = os.stat(f"/proc/{pid}/fd/{name}")
             # A file that still has a name is counted in its folder.
             if stat.S_ISREG(status.st_mode) and status.st_nlink == 0:
-                sizes[status.st_dev, status.st_ino] = weight(status)
+                sizes[status.st_dev, status.st_ino] = disk_bytes(status)
     return sizes
 
 
-def _nameless_mapped_inodes(pid: int) -> set[tuple[int, int]]:
+def _unlinked_mapped_inodes(pid: int) -> set[tuple[int, int]]:
     inodes = set()
     with open(f"/proc/{pid}/maps", "rb") as file:
         for line in file:
