@@ -32,10 +32,10 @@ def test_who_wants_a_tool_that_is_being_tried_waits_until_it_is_known_whether_it
 
         async with asyncio.TaskGroup() as tasks:
             task = tasks.create_task(trial())
-            toolbox.expect("code_interpreter", task)
-            await toolbox.settle({"mcp", "web_search"})  # others don't wait
-            waiting = tasks.create_task(toolbox.settle({"code_interpreter", "mcp"}))
-            gone = tasks.create_task(toolbox.settle({"code_interpreter"}))
+            toolbox.add_trial("code_interpreter", task)
+            await toolbox.wait_for_trials({"mcp", "web_search"})  # others don't wait
+            waiting = tasks.create_task(toolbox.wait_for_trials({"code_interpreter", "mcp"}))
+            gone = tasks.create_task(toolbox.wait_for_trials({"code_interpreter"}))
             await asyncio.sleep(0)
             assert not waiting.done()
             gone.cancel()  # a client that leaves does not end the trial
@@ -44,6 +44,6 @@ def test_who_wants_a_tool_that_is_being_tried_waits_until_it_is_known_whether_it
             outcome.set()
             await waiting
             assert toolbox.types == (LateKind.types if works else frozenset())
-            await toolbox.settle({"code_interpreter"})
+            await toolbox.wait_for_trials({"code_interpreter"})
 
     asyncio.run(scenario())

@@ -187,7 +187,7 @@ async def open_tools(
         return resolved_request, None
     pairs = [*((resolved_request.request.previous_path, item) for item in past), *((f"input[{i}]", item) for i, item in enumerate(new))]
     tools_with_paths = [*requested_tools(resolved_request.request, pairs)]
-    await toolbox.settle({tool.type for _, tool in tools_with_paths})
+    await toolbox.wait_for_trials({tool.type for _, tool in tools_with_paths})
     tools = [(path, tool) for path, tool in tools_with_paths if runs_on_server(tool, capabilities, toolbox.types)]
     if not tools:
         return resolved_request, None
@@ -196,7 +196,7 @@ async def open_tools(
     )
     tool_runner = toolbox.open(tools, context)
     limits = loop_limits(settings)
-    return structs.replace(resolved_request, server_tools=tool_runner.offer, loop_limits=limits), tool_runner
+    return structs.replace(resolved_request, server_tools=tool_runner.server_tools, loop_limits=limits), tool_runner
 
 
 def open_search(toolbox: Toolbox, settings: ToolsSettings, chat: ResolvedChat, tenant: str) -> tuple[ResolvedChat, OpenTools | None]:
@@ -217,7 +217,7 @@ def open_search(toolbox: Toolbox, settings: ToolsSettings, chat: ResolvedChat, t
             path = error.param.replace("user_location.", "user_location.approximate.")
             error.message, error.param = error.message.replace(error.param, path), path
         raise
-    return structs.replace(chat, server_tools=tool_runner.offer, loop_limits=loop_limits(settings)), tool_runner
+    return structs.replace(chat, server_tools=tool_runner.server_tools, loop_limits=loop_limits(settings)), tool_runner
 
 
 def loop_limits(settings: ToolsSettings) -> LoopLimits:

@@ -296,7 +296,7 @@ class Service:
         if self.config.tools.code_interpreter.sandbox != "off":
             # Never cancelled: a process would be left that is just being started.
             self._walls_task = asyncio.create_task(self._start_code_interpreter(), name="code interpreter")  # noqa: TID251
-            self.toolbox.expect("code_interpreter", self._walls_task)
+            self.toolbox.add_trial("code_interpreter", self._walls_task)
         if self.config.speech.warm_up and self.speech.missing_reason is None:
             self.speech.warm_up_state = "running"  # at once, as the first question may come before the task begins
             self._tasks.append(asyncio.create_task(self._warm_up(), name="warm-up"))  # noqa: TID251

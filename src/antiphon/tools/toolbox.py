@@ -35,7 +35,7 @@ class ToolLimits(Struct, frozen=True, kw_only=True):
     output_chars: int = 200_000
 
 
-class _Row:
+class _KindInUse:
     """A kind of tool. The kind counts as in use while any response or session refers to this object."""
 
     def __init__(self, kind: ToolKind) -> None:
@@ -46,25 +46,25 @@ class Toolbox:
     """The tools that the server has, by their types in requests."""
 
     def __init__(self, kinds: Sequence[ToolKind] = (), limits: ToolLimits | None = None) -> None:
-        self._rows: tuple[_Row, ...] = ()
-        self._row_by_type: Mapping[str, _Row] = {}
-        self._set_rows([_Row(kind) for kind in kinds])
+        self._kinds_in_use: tuple[_KindInUse, ...] = ()
+        self._kind_by_type: Mapping[str, _KindInUse] = {}
+        self._set_kinds([_KindInUse(kind) for kind in kinds])
         self._limits = limits or ToolLimits()
         self._trials: dict[str, asyncio.Task[None]] = {}
         self._closing: dict[asyncio.Task[None], ToolKind] = {}
 
-    def _set_rows(self, rows: Sequence[_Row]) -> None:
-        self._rows = tuple(rows)
-        self._row_by_type = {type: row for row in rows for type in row.kind.types}
+    def _set_kinds(self, kinds_in_use: Sequence[_KindInUse]) -> None:
+        self._kinds_in_use = tuple(kinds_in_use)
+        self._kind_by_type = {type: in_use for in_use in kinds_in_use for type in in_use.kind.types}
 
     @property
     def types(self) -> frozenset[str]:
         """The types of tools that the server runs."""
-        return frozenset(self._row_by_type)
+        return frozenset(self._kind_by_type)
 
     def add(self, kind: ToolKind) -> None:
         """Have another kind of tool, for the responses that begin from now on."""
-        self._set_rows([*self._rows, _Row(kind)])
+        self._set_kinds([*self._kinds_in_use, _KindInUse(kind)])
 
     def exchange(self, former: Sequence[ToolKind], new: Sequence[ToolKind], limits: ToolLimits, deadline_s: float) -> None:
         """
@@ -73,26 +73,26 @@ class Toolbox:
         Args:
             former: kinds that are dropped. Each is closed once no response and no session has it, or after `deadline_s`.
         """
-        dropped_rows = [row for row in self._rows if row.kind in former]
-        self._set_rows([*(row for row in self._rows if row.kind not in former), *map(_Row, new)])
+        dropped_kinds = [in_use for in_use in self._kinds_in_use if in_use.kind in former]
+        self._set_kinds([*(in_use for in_use in self._kinds_in_use if in_use.kind not in former), *map(_KindInUse, new)])
         self._limits = limits
-        for row in dropped_rows:
-            self._close_later(row, deadline_s)
+        for in_use in dropped_kinds:
+            self._close_later(in_use, deadline_s)
 
-    def _close_later(self, row: _Row, deadline_s: float) -> None:
+    def _close_later(self, in_use: _KindInUse, deadline_s: float) -> None:
         release_event, loop = asyncio.Event(), asyncio.get_running_loop()
         # By a weak reference, so no code has to report that it is done (docs/decisions/0041). The garbage collector may run in any thread.
-        weakref.finalize(row, lambda: None if loop.is_closed() else loop.call_soon_threadsafe(release_event.set)).atexit = False
+        weakref.finalize(in_use, lambda: None if loop.is_closed() else loop.call_soon_threadsafe(release_event.set)).atexit = False
         # It outlives the request that dropped the kind, and is ended by `close`.
-        task = asyncio.create_task(_close_unused(row.kind, release_event, deadline_s), name="end of a tool")  # noqa: TID251
-        self._closing[task] = row.kind
+        task = asyncio.create_task(_close_unused(in_use.kind, release_event, deadline_s), name="end of a tool")  # noqa: TID251
+        self._closing[task] = in_use.kind
         task.add_done_callback(lambda task: self._closing.pop(task, None))
 
-    def expect(self, type: str, trial: asyncio.Task[None]) -> None:
+    def add_trial(self, type: str, trial: asyncio.Task[None]) -> None:
         """Know of a kind that is being tried: it is added before the task ends, if it can be had."""
         self._trials[type] = trial
 
-    async def settle(self, types: Iterable[str]) -> None:
+    async def wait_for_trials(self, types: Iterable[str]) -> None:
         """Wait until it is known whether tools of these types can be had, for `MAX_TRIAL_S` at most."""
         trials = [trial for type in types if (trial := self._trials.get(type)) is not None and not trial.done()]
         if trials:
@@ -109,7 +109,7 @@ class Toolbox:
         Raises:
             ClientError: a tool's options are wrong, or name what isn't there.
         """
-        open_tools = OpenTools(self._row_by_type, context, self._limits)
+        open_tools = OpenTools(self._kind_by_type, context, self._limits)
         open_tools.add(tools)
         return open_tools
 
@@ -120,7 +120,7 @@ class Toolbox:
             task.cancel()
         if closing:
             await asyncio.wait(closing)
-        for kind in (*(row.kind for row in self._rows), *closing.values()):
+        for kind in (*(in_use.kind for in_use in self._kinds_in_use), *closing.values()):
             await kind.close()
 
 
@@ -137,8 +137,8 @@ async def _close_unused(kind: ToolKind, release_event: asyncio.Event, deadline_s
 class OpenTools:
     """The tools of one response, or of one session, each call within its limits."""
 
-    def __init__(self, row_by_type: Mapping[str, _Row], context: ToolContext, limits: ToolLimits) -> None:
-        self._row_by_type = row_by_type
+    def __init__(self, kind_by_type: Mapping[str, _KindInUse], context: ToolContext, limits: ToolLimits) -> None:
+        self._kind_by_type = kind_by_type
         self._context = context
         self._limits = limits
         self._tools: list[tuple[str, Tool]] = []
@@ -146,7 +146,7 @@ class OpenTools:
         self._tool_by_key: dict[str, Tool] = {}
 
     @property
-    def offer(self) -> ServerTools:
+    def server_tools(self) -> ServerTools:
         """What the session needs to know of them: their types, their functions, and whether `prepare` has to be called."""
         functions = tuple(ServerFunction(type, function) for type, tool in self._tools for function in tool.functions)
         return ServerTools(frozenset(self._types), functions, any(tool.must_prepare for _, tool in self._tools))
@@ -160,8 +160,8 @@ class OpenTools:
         """
         tools_by_kind: dict[ToolKind, list[tuple[str, wire_tools.Tool]]] = {}
         for path, tool in tools:
-            if (row := self._row_by_type.get(tool.type)) is not None:
-                tools_by_kind.setdefault(row.kind, []).append((path, tool))
+            if (in_use := self._kind_by_type.get(tool.type)) is not None:
+                tools_by_kind.setdefault(in_use.kind, []).append((path, tool))
         # All are opened before one is added: if one is refused, a session keeps exactly what it had.
         new_tools = [(own_tools[0][1].type, kind.open(own_tools, self._context)) for kind, own_tools in tools_by_kind.items()]
         self._types.update(tool.type for own_tools in tools_by_kind.values() for _, tool in own_tools)
@@ -184,7 +184,7 @@ class OpenTools:
                 await self._prepare(tool, report)
 
     async def _prepare(self, tool: Tool, report: Report) -> None:
-        open_item = _ItemWatch(self._learn_functions(tool, report))
+        open_item = _OpenItemTracker(self._learn_functions(tool, report))
         try:
             async with asyncio.timeout(self._limits.call_s):
                 await tool.prepare(open_item.report)
@@ -207,7 +207,7 @@ class OpenTools:
         # Models call tools that were never offered. Without an answer they make the result up (docs/decisions/0055).
         if (tool := self._tool_by_key.get(key)) is None:
             return ToolOutput((TextPart(f"There is no tool '{key}'."),))
-        open_item = _ItemWatch(report)
+        open_item = _OpenItemTracker(report)
         try:
             async with asyncio.timeout(self._limits.call_s):
                 outcome = await tool.run(call, open_item.report)
@@ -255,7 +255,7 @@ class OpenTools:
         return replace(output, parts=tuple(parts))
 
 
-class _ItemWatch:
+class _OpenItemTracker:
     """Remembers the item that is open: a stream must not end with an item that was added and never done."""
 
     def __init__(self, report: Report) -> None:

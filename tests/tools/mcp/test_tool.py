@@ -121,7 +121,7 @@ def test_tools_are_listed_and_offered_in_the_labels_namespace():
     async def main() -> None:
         stage = Stage({"weather": Weather()})
         open_tools = stage.open({})
-        assert open_tools.offer.must_prepare and not open_tools.offer.functions
+        assert open_tools.server_tools.must_prepare and not open_tools.server_tools.functions
         alarm = mcp_function_name("weather", "set/alarm")
         assert await stage.prepare(open_tools) == ["weather.forecast", f"weather.{alarm}"]
         listed = [
@@ -130,7 +130,7 @@ def test_tools_are_listed_and_offered_in_the_labels_namespace():
         ]
         item = {"id": "mcpl_0", "type": "mcp_list_tools", "server_label": "weather", "tools": []}
         assert stage.shown() == [item, "mcp_list_tools.in_progress", "mcp_list_tools.completed", {**item, "tools": listed}]
-        functions = open_tools.offer.functions
+        functions = open_tools.server_tools.functions
         assert [entry.function.parameters for entry in functions] == [SCHEMA, SCHEMA]
         assert {entry.type for entry in functions} == {"mcp"}
 
@@ -298,8 +298,8 @@ def test_a_list_in_the_conversation_is_used_without_asking():
         weather = Weather()
         stage = Stage({"weather": weather})
         open_tools = stage.open({"require_approval": {"never": {"read_only": True}}}, items=[list_item()])
-        assert not open_tools.offer.must_prepare
-        assert [entry.function.key for entry in open_tools.offer.functions] == ["weather.forecast"]
+        assert not open_tools.server_tools.must_prepare
+        assert [entry.function.key for entry in open_tools.server_tools.functions] == ["weather.forecast"]
         assert text_of(await stage.run(open_tools, "forecast")) == "Sunny"
         assert weather.lists == 0
 
@@ -317,7 +317,7 @@ def test_a_list_in_the_conversation_is_used_without_asking():
 def test_a_list_that_says_too_little_is_not_used(item: dict[str, Any], request_fields: dict[str, Any]):
     async def main() -> None:
         stage = Stage({"weather": Weather()})
-        assert stage.open(request_fields, items=[list_item(**item)]).offer.must_prepare
+        assert stage.open(request_fields, items=[list_item(**item)]).server_tools.must_prepare
 
     asyncio.run(main())
 
@@ -331,10 +331,10 @@ def test_a_list_of_another_server_or_with_another_filter_is_not_used_as_far_as_t
         open_tools = stage.open(here)
         await stage.prepare(open_tools)
         item = _item_decoder.decode(json.dumps(stage.shown()[-1]))
-        assert not stage.open(here, items=[item]).offer.must_prepare
-        assert stage.open(there, items=[item]).offer.must_prepare
-        assert stage.open({**here, "allowed_tools": None}, items=[item]).offer.must_prepare
-        assert not stage.open(there, items=[item], tenant="another, of whom nothing is known").offer.must_prepare
+        assert not stage.open(here, items=[item]).server_tools.must_prepare
+        assert stage.open(there, items=[item]).server_tools.must_prepare
+        assert stage.open({**here, "allowed_tools": None}, items=[item]).server_tools.must_prepare
+        assert not stage.open(there, items=[item], tenant="another, of whom nothing is known").server_tools.must_prepare
         open_tools.close()
         await stage.toolbox.close()
 
@@ -350,7 +350,7 @@ def test_a_list_that_a_client_made_up_is_no_more_than_it_says():
         ]
         stage = Stage({"weather": Weather()})
         open_tools = stage.open({"require_approval": {"never": {"read_only": True}}}, items=[list_item(tools=tools)])
-        assert [entry.function.name for entry in open_tools.offer.functions] == ["forecast"]
+        assert [entry.function.name for entry in open_tools.server_tools.functions] == ["forecast"]
         assert isinstance(await stage.run(open_tools, "forecast"), ApprovalRequired)
 
     asyncio.run(main())
@@ -438,7 +438,7 @@ def test_a_label_alone_reaches_the_operators_server_with_the_operators_key(serve
         stage = Stage(own=[own])
         open_tools = stage.open({"require_approval": "never"})
         assert await stage.prepare(open_tools) == ["weather.add"]
-        assert open_tools.offer.functions[0].function.description == "(All tools of 'weather': All about rain.)"
+        assert open_tools.server_tools.functions[0].function.description == "(All tools of 'weather': All about rain.)"
         text = text_of(await stage.run(open_tools, "add"))
         assert '"x-team": "blue"' in text and '"authorization": "***"' in text
         assert servers.broken.last_headers["authorization"] == "Bearer sk-own-secret"

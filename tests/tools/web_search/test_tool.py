@@ -525,7 +525,7 @@ def test_a_provider_is_made_as_the_settings_say():
             kind = WebSearchKind(WebSearchSettings(provider="searxng", url=url), Pages({}), None, Path("/"))
             box = Toolbox([kind])
             opened = box.open([("tools[0]", wire({}))], ToolContext(response_id="r", tenant="t", model="m"))
-            assert {entry.function.name for entry in opened.offer.functions} == {"web_search", "open_page", "find_in_page"}
+            assert {entry.function.name for entry in opened.server_tools.functions} == {"web_search", "open_page", "find_in_page"}
             call = ServerToolCall(response_id="r", call_id="c", name="web_search", arguments='{"query": "x"}')
             output = await opened.run(call, lambda _: None)
             assert isinstance(output, ToolOutput) and "https://r.example/" in text_of(output)
