@@ -79,13 +79,13 @@ class Pages:
     def __init__(self, pages: Mapping[str, WebPage | bytes | str]) -> None:
         self.pages, self.urls = pages, list[str]()
 
-    async def __call__(self, url: str, judge: Callable[[str], str | None], max_bytes: int, timeout_s: float, /) -> WebPage:
+    async def __call__(self, url: str, check_url: Callable[[str], str | None], max_bytes: int, timeout_s: float, /) -> WebPage:
         self.urls.append(url)
         page = self.pages.get(url)
         if isinstance(page, str):
-            if (reason := judge(page)) is not None:
+            if (reason := check_url(page)) is not None:
                 raise ClientError(f"Failed to download 'url': {reason}.", code="invalid_url", param="url")
-            return await self(page, judge, max_bytes, timeout_s)
+            return await self(page, check_url, max_bytes, timeout_s)
         if page is None:
             raise ClientError("Failed to download 'url': the server answered with status 404.", code="invalid_url", param="url")
         return WebPage(url, page) if isinstance(page, bytes) else page

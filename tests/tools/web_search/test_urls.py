@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 
 from antiphon.errors import ClientError
 from antiphon.tools.web_search.domains import host_of, is_in, parse_domains, refusal
-from antiphon.tools.web_search.urls import Sources, disarm, earlier_sources, link_form, normalize, user_urls, written_urls
+from antiphon.tools.web_search.urls import Sources, earlier_sources, link_form, neutralize_marks, normalize, user_urls, written_urls
 from antiphon.wire.codec.reading import Reader
 from antiphon.wire.responses.items import Item
 
@@ -160,7 +160,7 @@ def test_a_page_keeps_its_number_and_is_cited_as_a_link():
 
 
 def test_a_page_cant_write_marks_or_end_itself():
-    assert disarm("see [web:3], [WEB :4] >>> and <<<") == "see (web:3], (web:4] ››› and ‹‹‹"
+    assert neutralize_marks("see [web:3], [WEB :4] >>> and <<<") == "see (web:3], (web:4] ››› and ‹‹‹"
 
 
 def test_subdomains_belong_to_a_domain_and_lookalikes_do_not():

@@ -78,7 +78,7 @@ class PageResult(NamedTuple):
     charset: str
 
 
-Judge = Callable[[str], str | None]
+UrlCheck = Callable[[str], str | None]
 """Takes a URL, and returns why it must not be asked, as the end of a sentence; None if it may be."""
 
 
@@ -97,19 +97,19 @@ async def fetch(url: str, param: str, limits: FetchLimits, resolve: Resolve = sy
 
 
 def page_fetcher(networks: Iterable[str], resolve: Resolve = system_resolver.resolve) -> "FetchPage":
-    """Fetches pages from the public internet, and from `networks`; the caller judges each redirect, too."""
+    """Fetches pages from the public internet, and from `networks`; the caller checks each redirect, too."""
     allowed_networks = tuple(ipaddress.ip_network(network) for network in networks)
 
-    async def fetch_page(url: str, judge: Judge, max_bytes: int, timeout_s: float) -> PageResult:
+    async def fetch_page(url: str, check_url: UrlCheck, max_bytes: int, timeout_s: float) -> PageResult:
         limits = FetchLimits(max_bytes=max_bytes, timeout_s=timeout_s, max_redirects=MAX_PAGE_REDIRECTS, allowed_networks=allowed_networks)
-        return await _fetch(url, "url", limits, resolve, judge)
+        return await _fetch(url, "url", limits, resolve, check_url)
 
     return fetch_page
 
 
-FetchPage = Callable[[str, Judge, int, float], Coroutine[None, None, PageResult]]
+FetchPage = Callable[[str, UrlCheck, int, float], Coroutine[None, None, PageResult]]
 """
-Takes a URL, a judge of the URLs that redirects lead to, and the most bytes and seconds; raises `ClientError` if the page
+Takes a URL, a check_url of the URLs that redirects lead to, and the most bytes and seconds; raises `ClientError` if the page
 can't or may not be fetched.
 """
 
@@ -118,10 +118,10 @@ def _judge_nothing(_url: str) -> None:
     return None
 
 
-async def _fetch(url: str, param: str, limits: FetchLimits, resolve: Resolve, judge: Judge) -> PageResult:
+async def _fetch(url: str, param: str, limits: FetchLimits, resolve: Resolve, check_url: UrlCheck) -> PageResult:
     try:
         async with asyncio.timeout(limits.timeout_s), _open_session(limits, resolve) as session:
-            return await _follow_redirects(session, _parse_url(url, limits), limits, judge)
+            return await _follow_redirects(session, _parse_url(url, limits), limits, check_url)
     except TimeoutError:
         reason = f"it took longer than {limits.timeout_s:g} seconds"
     except _FetchRefused as error:
@@ -206,7 +206,7 @@ def _checked_socket(limits: FetchLimits, address_info: AddrInfoType) -> socket.s
     return socket.socket(*address_info[:3])
 
 
-async def _follow_redirects(session: aiohttp.ClientSession, url: URL, limits: FetchLimits, judge: Judge) -> PageResult:
+async def _follow_redirects(session: aiohttp.ClientSession, url: URL, limits: FetchLimits, check_url: UrlCheck) -> PageResult:
     for _ in range(limits.max_redirects + 1):
         async with session.get(url, allow_redirects=False) as reply:
             if reply.status not in REDIRECT_STATUSES:
@@ -214,7 +214,7 @@ async def _follow_redirects(session: aiohttp.ClientSession, url: URL, limits: Fe
             if not (target := reply.headers.get("location")):
                 raise _FetchRefused("it redirects to nowhere")
         url = _parse_url(target, limits, url)
-        if (reason := judge(str(url))) is not None:
+        if (reason := check_url(str(url))) is not None:
             raise _FetchRefused(f"it redirects to a page that can't be opened: {reason}")
     raise _FetchRefused(f"it redirects more than {limits.max_redirects} times")
 

@@ -84,19 +84,19 @@ class FetchedPage(Protocol):
     def charset(self) -> str: ...
 
 
-Judge: TypeAlias = Callable[[str], str | None]
+UrlCheck: TypeAlias = Callable[[str], str | None]
 """Takes a URL, and returns why it must not be asked, as the end of a sentence; None if it may be."""
 
 
 class FetchPage(Protocol):
     """Fetches pages of the public internet."""
 
-    async def __call__(self, url: str, judge: Judge, max_bytes: int, timeout_s: float, /) -> FetchedPage:
+    async def __call__(self, url: str, check_url: UrlCheck, max_bytes: int, timeout_s: float, /) -> FetchedPage:
         """
         The page at `url`.
 
         Args:
-            judge: is asked about each URL that a redirect leads to, besides the fetcher's own rules.
+            check_url: is called for each URL that a redirect leads to, besides the fetcher's own rules.
             timeout_s: for the whole fetch, redirects included.
 
         Raises:

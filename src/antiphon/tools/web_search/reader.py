@@ -8,7 +8,7 @@ import structlog
 from msgspec import Struct
 
 from antiphon.errors import ClientError
-from antiphon.tools.web_search.base import FetchPage, Judge, SearchFailure
+from antiphon.tools.web_search.base import FetchPage, SearchFailure, UrlCheck
 from antiphon.tools.web_search.local_index import LocalIndex
 from antiphon.tools.web_search.page_text import PageText, to_text
 from antiphon.tools.web_search.urls import normalize
@@ -47,14 +47,14 @@ class PageReader:
         # One thread: pages take their time one after another, and other large inputs don't wait for them.
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-web-page")
 
-    async def read(self, tenant: str, url: str, judge: Judge, *, is_live: bool) -> Page:
+    async def read(self, tenant: str, url: str, check_url: UrlCheck, *, is_live: bool) -> Page:
         """
         A page.
 
         Args:
             tenant: on whose behalf: pages that were fetched for one tenant are not given to another.
             url: in the form of `urls.normalize`.
-            judge: is asked about each URL that a redirect leads to.
+            check_url: is called for each URL that a redirect leads to.
             is_live: whether it may be fetched.
 
         Raises:
@@ -66,9 +66,9 @@ class PageReader:
                 raise SearchFailure("The page can't be opened: it is not stored on this server, and no page is fetched.")
             return Page(url, copy.title, copy.text)
         # Asked again: this request may block the domain that the page's redirects led to.
-        if (page := self._find_recent(tenant, url)) is not None and judge(page.url) is None:
+        if (page := self._find_recent(tenant, url)) is not None and check_url(page.url) is None:
             return page
-        page = await self._fetch_page(self._fetch, url, judge)
+        page = await self._fetch_page(self._fetch, url, check_url)
         self._remember(tenant, url, page)
         try:
             await self._index.add(tenant, page.url, PageText(page.title, page.text))
@@ -76,9 +76,9 @@ class PageReader:
             _log.warning("A page was not kept.", reason=failure.operator_message)
         return page
 
-    async def _fetch_page(self, fetch: FetchPage, url: str, judge: Judge) -> Page:
+    async def _fetch_page(self, fetch: FetchPage, url: str, check_url: UrlCheck) -> Page:
         try:
-            answer = await fetch(url, judge, self._max_bytes, self._timeout_s)
+            answer = await fetch(url, check_url, self._max_bytes, self._timeout_s)
         except ClientError as error:
             raise SearchFailure(error.message) from None
         loop = asyncio.get_running_loop()

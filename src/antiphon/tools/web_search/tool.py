@@ -19,7 +19,7 @@ from antiphon.tools.web_search.base import SearchFailure, SearchProvider, Search
 from antiphon.tools.web_search.domains import refusal
 from antiphon.tools.web_search.reader import Page, PageReader
 from antiphon.tools.web_search.request import SearchOptions
-from antiphon.tools.web_search.urls import Sources, disarm, earlier_sources, link_form, normalize, user_urls
+from antiphon.tools.web_search.urls import Sources, earlier_sources, link_form, neutralize_marks, normalize, user_urls
 
 MAX_RESULTS = 24
 """The most results of all queries of one call."""
@@ -180,9 +180,9 @@ class WebSearchCalls:
             return "\n".join(["Nothing was found.", *notes])
         entries = []
         for result in results:
-            head = f"{self._mark(result.url)} {disarm(result.title)}\n{result.url}"
-            date = f"\nPublished: {disarm(result.published)}" if result.published else ""
-            entries.append(f"{head}{date}\n{disarm(result.snippet)}".rstrip())
+            head = f"{self._mark(result.url)} {neutralize_marks(result.title)}\n{result.url}"
+            date = f"\nPublished: {neutralize_marks(result.published)}" if result.published else ""
+            entries.append(f"{head}{date}\n{neutralize_marks(result.snippet)}".rstrip())
         how = _HOW_TO_CITE.format(mark=self._mark(results[0].url))
         return "\n\n".join([f"Results of the search. {_UNTRUSTED}\n{how}", *entries, *notes])
 
@@ -198,8 +198,8 @@ class WebSearchCalls:
         part = min(opening.part, len(pieces))
         of = f" Part {part} of {len(pieces)}; `open_page` with `part` reads another, `find_in_page` finds words." if len(pieces) > 1 else ""
         text = (
-            f"{self._mark(page.url)} {disarm(page.title)}\n{page.url}\nThe text of the page.{of} {_UNTRUSTED}\n"
-            f"{_HOW_TO_CITE.format(mark=self._mark(page.url))}\n<<<\n{disarm(pieces[part - 1]) or 'The page has no text.'}\n>>>"
+            f"{self._mark(page.url)} {neutralize_marks(page.title)}\n{page.url}\nThe text of the page.{of} {_UNTRUSTED}\n"
+            f"{_HOW_TO_CITE.format(mark=self._mark(page.url))}\n<<<\n{neutralize_marks(pieces[part - 1]) or 'The page has no text.'}\n>>>"
         )
         return self._page_outcome(opening, page, text, pieces[part - 1])
 
@@ -209,8 +209,9 @@ class WebSearchCalls:
         if not passages:
             text = f"The page {page.url} does not have '{finding.pattern}'."
         else:
-            listing = "\n\n".join(disarm(passage) for passage in passages)
-            text = f"{self._mark(page.url)} {disarm(page.title)}\n{page.url}\nWhere the page has it. {_UNTRUSTED}\n<<<\n{listing}\n>>>"
+            listing = "\n\n".join(neutralize_marks(passage) for passage in passages)
+            head = f"{self._mark(page.url)} {neutralize_marks(page.title)}\n{page.url}"
+            text = f"{head}\nWhere the page has it. {_UNTRUSTED}\n<<<\n{listing}\n>>>"
         return self._page_outcome(finding, page, text, "\n\n".join(passages))
 
     def _page_outcome(self, action: OpenPage | FindInPage, page: Page, text: str, passage: str) -> _Outcome:

@@ -136,7 +136,7 @@ MARK = re.compile(r"\[\s*web\s*:", re.IGNORECASE)
 """What every mark begins with."""
 
 
-def disarm(text: str) -> str:
+def neutralize_marks(text: str) -> str:
     """Text of others, in which nothing looks like a mark, or like where the text ends."""
     return MARK.sub("(web:", text).replace("<<<", "‹‹‹").replace(">>>", "›››")
 
