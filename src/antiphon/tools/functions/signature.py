@@ -105,7 +105,7 @@ class ToolFunction:
             msgspec.ValidationError: they are not as their types say.
             Exception: a class of the operator's refused its values.
         """
-        values = msgspec.convert(_whole(msgspec.json.decode(arguments)), self._type)
+        values = msgspec.convert(_integers_from_floats(msgspec.json.decode(arguments)), self._type)
         return {name: value for name in self._type.__struct_fields__ if (value := getattr(values, name)) is not UNSET}
 
     def call(self, arguments: Mapping[str, Any]) -> object:
@@ -206,14 +206,14 @@ def _inline(schema: object, components: Mapping[str, dict[str, Any]]) -> object:
     return component | result
 
 
-def _whole(value: object) -> object:
+def _integers_from_floats(value: object) -> object:
     """Turn 3.0 into 3: JSON has one kind of number, and models write integers so. Beyond 2**53 floats are no exact integers."""
     match value:
         case float() if value.is_integer() and abs(value) < 2**53:
             return int(value)
         case list():
-            return [_whole(each) for each in value]
+            return [_integers_from_floats(each) for each in value]
         case dict():
-            return {name: _whole(each) for name, each in value.items()}
+            return {name: _integers_from_floats(each) for name, each in value.items()}
         case _:
             return value

@@ -30,7 +30,7 @@ MAX_FRAME_DURATION_MS = 655_350
 _ESSENTIAL_FIELDS: tuple[ImageField, ...] = ("background", "output_format", "size", "svg", "frame_count", "frame_duration_ms")
 """Fields that a server must take if a request has them: without one the picture is another. All others are hints."""
 
-_NO_WISHES: dict[str, object] = {"background": "auto", "size": "auto", "output_format": "png"}
+_SERVER_DEFAULTS: dict[str, object] = {"background": "auto", "size": "auto", "output_format": "png"}
 """Values that a server may be spared, as it does the same without them."""
 
 
@@ -83,7 +83,7 @@ def read_options(tool: wire_tools.ImageGenerationTool, path: str, entries: Seque
     if not entry.edits and (mask is not None or action == "edit"):
         raise unsupported_parameter(f"{path}.{'action' if mask is None else 'input_image_mask'}", entry.model)
     for name in _ESSENTIAL_FIELDS:
-        if name in values and name not in entry.fields and values[name] != _NO_WISHES.get(name):
+        if name in values and name not in entry.fields and values[name] != _SERVER_DEFAULTS.get(name):
             raise unsupported_parameter(f"{path}.{name}", entry.model)
     return ImageOptions(
         entry=entry,

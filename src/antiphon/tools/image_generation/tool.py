@@ -132,16 +132,16 @@ class OpenImageGeneration:
         try:
             arguments = _arguments.decode(call.arguments)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            return _tell(f"The arguments are wrong: {error}.")
+            return _text_output(f"The arguments are wrong: {error}.")
         pictures = pictures_of(self._context.items, self._results) if self._options.action != "generate" else []
         if self._options.action != "auto":
             is_edit = self._options.action == "edit"
         else:
             is_edit = self._options.requires_pictures or arguments.action == "edit"
         if is_edit and not self._options.entry.edits:
-            return _tell("Pictures can't be changed here; a new one can be made.")
+            return _text_output("Pictures can't be changed here; a new one can be made.")
         if is_edit and not pictures:
-            return _tell("There is no picture in the conversation that could be changed.")
+            return _text_output("There is no picture in the conversation that could be changed.")
         id = f"ig_{call.call_id}_{next(self._numbers)}"
         item: dict[str, Any] = {"id": id, "type": f"{TYPE}_call", "status": "in_progress"}
         report(HostedToolStarted(id, item))
@@ -153,7 +153,7 @@ class OpenImageGeneration:
             image = await self._make(id, arguments.prompt, contents, report)
         except ImageFailure as failure:
             report(HostedToolDone(id, _failed_item(item, failure.error)))
-            return _tell(f"There is no picture: {failure}")
+            return _text_output(f"There is no picture: {failure}")
         self._results.append(image.base64)
         final_item = {**item, **self._resolve(image, is_edit), "status": "completed", "result": image.base64}
         report(HostedToolProgress(id, {"type": f"{EVENTS}.completed", "item_id": id, "output_index": 0}))
@@ -239,5 +239,5 @@ def _failed_item(item: Mapping[str, Any], error: Mapping[str, Any]) -> dict[str,
     return {**item, "status": "failed", "result": None, "error": dict(error)}
 
 
-def _tell(text: str) -> ToolOutput:
+def _text_output(text: str) -> ToolOutput:
     return ToolOutput((TextPart(text),))

@@ -145,7 +145,7 @@ class _Server:
             functions[0] = msgspec.structs.replace(first, description="\n".join(filter(None, (first.description, about))))
         return functions
 
-    def take(self, tools: Sequence[ToolDescription]) -> Sequence[ToolDescription]:
+    def set_tools(self, tools: Sequence[ToolDescription]) -> Sequence[ToolDescription]:
         """Take the server's list, and return what of it the request may use."""
         own_tools = [tool for tool in tools if is_allowed(tool, self.request.tool, self.request.allowed_names)]
         self._tool_by_function = {}
@@ -170,7 +170,7 @@ class _OpenMcp:
             if isinstance(item, McpListTools) and not item.error and (server := self._servers.get(item.server_label)) is not None:
                 listed_tools = described_tools(item)
                 if tools.lists.is_of(self._tenant, server.request, listed_tools):
-                    server.take(listed_tools)
+                    server.set_tools(listed_tools)
 
     @property
     def functions(self) -> Sequence[FunctionTool]:
@@ -197,7 +197,7 @@ class _OpenMcp:
                     # Not raised here: a task group would wrap it in an `ExceptionGroup`.
                     failure = outcome
                     break
-                item.complete(server.take(outcome))
+                item.complete(server.set_tools(outcome))
                 report(ToolsListed(tuple(ServerFunction("mcp", function) for function in server.functions)))
             else:
                 return
@@ -207,7 +207,7 @@ class _OpenMcp:
         server = self._servers.get(call.namespace or "")
         tool = server.tool(call.name) if server is not None else None
         if server is None or tool is None:
-            return _say(f"There is no tool '{call.name}' on the MCP server '{call.namespace}'.")
+            return _text_output(f"There is no tool '{call.name}' on the MCP server '{call.namespace}'.")
         arguments = _read_arguments(call.arguments)
         label = server.request.label
         # Arguments that can't be read need no approval, as nothing will be called.
@@ -224,9 +224,9 @@ class _OpenMcp:
         if isinstance(outcome, str):
             item.complete(_shorten(outcome, self._output_chars))
             # Whole: the toolbox cuts it for the model, and its note could not count what was cut before.
-            return _say(outcome)
+            return _text_output(outcome)
         item.fail(outcome)
-        return _say(_describe(outcome))
+        return _text_output(_describe(outcome))
 
     def fail(self, item: Mapping[str, Any], message: str) -> dict[str, Any]:
         if item["type"] == "mcp_list_tools":
@@ -314,5 +314,5 @@ def _shorten(text: str, max_chars: int) -> str:
     return f"{text[:max_chars]}\n[{len(text) - max_chars} more characters were left out (tools.output_chars).]"
 
 
-def _say(text: str) -> ToolOutput:
+def _text_output(text: str) -> ToolOutput:
     return ToolOutput((TextPart(text),))
