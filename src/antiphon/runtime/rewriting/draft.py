@@ -55,7 +55,7 @@ class Draft:
         return "".join(self._chunks)
 
     @property
-    def is_held(self) -> bool:
+    def has_held_events(self) -> bool:
         """Whether the text is held, so that the client has nothing of it yet."""
         return bool(self._held_events)
 

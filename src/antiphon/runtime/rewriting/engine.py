@@ -35,7 +35,7 @@ class RewritingEngine:
     Args:
         rewrites: one after another.
         replaces: whether the client can be told a text that takes the place of what it has got; if not, drafts are held.
-        only: the id of the one response to rewrite; None for all.
+        only_response_id: the id of the one response to rewrite; None for all.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class RewritingEngine:
         rewrites: Sequence[Rewrite],
         *,
         replaces: bool,
-        only: str | None = None,
+        only_response_id: str | None = None,
         count: CountRewrite = lambda _name, _outcome: None,
     ) -> None:
         self._engine = engine
         self._rewrites = rewrites
         self._holds = not replaces or any(rewrite.entry.drafts == "hold" for rewrite in rewrites)
-        self._only = only
+        self._only_response_id = only_response_id
         self._count = count
 
     @property
@@ -80,7 +80,7 @@ class RewritingEngine:
 
     def draft_of(self, request: commands.Respond) -> Draft | None:
         """The draft that the request's answer is; None for one that is not rewritten."""
-        if request.voice is not None or request.format is not None or self._only not in (None, request.id):
+        if request.voice is not None or request.format is not None or self._only_response_id not in (None, request.id):
             return None
         return Draft(self._holds, max(rewrite.entry.max_chars for rewrite in self._rewrites))
 
@@ -251,7 +251,7 @@ def _final_events(id: str, draft: Draft, before: Text, after: Text, has_worked: 
     if after.content == before.content:
         yield events.RewriteEnded(id=id, status=status)
         yield from draft.release()
-    elif not draft.is_held:
+    elif not draft.has_held_events:
         yield events.RewriteEnded(id=id, status=status, text=after.content, annotations=tuple(after.annotations))
         yield from draft.release()
     else:

@@ -41,7 +41,9 @@ class Rewriter:
         """Whether any rewrite is for the answers of a model, under any of its names, to the client with that key."""
         return any(rewrite.is_for(models, key_id) for rewrite in self._rewrites)
 
-    def around(self, engine: Engine, models: Sequence[str], key_id: str = "", *, replaces: bool = False, only: str | None = None) -> Engine:
+    def around(
+        self, engine: Engine, models: Sequence[str], key_id: str = "", *, replaces: bool = False, only_response_id: str | None = None
+    ) -> Engine:
         """
         The engine, with the rewrites around it that are for the answers of its model.
 
@@ -50,10 +52,14 @@ class Rewriter:
             key_id: of the client's key; empty if it has none.
             replaces: whether the protocol can tell its client a text in the place of one that was sent. Only then are
                 drafts sent, where the configuration says so.
-            only: the id of the one response to rewrite; None for all.
+            only_response_id: the id of the one response to rewrite; None for all.
         """
         rewrites = [rewrite for rewrite in self._rewrites if rewrite.is_for(models, key_id)]
-        return RewritingEngine(engine, rewrites, replaces=replaces, only=only, count=self._count) if rewrites else engine
+        return (
+            RewritingEngine(engine, rewrites, replaces=replaces, only_response_id=only_response_id, count=self._count)
+            if rewrites
+            else engine
+        )
 
     async def stop(self) -> None:
         """End the processes of rules; idempotent."""

@@ -48,7 +48,7 @@ class VectorStoreLibrary:
 
     Attributes:
         on_new_files: called when there may be files to index.
-        on_lost_files: called when files may have been taken from those that are indexed.
+        on_files_removed: called when files may have been taken from those that are indexed.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class VectorStoreLibrary:
         self._settings = settings
         self._clock = clock
         self.on_new_files: Callable[[], None] = lambda: None
-        self.on_lost_files: Callable[[], None] = lambda: None
+        self.on_files_removed: Callable[[], None] = lambda: None
 
     @property
     def now(self) -> int:
@@ -145,7 +145,7 @@ class VectorStoreLibrary:
         """
         if not await self._records.delete(tenant, store_id):
             raise vector_store_not_found(store_id)
-        self.on_lost_files()
+        self.on_files_removed()
 
     async def sweep(self) -> None:
         """
@@ -187,7 +187,7 @@ class VectorStoreLibrary:
         records = await self._new_records(tenant, store_id, files, batch)
         if not await self._records.add_files(tenant, store_id, records, now=self.now, batch=batch):
             raise vector_store_not_found(store_id)
-        self.on_lost_files()  # A file that was there already may be in work, and is to be indexed anew.
+        self.on_files_removed()  # A file that was there already may be in work, and is to be indexed anew.
         self.on_new_files()
 
     async def file(self, tenant: str, store_id: str, file_id: str) -> IndexedFileRecord:
@@ -236,7 +236,7 @@ class VectorStoreLibrary:
         """
         if not await self._records.remove_file(tenant, store_id, file_id):
             raise await self._file_not_found(tenant, store_id, file_id)
-        self.on_lost_files()
+        self.on_files_removed()
 
     async def forget_file(self, tenant: str, file_id: str) -> None:
         """
@@ -246,7 +246,7 @@ class VectorStoreLibrary:
             StoreError: the store can't be used.
         """
         await self._records.remove_everywhere(tenant, file_id)
-        self.on_lost_files()
+        self.on_files_removed()
 
     async def batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatchRecord:
         """
@@ -271,7 +271,7 @@ class VectorStoreLibrary:
         """
         if (await self.batch(tenant, store_id, batch_id)).counts.in_progress:
             await self._records.cancel_batch(tenant, store_id, batch_id)
-            self.on_lost_files()
+            self.on_files_removed()
         return await self.batch(tenant, store_id, batch_id)
 
     async def _file_not_found(self, tenant: str, store_id: str, file_id: str) -> ClientError:

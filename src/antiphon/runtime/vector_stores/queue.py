@@ -75,14 +75,14 @@ class IndexingQueue:
                 if not is_free:  # An earlier process with this server's number may have died with files claimed.
                     await self._indexes.release()
                     is_free = True
-                await self._stop_lost()
+                await self._cancel_unclaimed()
                 await self._start_next()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(WATCH_S if self._tasks else POLL_S):
                     await self._wake.wait()
             self._wake.clear()
 
-    async def _stop_lost(self) -> None:
+    async def _cancel_unclaimed(self) -> None:
         if self._tasks:
             for number in await self._indexes.find_lost([*self._tasks]):
                 if (task := self._tasks.get(number)) is not None:

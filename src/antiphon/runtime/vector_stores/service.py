@@ -76,7 +76,7 @@ class VectorStoreService:
         self._sweep_task: asyncio.Task[None] | None = None
         self._queue = IndexingQueue(store.indexes, self._index, settings.indexers)
         self.library = VectorStoreLibrary(store.vector_stores, files, settings, clock)
-        self.library.on_new_files = self.library.on_lost_files = self._queue.wake
+        self.library.on_new_files = self.library.on_files_removed = self._queue.wake
         files.before_erasure = self.library.forget_file
 
     def start(self) -> None:

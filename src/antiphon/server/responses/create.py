@@ -100,7 +100,7 @@ class PreparedResponse(Struct, frozen=True):
         engine = self.model_engine
         if self.rewriter is not None:  # within the compaction, whose summary is none of the answer
             names, id = (self.request.model or "", self.model.name), self.resolved_request.id
-            engine = self.rewriter.around(engine, names, self.settings.key_id, replaces=True, only=id)
+            engine = self.rewriter.around(engine, names, self.settings.key_id, replaces=True, only_response_id=id)
         if self.session.compaction is None or self.encrypt_compaction is None:
             return engine
         return CompactingEngine(engine, self.session.compaction, self.encrypt_compaction)
