@@ -92,7 +92,7 @@ async def fetch(url: str, param: str, limits: FetchLimits, resolve: Resolve = sy
     Raises:
         ClientError: it can't or may not be fetched.
     """
-    page = await _fetch(url, param, limits, resolve, _judge_nothing)
+    page = await _fetch(url, param, limits, resolve, _check_nothing)
     return FetchResult(page.body, page.content_type)
 
 
@@ -109,12 +109,12 @@ def page_fetcher(networks: Iterable[str], resolve: Resolve = system_resolver.res
 
 FetchPage = Callable[[str, UrlCheck, int, float], Coroutine[None, None, PageResult]]
 """
-Takes a URL, a check_url of the URLs that redirects lead to, and the most bytes and seconds; raises `ClientError` if the page
+Takes a URL, what checks the URLs that redirects lead to, and the most bytes and seconds; raises `ClientError` if the page
 can't or may not be fetched.
 """
 
 
-def _judge_nothing(_url: str) -> None:
+def _check_nothing(_url: str) -> None:
     return None
 
 
