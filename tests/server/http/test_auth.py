@@ -100,8 +100,24 @@ def opened(tmp_path: Path, **settings: Any):
 
 
 @pytest.fixture
-def door(tmp_path):
+def new_door(tmp_path):
+    """Of a server that has answered nobody, and has no key yet."""
     with opened(tmp_path) as door:
+        yield door
+
+
+@pytest.fixture(scope="module")
+def open_door(tmp_path_factory):
+    """Of a server for all tests that need no key: none of them makes one."""
+    with opened(tmp_path_factory.mktemp("open")) as door:
+        yield door
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory):
+    """Of a server for all tests that make keys of their own, which has one from the start."""
+    with opened(tmp_path_factory.mktemp("locked")) as door:
+        door.key()
         yield door
 
 
@@ -166,16 +182,16 @@ def test_every_route_with_a_key_refuses_who_has_none(door):
 # Keys
 
 
-def test_without_keys_a_server_for_this_machine_only_is_open(door):
-    with door.client("none") as client:
+def test_without_keys_a_server_for_this_machine_only_is_open(open_door):
+    with open_door.client("none") as client:
         assert client.responses.create(**ASK).output_text == "You said: Hi"
-    assert door.ask("GET", "/v1/models").status == 200
+    assert open_door.ask("GET", "/v1/models").status == 200
 
 
-def test_the_first_key_closes_the_door(door):
-    assert door.ask("POST", "/v1/responses", ASK).status == 200
-    with door.client(door.key()) as client:
-        assert door.ask("POST", "/v1/responses", ASK).status == 401
+def test_the_first_key_closes_the_door(new_door):
+    assert new_door.ask("POST", "/v1/responses", ASK).status == 200
+    with new_door.client(new_door.key()) as client:
+        assert new_door.ask("POST", "/v1/responses", ASK).status == 401
         assert client.responses.create(**ASK).output_text == "You said: Hi"
 
 
@@ -321,9 +337,9 @@ def test_two_keys_of_a_tenant_share_what_it_has(door):
     assert door.ask("GET", f"/v1/responses/{mine}", key=other).status == 200
 
 
-def test_what_was_stored_before_there_were_keys_is_reached_by_a_key_for_no_tenant(door):
-    mine = json.loads(door.ask("POST", "/v1/responses", ASK).body)["id"]
-    assert door.ask("GET", f"/v1/responses/{mine}", key=door.key(tenant="")).status == 200
+def test_what_was_stored_before_there_were_keys_is_reached_by_a_key_for_no_tenant(new_door):
+    mine = json.loads(new_door.ask("POST", "/v1/responses", ASK).body)["id"]
+    assert new_door.ask("GET", f"/v1/responses/{mine}", key=new_door.key(tenant="")).status == 200
 
 
 # Limits
@@ -392,16 +408,16 @@ def test_one_keys_limits_are_not_anothers(door):
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8642", "app.localhost", "127.0.0.1:1", "[::1]:8642", "192.168.1.7"])
-def test_the_server_answers_to_its_own_names_and_to_addresses(door, host):
-    assert door.ask("GET", "/v1/models", host=host).status == 200
+def test_the_server_answers_to_its_own_names_and_to_addresses(open_door, host):
+    assert open_door.ask("GET", "/v1/models", host=host).status == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "evil.example:80"])
-def test_a_name_that_is_not_ours_is_refused_so_that_no_page_makes_its_own_lead_here(door, host):
-    answer = door.ask("GET", "/v1/models", host=host)
+def test_a_name_that_is_not_ours_is_refused_so_that_no_page_makes_its_own_lead_here(open_door, host):
+    answer = open_door.ask("GET", "/v1/models", host=host)
     assert (answer.status, answer.error["code"]) == (421, "host_not_allowed")
-    assert door.ask("POST", "/v1/responses", ASK, host=host).status == 421
-    assert door.ask("GET", "/livez", host=host).status == 200
+    assert open_door.ask("POST", "/v1/responses", ASK, host=host).status == 421
+    assert open_door.ask("GET", "/livez", host=host).status == 200
 
 
 def test_hosts_can_be_allowed(tmp_path):
@@ -415,22 +431,22 @@ def test_hosts_can_be_allowed(tmp_path):
 @pytest.mark.parametrize(
     "origin", ["https://evil.example", "null", "", "http://[::1", "\xff", "http://localhost.evil.example", "http://127.0.0.1:1"]
 )
-def test_pages_of_other_sites_are_refused(door, origin):
-    answer = door.ask("POST", "/v1/responses", ASK, origin=origin)
+def test_pages_of_other_sites_are_refused(open_door, origin):
+    answer = open_door.ask("POST", "/v1/responses", ASK, origin=origin)
     assert (answer.status, answer.error["code"]) == (403, "origin_not_allowed")
     assert answer.headers["access-control-allow-origin"] is None
-    preflight = door.ask("OPTIONS", "/v1/responses", origin=origin, access_control_request_method="POST")
+    preflight = open_door.ask("OPTIONS", "/v1/responses", origin=origin, access_control_request_method="POST")
     assert preflight.status == 403
 
 
-def test_a_page_of_another_site_that_sends_no_origin_is_refused_too(door):
+def test_a_page_of_another_site_that_sends_no_origin_is_refused_too(open_door):
     for site in ("cross-site", "same-site"):
-        assert door.ask("GET", "/v1/models", sec_fetch_site=site).status == 403
-    assert door.ask("GET", "/v1/models", sec_fetch_site="same-origin").status == 200
+        assert open_door.ask("GET", "/v1/models", sec_fetch_site=site).status == 403
+    assert open_door.ask("GET", "/v1/models", sec_fetch_site="same-origin").status == 200
 
 
-def test_pages_of_the_server_itself_may_use_it(door):
-    assert door.ask("POST", "/v1/responses", ASK, origin=door.base_url).status == 200
+def test_pages_of_the_server_itself_may_use_it(open_door):
+    assert open_door.ask("POST", "/v1/responses", ASK, origin=open_door.base_url).status == 200
 
 
 def test_pages_of_an_allowed_origin_may_read_every_answer(tmp_path):
