@@ -114,7 +114,7 @@ def asked(base_url, path):
 
 
 # Shrinking would take minutes, and each request is short enough to read.
-@settings(max_examples=int(MORE or settings.default.max_examples // 2), derandomize=MORE is None, database=None, phases=[Phase.generate])
+@settings(max_examples=int(MORE or settings.default.max_examples // 4), derandomize=MORE is None, database=None, phases=[Phase.generate])
 @given(requests=st.lists(st.tuples(broken, places), min_size=TOGETHER, max_size=TOGETHER))
 def test_a_broken_request_is_answered_or_closed(impatient_url, requests):
     requests = [(spliced(*broken), place) for broken, place in requests]

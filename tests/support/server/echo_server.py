@@ -100,7 +100,8 @@ class _Route:
 @contextlib.contextmanager
 def echoing(home, *, pace=None, subprotocol=None, **settings):
     """The server, in a thread of its own."""
-    config = configured(home, {}, **{f"server.{name}": value for name, value in {"port": 0, "drain_s": 0.2, **settings}.items()})
+    limits = {f"server.{name}": value for name, value in {"port": 0, "drain_s": 0.2, **settings}.items()}
+    config = configured(home, {}, **{"store.url": "memory", **limits})
     echoes = []
 
     def build(service):
