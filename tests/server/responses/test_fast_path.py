@@ -258,7 +258,7 @@ OPTIONS = st.one_of(
 )
 
 
-@settings(max_examples=settings.default.max_examples * 6)
+@settings(max_examples=settings.default.max_examples * 3)
 @given(plays(), st.sampled_from([*PROTOCOLS]), OPTIONS, st.booleans(), st.booleans(), st.booleans())
 def test_a_stream_is_the_same_with_and_without_the_fast_path(steps, protocol, options, is_balanced, is_padded, is_stored):
     alike(steps, protocol=protocol, options=options, is_balanced=is_balanced, is_padded=is_padded, is_stored=is_stored)
