@@ -19,15 +19,15 @@ def large_item():
     return json.dumps({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x" * (8 << 20)}] * 3}).encode()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def anyio_backend():
     return "asyncio"
 
 
-@pytest.fixture
-async def url(tmp_path):
+@pytest.fixture(scope="module")
+async def url(tmp_path_factory):
     """A server with a conversation of three responses, of 24 MiB each."""
-    config = configured(tmp_path, {"parrot": {"engine": "scripted", **SCRIPT}}, **{"logging.level": "error"})
+    config = configured(tmp_path_factory.mktemp("home"), {"parrot": {"engine": "scripted", **SCRIPT}}, **{"logging.level": "error"})
     store = SqlStore(config.database_url)
     await store.open()
     body = large_item()
