@@ -15,7 +15,7 @@ from support.server.scripted_server import configured
 def postgres_url(postgres_server, tmp_path_factory):
     """The address of a server with a store in PostgreSQL, whose indexes have no room for long ids."""
     home = tmp_path_factory.mktemp("home")
-    config = configured(home, {"parrot": {"engine": "scripted"}}, **{"store.url": postgres_server.new_database()})
+    config = configured(home, {"parrot": {"engine": "scripted"}}, **{"store.url": postgres_server.new_store()})
     with background_server(config, is_persistent=True) as url:
         yield url
 
