@@ -11,6 +11,7 @@ import pytest
 
 from antiphon.cli.common.shell import Shell
 from antiphon.cli.main import run
+from support.stores.tables import sqlite_store
 
 PARROT = """
 [[models]]
@@ -65,6 +66,12 @@ Antiphon = Callable[..., Run]
 def home(tmp_path: Path) -> Path:
     """An empty home, which is also the folder that the program is started in."""
     return tmp_path
+
+
+@pytest.fixture
+def store(home: Path) -> None:
+    """A store in its usual place, with its tables, which are empty: to make them costs more than most commands."""
+    sqlite_store(home / ".local/share/antiphon/antiphon.sqlite3")
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ def object_store(monkeypatch):
         monkeypatch.setenv(f"AWS_{name}", value)
 
 
-@pytest.mark.usefixtures("object_store")
+@pytest.mark.usefixtures("object_store", "store")
 @pytest.mark.parametrize(("configuration", "commands"), CASES)
 def test_no_command_shows_a_secret_of_the_configuration(antiphon, home, free_port, configuration, commands):
     (home / "antiphon.toml").write_text(configuration)

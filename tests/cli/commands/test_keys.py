@@ -13,6 +13,8 @@ from antiphon.cli.common.client import ApiClient
 from antiphon.config.load import load
 from antiphon.server.processes.run import background_server
 
+pytestmark = pytest.mark.usefixtures("store")
+
 
 def test_a_key_is_all_that_is_printed_and_is_shown_only_once(antiphon):
     made = antiphon("keys", "create", "--name", "laptop")

@@ -8,6 +8,8 @@ import pytest
 from antiphon.config.load import load
 from antiphon.server.processes.run import background_server
 
+pytestmark = pytest.mark.usefixtures("store")
+
 GREETER = """
 instructions = "Greet {{name}} in {{language}}."
 temperature = 0.2

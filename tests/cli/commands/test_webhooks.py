@@ -12,6 +12,8 @@ from antiphon.stores.sql.store import SqlStore
 from support.runtime.webhook_receiver import receiving
 from support.stores.responses import response
 
+pytestmark = pytest.mark.usefixtures("store")
+
 SECRET = new_secret()
 
 
