@@ -10,7 +10,7 @@ import pytest
 from support.server.own_process import serving
 from support.server.raw_http import ask, connect, error_of, request, rest_of, statuses, until
 
-STREAMS = 50
+STREAMS = 20
 
 
 def opened(base_url, model):

@@ -40,6 +40,12 @@ name = "endless"
 engine = "scripted"
 pace_ms = 10
 answers = [{ lines = [{ text = "la ", repeat = 100000 }] }]
+
+[[models]]
+name = "calm"
+engine = "scripted"
+pace_ms = 200
+answers = [{ lines = [{ text = "la ", repeat = 100000 }] }]
 """
 
 
@@ -243,7 +249,7 @@ def test_a_revoked_key_opens_nothing_in_either(served, home, keys):
 
 def test_what_a_killed_process_had_under_way_is_failed_and_nothing_else(tmp_path):
     with serving(tmp_path, drain_s=0.2) as (process, (base_url,)):
-        streams = opened(base_url, "endless")
+        streams = opened(base_url, "calm")
         ids = {stream: events(begun)[0]["response"]["id"] for stream, begun in streams}
         killed, survivor = children(process.pid)
         os.kill(killed, signal.SIGKILL)
