@@ -409,4 +409,4 @@ class SameAsMemory(RuleBasedStateMachine):
 
 
 TestSameAsMemory = SameAsMemory.TestCase
-TestSameAsMemory.settings = settings(max_examples=settings.default.max_examples // 2, stateful_step_count=25)
+TestSameAsMemory.settings = settings(max_examples=settings.default.max_examples // 4, stateful_step_count=25)
