@@ -1,5 +1,7 @@
 """The folder of presets and voices."""
 
+import shutil
+
 import pytest
 
 from antiphon.audio import wav_file
@@ -123,8 +125,13 @@ def test_a_voice_is_kept_until_it_is_dropped(tmp_path):
 
 def test_there_may_be_only_so_many_voices(tmp_path):
     folder = PresetFolder(tmp_path)
-    for number in range(presets.MAX_PRESETS):
-        folder.save_voice(f"ref_{number}", "x", b"\0\0")
+    folder.save_voice("ref_0", "x", b"\0\0")
+    first = [*(tmp_path / presets.VOICES).iterdir()]
+    for number in range(1, presets.MAX_PRESETS - 1):  # to save each would read all before it
+        for file in first:
+            shutil.copy(file, file.with_stem(f"ref_{number}"))
+    folder.save_voice("ref_last", "x", b"\0\0")
+    assert len(folder.voices()) == presets.MAX_PRESETS
     with pytest.raises(ClientError) as refused:
         folder.save_voice("ref_one_more", "x", b"\0\0")
     assert refused.value.code == "too_many_voices"
