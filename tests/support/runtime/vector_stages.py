@@ -20,7 +20,7 @@ from antiphon.tools.file_search.base import Ranking
 from support.runtime.word_embedder import DIMENSIONS, WordEmbedder
 
 PATIENCE_S = 30
-POLL_S = 0.01
+POLL_S = 0.05
 
 
 class HeldEmbedder(WordEmbedder):
