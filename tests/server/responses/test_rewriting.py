@@ -48,7 +48,7 @@ def rewrites():
         rule("send", "sent", "both"),
         rule("hold", "held", drafts="hold"),
         rule("short", "short", drafts="hold", max_chars=100),
-        {"name": "runaway", "models": ["runaway"], "kind": "rule", "rules": [{"pattern": "(o+)+$"}], "timeout_s": 0.3},
+        {"name": "runaway", "models": ["runaway"], "kind": "rule", "rules": [{"pattern": "(o+)+$"}], "timeout_s": 0.1},
         {"name": "writer", "models": ["draft*"], "kind": "model", "model": "writer", "instruction": "Write it anew.", "timeout_s": 5},
         {"name": "held-writer", "models": ["slow"], "kind": "spelling", "model": "writer", "drafts": "hold", "timeout_s": 0.2},
         {"name": "long-writer", "models": ["patient"], "kind": "spelling", "model": "writer", "drafts": "hold", "timeout_s": 60},
