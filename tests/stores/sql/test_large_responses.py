@@ -22,7 +22,7 @@ from support.stores.tables import sqlite_store
 
 pytestmark = pytest.mark.anyio
 
-ITEMS = 33_000
+ITEMS = 8_000
 
 
 @pytest.fixture
