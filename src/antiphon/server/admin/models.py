@@ -11,12 +11,13 @@ from starlette.responses import Response
 
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import ConversationKind
-from antiphon.errors import ClientError, unknown_cursor
+from antiphon.errors import unknown_cursor
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import GuardedRoute, guarded_routes
 from antiphon.server.http.errors import json_response, speaks_messages
 from antiphon.server.http.operation import MODEL_NOT_FOUND, Operation
+from antiphon.server.http.paging import page_limit
 from antiphon.wire.codec.types import encode
 from antiphon.wire.messages.response import ModelInfo, ModelInfoList
 
@@ -201,7 +202,7 @@ def _named_info(name: str, created_at: int, window: int | None = None) -> ModelI
 
 def _page(request: Request, models: Sequence[ModelInfo]) -> ModelInfoList:
     query = request.query_params
-    limit = _limit(query.get("limit"))
+    limit = page_limit(query, DEFAULT_PAGE, MAX_PAGE)
     names = [model.id for model in models]
     # Models, "List": `has_more` is about the direction of the page.
     has_more = False
@@ -216,14 +217,6 @@ def _page(request: Request, models: Sequence[ModelInfo]) -> ModelInfoList:
         has_more = end < len(names)
     page = [*models[start:end]]
     return ModelInfoList(data=page, has_more=has_more, first_id=page[0].id if page else None, last_id=page[-1].id if page else None)
-
-
-def _limit(text: str | None) -> int:
-    if text is None:
-        return DEFAULT_PAGE
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:5]) <= MAX_PAGE:
-        raise ClientError(f"Invalid 'limit': expected an integer from 1 to {MAX_PAGE}.", code="invalid_value", param="limit")
-    return int(text)
 
 
 def _position(names: Sequence[str], name: str, param: str) -> int:
