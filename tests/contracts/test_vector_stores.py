@@ -17,7 +17,7 @@ from antiphon.records import (
 )
 from antiphon.stores.base import Store, UnknownCursor
 from antiphon.stores.sql.store import SqlStore
-from antiphon.stores.vector_stores import ERASE_FILES, PageCursor
+from antiphon.stores.vector_stores import ERASE_FILES, PageCursor, VectorStoreChanges
 from support.stores.tables import sqlite_store
 
 pytestmark = pytest.mark.anyio
@@ -90,7 +90,7 @@ async def test_another_tenants_store_is_as_unknown_in_every_way(store: Store) ->
     await stores.add_files("ada", "vs_1", [], now=100, batch=FileBatchRecord(id="vsfb_1", store_id="vs_1", created_at=100))
     for tenant, id in (("bob", "vs_1"), ("ada", "vs_2"), ("ada", "vs_\0")):
         assert await stores.get(tenant, id) is None
-        assert not await stores.update(replace(new_store(id, tenant), name="Mine"))
+        assert not await stores.update(tenant, id, VectorStoreChanges(name="Mine"), now=100)
         assert not await stores.delete(tenant, id)
         assert not await stores.add_files(tenant, id, [new_file("file-2", id)], now=100)
         assert await stores.file(tenant, id, "file-1") is None
@@ -109,14 +109,39 @@ async def test_another_tenants_store_is_as_unknown_in_every_way(store: Store) ->
 async def test_an_update_replaces_name_metadata_and_expiry(store: Store) -> None:
     await create(store)
     await store.vector_stores.touch("vs_1", 500)
-    assert await store.vector_stores.update(replace(new_store(days=1), name="", metadata=b'{"c":"d"}'))
+    changes = VectorStoreChanges(name="", metadata=b'{"c":"d"}', expires_after_days=1)
+    assert await store.vector_stores.update("ada", "vs_1", changes, now=500)
     record = await store.vector_stores.get("ada", "vs_1")
     assert record is not None and (record.name, record.metadata, record.expires_after_days) == ("", b'{"c":"d"}', 1)
     assert (record.last_active_at, record.expires_at) == (500, 500 + DAY_S)
-    assert await store.vector_stores.update(new_store())
+    assert await store.vector_stores.update("ada", "vs_1", VectorStoreChanges(expires_after_days=None), now=500)
     assert not await store.vector_stores.erase(10 * DAY_S)
     record = await store.vector_stores.get("ada", "vs_1")
     assert record is not None and record.expires_at is None and record.state == "active"
+
+
+async def test_an_update_leaves_what_it_does_not_name(store: Store) -> None:
+    await create(store, days=3)
+    for changes in (
+        VectorStoreChanges(name="Bells"),
+        VectorStoreChanges(metadata=b'{"c":"d"}'),
+        VectorStoreChanges(expires_after_days=2),
+        VectorStoreChanges(),
+    ):
+        assert await store.vector_stores.update("ada", "vs_1", changes, now=100)
+    record = await store.vector_stores.get("ada", "vs_1")
+    assert record is not None and (record.name, record.metadata, record.expires_after_days) == ("Bells", b'{"c":"d"}', 2)
+    assert record.expires_at == 100 + 2 * DAY_S
+
+
+@pytest.mark.parametrize("days", [None, 9])
+async def test_no_change_of_the_expiry_brings_an_expired_store_back(store: Store, days: int | None) -> None:
+    await create(store, days=1)
+    end = 100 + DAY_S
+    assert not await store.vector_stores.update("ada", "vs_1", VectorStoreChanges(name="Mine", expires_after_days=days), now=end)
+    assert await store.vector_stores.update("ada", "vs_1", VectorStoreChanges(metadata=b'{"c":"d"}'), now=end)
+    record = await store.vector_stores.get("ada", "vs_1")
+    assert record is not None and record.is_expired(end) and (record.name, record.metadata) == ("Owls", b'{"c":"d"}')
 
 
 async def test_use_puts_off_the_expiry_until_it_is_too_late(store: Store) -> None:
@@ -141,7 +166,7 @@ async def test_an_expired_store_stays_without_its_files(store: Store) -> None:
     record = await store.vector_stores.get("ada", "vs_1")
     assert record is not None and (record.state, record.counts.total, record.usage_bytes) == ("expired", 0, 0)
     assert (await store.indexes.contents("vs_1")).files == () and await store.indexes.parts(number, 0, 5) == []
-    assert await store.vector_stores.update(new_store())  # no way back
+    assert not await store.vector_stores.update("ada", "vs_1", VectorStoreChanges(expires_after_days=None), now=0)  # no way back
     record = await store.vector_stores.get("ada", "vs_1")
     assert record is not None and record.is_expired(0)
 

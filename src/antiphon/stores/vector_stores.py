@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Literal, Protocol
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.records import (
     FileBatchRecord,
@@ -35,6 +35,20 @@ class PageCursor(Struct, frozen=True, kw_only=True):
     order: Literal["asc", "desc"] = "desc"
     after: str | None = None
     before: str | None = None
+
+
+class VectorStoreChanges(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """
+    What to change of a vector store; what is unset stays as it is.
+
+    Attributes:
+        metadata: as a JSON object.
+        expires_after_days: None for never.
+    """
+
+    name: str | UnsetType = UNSET
+    metadata: bytes | UnsetType = UNSET
+    expires_after_days: int | UnsetType | None = UNSET
 
 
 class VectorStorePage(Struct, frozen=True):
@@ -80,8 +94,13 @@ class VectorStoreRecords(Protocol):
             UnknownCursor: `after` or `before` is none of them.
         """
 
-    async def update(self, store: VectorStoreRecord) -> bool:
-        """Replace the name, the metadata and the expiry of a store; returns whether there is one."""
+    async def update(self, tenant: str, store_id: str, changes: VectorStoreChanges, now: int) -> bool:
+        """
+        Change a store, all or nothing.
+
+        Returns:
+            False where there is no such store, or where its expiry is to be changed and it has expired.
+        """
 
     async def touch(self, store_id: str, now: int) -> None:
         """Note that a store was used, which puts off its expiry; one that has expired stays so."""

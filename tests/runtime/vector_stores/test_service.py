@@ -10,7 +10,7 @@ from antiphon.errors import ClientError, ServerError
 from antiphon.records import IndexPart
 from antiphon.stores.memory import MemoryStore
 from antiphon.stores.sql.store import SqlStore
-from antiphon.stores.vector_stores import IndexRecords
+from antiphon.stores.vector_stores import IndexRecords, VectorStoreChanges
 from antiphon.tools.file_search.base import Ranking, VectorStores
 from support.runtime.vector_stages import HeldEmbedder, VectorStage, eventually
 
@@ -245,7 +245,12 @@ async def test_a_store_expires_a_while_after_its_last_use(folder: Path) -> None:
         stage.now += 86_399
         assert not (await stage.library.find("ada", store.id)).is_expired(stage.now)
         stage.now += 1
-        for call in (stage.find("owls", store.id), stage.add(store.id, "file-1"), stage.service.check("ada", [store.id])):
+        for call in (
+            stage.find("owls", store.id),
+            stage.add(store.id, "file-1"),
+            stage.service.check("ada", [store.id]),
+            stage.library.update("ada", store.id, VectorStoreChanges(expires_after_days=None)),
+        ):
             with pytest.raises(ClientError) as refusal:
                 await call
             assert refusal.value.code == "vector_store_expired"

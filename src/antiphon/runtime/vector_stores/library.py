@@ -12,7 +12,7 @@ from antiphon.records import FileBatchRecord, IndexedFileRecord, IndexingStatus,
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.files.library import FileLibrary
 from antiphon.stores.base import UnknownCursor
-from antiphon.stores.vector_stores import IndexedFilePage, PageCursor, VectorStorePage, VectorStoreRecords
+from antiphon.stores.vector_stores import IndexedFilePage, PageCursor, VectorStoreChanges, VectorStorePage, VectorStoreRecords
 
 AUTO_CHUNK_TOKENS, AUTO_OVERLAP_TOKENS = 800, 400
 """What the strategy `auto` means, as in the original."""
@@ -119,17 +119,19 @@ class VectorStoreLibrary:
         except UnknownCursor as error:
             raise _unknown_cursor("Vector store", cursor, error) from None
 
-    async def update(self, store: VectorStoreRecord) -> VectorStoreRecord:
+    async def update(self, tenant: str, store_id: str, changes: VectorStoreChanges) -> VectorStoreRecord:
         """
-        Replace the name, the metadata and the expiry of a store.
+        Change a store.
 
         Raises:
-            ClientError: 404; it is gone.
+            ClientError: as `find`; or its expiry is to be changed, and it has expired.
         """
-        if not await self._records.update(store):
-            raise vector_store_not_found(store.id)
+        is_changed = await self._records.update(tenant, store_id, changes, self.now)
+        store = await self.find(tenant, store_id)
+        if not is_changed:
+            raise vector_store_expired(store_id)
         await self.touch(store)
-        return await self.find(store.tenant, store.id)
+        return await self.find(tenant, store_id)
 
     async def touch(self, store: VectorStoreRecord) -> None:
         """Note that a store was used, which puts off its expiry; not more often than every `TOUCH_S` seconds."""

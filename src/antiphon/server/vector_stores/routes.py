@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET
-from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from antiphon.errors import vector_store_expired
 from antiphon.offload import offload
 from antiphon.records import VectorStoreRecord
 from antiphon.runtime.service import Service
@@ -19,7 +17,8 @@ from antiphon.server.http.operation import BODY_ERRORS, UNAVAILABLE, Operation
 from antiphon.server.http.paging import before_parameter, end_ids, page_cursor, page_parameters
 from antiphon.server.vector_stores.files import file_rows
 from antiphon.server.vector_stores.objects import first_files, store_object
-from antiphon.wire.codec.fields import is_set, value_or
+from antiphon.stores.vector_stores import VectorStoreChanges
+from antiphon.wire.codec.fields import value_or
 from antiphon.wire.codec.reading import Reader
 from antiphon.wire.codec.structure import check_structure
 from antiphon.wire.codec.types import encode
@@ -168,22 +167,10 @@ def _update(service: Service) -> EndpointFunction:
     async def update(request: Request) -> Response:
         library = service.vector_stores.library
         # Before the body is read, so that an unknown store is a 404 whatever the body has.
-        store = await library.find(*_owner_and_id(request))
+        await library.find(*_owner_and_id(request))
         body = await read_json_body(request)
         options = await offload(len(body), _decode_update, body)
-        # Expired is for good: the store's files are being erased.
-        if is_set(options.expires_after) and store.is_expired(library.now):
-            raise vector_store_expired(store.id)
-        # Absent leaves a field as it is, null clears it.
-        changes: dict[str, object] = {}
-        if options.name is not UNSET:
-            changes["name"] = value_or(options.name, "")
-        if options.metadata is not UNSET:
-            changes["metadata"] = encode(value_or(options.metadata, {}))
-        if options.expires_after is not UNSET:
-            expiry = value_or(options.expires_after, None)
-            changes["expires_after_days"] = None if expiry is None else expiry.days
-        return _answer(service, await library.update(replace(store, **changes)))
+        return _answer(service, await library.update(*_owner_and_id(request), _changes(options)))
 
     return update
 
@@ -209,6 +196,16 @@ def _search(service: Service) -> EndpointFunction:
         return json_response(await offload(size_bytes, _encode_results, queries, results))
 
     return search
+
+
+def _changes(options: UpdateVectorStoreRequest) -> VectorStoreChanges:
+    # Absent leaves a field as it is, null clears it.
+    expiry = options.expires_after
+    return VectorStoreChanges(
+        name=options.name or "" if options.name is not UNSET else UNSET,
+        metadata=encode(options.metadata or {}) if options.metadata is not UNSET else UNSET,
+        expires_after_days=expiry if expiry is UNSET or expiry is None else expiry.days,
+    )
 
 
 def _encode_results(queries: list[str], results: "Sequence[SearchResult]") -> bytes:

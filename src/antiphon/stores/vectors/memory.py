@@ -4,7 +4,8 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
-from msgspec.structs import replace
+from msgspec import UNSET
+from msgspec.structs import asdict, replace
 
 from antiphon.records import (
     FileBatchRecord,
@@ -18,7 +19,14 @@ from antiphon.records import (
     VectorStoreUsage,
 )
 from antiphon.stores.base import UnknownCursor
-from antiphon.stores.vector_stores import ERASE_FILES, IndexedFilePage, PageCursor, VectorStoreContents, VectorStorePage
+from antiphon.stores.vector_stores import (
+    ERASE_FILES,
+    IndexedFilePage,
+    PageCursor,
+    VectorStoreChanges,
+    VectorStoreContents,
+    VectorStorePage,
+)
 
 T = TypeVar("T")
 
@@ -46,11 +54,13 @@ class MemoryVectorStoreRecords:
         entries, has_more = _page(stores, cursor, lambda store: store.id)
         return VectorStorePage(tuple(map(self._with_counts, entries)), has_more)
 
-    async def update(self, store: VectorStoreRecord) -> bool:
-        old = self._find(store.tenant, store.id)
-        if old is not None:
-            self.stores[old.id] = replace(old, name=store.name, metadata=store.metadata, expires_after_days=store.expires_after_days)
-        return old is not None
+    async def update(self, tenant: str, store_id: str, changes: VectorStoreChanges, now: int) -> bool:
+        store = self._find(tenant, store_id)
+        if store is None or (changes.expires_after_days is not UNSET and store.is_expired(now)):
+            return False
+        values = {name: value for name, value in asdict(changes).items() if value is not UNSET}
+        self.stores[store_id] = replace(store, **values)
+        return True
 
     async def touch(self, store_id: str, now: int) -> None:
         store = self.stores.get(store_id)

@@ -7,6 +7,8 @@ numbers, so that servers that share the database never deadlock.
 
 from collections.abc import Sequence
 
+from msgspec import UNSET
+from msgspec.structs import asdict
 from sqlalchemy import ColumnElement, RowMapping, Update, and_, case, delete, exists, func, insert, null, or_, select, update
 from sqlalchemy.sql.dml import ReturningUpdate
 
@@ -21,7 +23,7 @@ from antiphon.stores.database.schema import (
     vector_store_parts,
     vector_stores,
 )
-from antiphon.stores.vector_stores import ERASE_FILES, IndexedFilePage, PageCursor, VectorStorePage
+from antiphon.stores.vector_stores import ERASE_FILES, IndexedFilePage, PageCursor, VectorStoreChanges, VectorStorePage
 from antiphon.stores.vectors.rows import (
     SELECT_FILES,
     SELECT_STORES,
@@ -83,18 +85,17 @@ class SqlVectorStoreRecords:
             rows, has_more = await read_page(connection, query, _stores.number, _stores.id, cursor)
             return VectorStorePage(tuple(await read_stores(connection, rows)), has_more)
 
-    async def update(self, store: VectorStoreRecord) -> bool:
-        if is_impossible_id(store.id):
+    async def update(self, tenant: str, store_id: str, changes: VectorStoreChanges, now: int) -> bool:
+        if is_impossible_id(store_id):
             return False
-        days = store.expires_after_days
-        values = {
-            "name": store.name,
-            "metadata": store.metadata,
-            "expires_after_days": days,
-            "expires_at": null() if days is None else _stores.last_active_at + 86_400 * days,
-        }
+        conditions = owned_store(tenant, store_id)
+        values: dict[str, object] = {name: value for name, value in asdict(changes).items() if value is not UNSET}
+        if (days := changes.expires_after_days) is not UNSET:
+            conditions = (*conditions, _is_active(now))
+            values["expires_at"] = null() if days is None else _stores.last_active_at + 86_400 * days
+        # An update of no column is no statement; the id's own value changes nothing.
+        statement = update(vector_stores).where(*conditions).values(values or {"id": _stores.id})
         async with self._database.write() as connection:
-            statement = update(vector_stores).where(*owned_store(store.tenant, store.id)).values(values)
             return (await connection.execute(statement)).rowcount > 0
 
     async def touch(self, store_id: str, now: int) -> None:
