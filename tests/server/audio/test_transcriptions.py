@@ -1,5 +1,6 @@
 """Transcriptions over a real socket, with the official client and plain HTTP."""
 
+import gzip
 import json
 import urllib.error
 import urllib.request
@@ -51,8 +52,8 @@ def form(fields, boundary="b0undary"):
     return body + f"--{boundary}--\r\n".encode()
 
 
-def posted(url, body, content_type="multipart/form-data; boundary=b0undary"):
-    asked = urllib.request.Request(f"{url}/v1/audio/transcriptions", body, {"content-type": content_type})
+def posted(url, body, content_type="multipart/form-data; boundary=b0undary", **headers):
+    asked = urllib.request.Request(f"{url}/v1/audio/transcriptions", body, {"content-type": content_type, **headers})
     try:
         with urllib.request.urlopen(asked) as reply:
             return reply.status, reply.read()
@@ -217,6 +218,12 @@ def test_a_body_that_is_no_form_is_refused(served):
     for body, content_type in ((b"hello", "multipart/form-data; boundary=b"), (form([]), "multipart/form-data")):
         status, error = posted(served.url, body, content_type)
         assert status == 400 and "form" in error["message"]
+
+
+def test_a_compressed_form_is_refused_by_name(served):
+    body = gzip.compress(form([("model", "whisper-1"), ("file", beep(2))]))
+    status, error = posted(served.url, body, **{"content-encoding": "gzip"})
+    assert (status, error["code"]) == (415, "unsupported_content_encoding")
 
 
 def test_a_form_without_a_file_or_a_model_is_refused(served):

@@ -47,7 +47,7 @@ async def read_form(request: Request) -> UploadForm:
     The request's body as a form.
 
     Raises:
-        ClientError: it is not a form, has no file, or is too large.
+        ClientError: it is not a form, is compressed, has no file, or is too large.
     """
     content_type = request.headers.get("content-type", "")
     if content_type.partition(";")[0].strip().lower() != "multipart/form-data":
@@ -55,8 +55,9 @@ async def read_form(request: Request) -> UploadForm:
             f"Unsupported content type: '{shorten(content_type)}'. This API method only accepts 'multipart/form-data' requests.",
             code="unsupported_content_type",
         )
-    body = await read_body(request, FORM_LIMIT_BYTES)
-    parser = _InMemoryParser(request.headers, _chunks(body), max_files=1, max_fields=MAX_FIELDS, max_part_size=FIELD_LIMIT_BYTES)
+    # Only `_chunks` keeps the body, and gives it up when it is parsed: the file is read from the parser as a further copy.
+    chunks = _chunks(await read_body(request, FORM_LIMIT_BYTES))
+    parser = _InMemoryParser(request.headers, chunks, max_files=1, max_fields=MAX_FIELDS, max_part_size=FIELD_LIMIT_BYTES)
     try:
         parts = await parser.parse()
     except MultiPartException as error:

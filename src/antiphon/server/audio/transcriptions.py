@@ -19,7 +19,7 @@ from antiphon.server.audio.form import FILE_LIMIT_BYTES, read_form
 from antiphon.server.audio.streaming import AUDIO_ERRORS, EVENT_STREAM_TYPE, CancellableRequest, HttpResponseWriter, write_all
 from antiphon.server.http.auth import request_caller, track_response
 from antiphon.server.http.errors import json_response
-from antiphon.server.http.operation import Operation
+from antiphon.server.http.operation import COMPRESSED_BODY, Operation
 from antiphon.speech.base import TimedText, TranscriptChunk, join_text
 from antiphon.wire.codec.types import encode
 from antiphon.wire.http.audio import (
@@ -54,7 +54,7 @@ OPERATION = Operation(
     Transcription,
     TranscriptionForm,
     TranscriptEvent,
-    AUDIO_ERRORS | {413: f"The file is over {FILE_LIMIT_BYTES >> 20} MiB."},
+    AUDIO_ERRORS | COMPRESSED_BODY | {413: f"The file is over {FILE_LIMIT_BYTES >> 20} MiB."},
     description="WAV, FLAC, MP3 or Ogg, of two hours at most. With `stream`, each part of the text is sent as soon as it is transcribed. "
     "With `response_format` `verbose_json` the response also has `segments` and `words`; `text`, `srt` and `vtt` are plain text.",
     media_types=("text/plain",),

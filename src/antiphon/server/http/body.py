@@ -20,11 +20,9 @@ async def read_json_body(request: Request) -> bytes:
     The whole body of a JSON request.
 
     Raises:
-        ClientError: its content type is not JSON, it is compressed, or it is larger than the limit.
+        ClientError: its content type is not JSON; or as `read_body`.
     """
-    headers = request_headers(request.scope)
-    _check_content_type(headers.get("content-type"))
-    check_content_encoding(headers.get("content-encoding"))
+    _check_content_type(request_headers(request.scope).get("content-type"))
     return await read_body(request)
 
 
@@ -34,10 +32,11 @@ async def read_body(request: Request, limit_bytes: int = BODY_LIMIT_BYTES) -> by
     error.
 
     Raises:
-        ClientError: it is, or its `content-length` says that it is, larger than the limit; or the caller has too many
-            large requests.
+        ClientError: it is compressed; it is, or its `content-length` says that it is, larger than the limit; or the
+            caller has too many large requests.
     """
     headers = request_headers(request.scope)
+    check_content_encoding(headers.get("content-encoding"))
     declared_bytes = int(headers.get("content-length", 0))  # the HTTP parser accepts digits only
     # RFC 9110, 10.1.1: a client that expects `100-continue` has sent nothing yet, so there is nothing to discard.
     if declared_bytes > DISCARD_LIMIT_BYTES or (declared_bytes > limit_bytes and "expect" in headers):
@@ -89,7 +88,7 @@ def _check_content_type(content_type: str | None) -> None:
 
 def check_content_encoding(coding: str | None) -> None:
     """
-    Refuse compressed bodies by name; otherwise they would be reported as invalid JSON.
+    Refuse compressed bodies by name; otherwise they would be reported as broken JSON or forms.
 
     Raises:
         ClientError: the body is compressed.
