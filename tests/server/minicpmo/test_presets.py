@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import os
 
 import aiohttp
 import numpy as np
@@ -63,6 +64,23 @@ async def test_presets_are_listed_without_their_sounds(url):
     ]
     assert anna["ref_audio"] == {"name": "anna.wav", "path": "anna.wav", "duration": 1.0}
     assert gone["ref_audio"]["duration"] == 0.0
+
+
+async def test_a_sound_is_measured_again_only_when_it_has_changed(url, tmp_path):
+    async def duration_s():
+        return (await asked(url, "GET", "/api/presets"))[1]["omni"][0]["ref_audio"]["duration"]
+
+    file = tmp_path / "presets" / "omni" / "anna.wav"
+    status = file.stat()
+    assert await duration_s() == 1.0
+    # As long and as old as before, and no sound any more: whoever measures it finds none.
+    file.write_bytes(bytes(len(VOICE)))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert await duration_s() == 1.0
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 10**9))
+    assert await duration_s() == 0.0
+    file.write_bytes(wav_file(TONE + TONE, 48_000))
+    assert await duration_s() == 2.0
 
 
 async def test_the_sounds_of_a_preset_are_as_a_session_takes_them(url):

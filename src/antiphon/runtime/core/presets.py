@@ -11,7 +11,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -73,6 +73,14 @@ class SavedVoice(Struct, kw_only=True):
     created_at: float
 
 
+class AudioVersion(Struct, frozen=True):
+    """A file as it is now: a change of it changes its time, in nanoseconds, or its size."""
+
+    path: Path
+    changed_at_ns: int
+    size_bytes: int
+
+
 class PresetFolder:
     """
     Presets and voices in a folder, which need not exist. Every method may block on the disk.
@@ -122,11 +130,22 @@ class PresetFolder:
         Raises:
             ClientError: 404; there is none, or it is too large.
         """
-        if _NAME.fullmatch(mode) and _AUDIO_NAME.fullmatch(name):
-            for folder in (self._path / mode, self._path / VOICES):
-                with contextlib.suppress(OSError):
-                    return _read(folder / name, AUDIO_LIMIT_BYTES)
+        for path in self._audio_paths(mode, name):
+            with contextlib.suppress(OSError):
+                return _read(path, AUDIO_LIMIT_BYTES)
         raise not_found(f"The audio file '{name}'")
+
+    def audio_version(self, mode: str, name: str) -> AudioVersion | None:
+        """The file that `read_audio` reads, or None; while it stays equal, so does the file's content."""
+        for path in self._audio_paths(mode, name):
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                return AudioVersion(path, status.st_mtime_ns, status.st_size)
+        return None
+
+    def _audio_paths(self, mode: str, name: str) -> Sequence[Path]:
+        is_name = _NAME.fullmatch(mode) and _AUDIO_NAME.fullmatch(name)
+        return [self._path / mode / name, self._path / VOICES / name] if is_name else []
 
     # Voices
 

@@ -91,6 +91,8 @@ class _PresetEndpoints:
         self._service = service
         path = Path(service.config.home, service.config.minicpmo.presets or "minicpmo")
         self._folder = PresetFolder(path, lambda line: logs.get().warning("preset", reason=line))
+        self._durations_s: dict[Path, tuple[presets.AudioVersion, float]] = {}
+        self._measuring = asyncio.Lock()
 
     async def list_presets(self, _request: Request) -> Response:
         """`GET /api/presets`."""
@@ -120,6 +122,18 @@ class _PresetEndpoints:
         )
 
     async def _duration_s(self, mode: str, name: str) -> float:
+        """Seconds of an audio file, measured once until it changes: each list would decode every file again."""
+        version = await asyncio.to_thread(self._folder.audio_version, mode, name)
+        if version is None:
+            return await self._measure_s(mode, name)
+        # One at a time, so that lists that are asked for together wait for the first.
+        async with self._measuring:
+            measurement = self._durations_s.get(version.path)
+            if measurement is None or measurement[0] != version:
+                measurement = self._durations_s[version.path] = (version, await self._measure_s(mode, name))
+            return measurement[1]
+
+    async def _measure_s(self, mode: str, name: str) -> float:
         """Seconds of an audio file; 0 and a warning in the log where it can't be read, so that the other presets are still listed."""
         try:
             pcm = await self._decode_audio(await asyncio.to_thread(self._folder.read_audio, mode, name))
