@@ -30,6 +30,15 @@ def test_sessions_end_with_their_key_and_others_go_on() -> None:
     assert len(live) == 0
 
 
+def test_who_comes_to_listen_for_the_drain_after_its_start_is_told_at_once() -> None:
+    live, told = LiveSessions(), list[str]()
+    with live.on_drain(lambda: told.append("early")):
+        live.begin_drain()
+        assert told == ["early"]
+        with live.on_drain(lambda: told.append("late")):
+            assert told == ["early", "late"]
+
+
 def test_a_server_that_stops_takes_no_more_and_ends_them_all() -> None:
     live, session = LiveSessions(), Session()
     with live.track(session):

@@ -95,7 +95,10 @@ class LiveSessions:
 
     @contextlib.contextmanager
     def on_drain(self, listener: Callable[[], None]) -> Iterator[None]:
-        """Call `listener` when the server begins to drain, while this is entered."""
+        """Call `listener` when the server begins to drain, while this is entered; at once where it has begun already."""
+        # What was admitted may get here only later, and nobody would tell it any more.
+        if self.is_draining:
+            listener()
         self._drain_listeners.add(listener)
         try:
             yield
