@@ -18,6 +18,7 @@ from support.server.key_server import KeyServer
 from support.server.own_process import serving
 from support.server.realtime_peer import IN_WRITING, connected, talked
 from support.server.scripted_server import SCRIPT, configured
+from support.stores.s3_double import Lost, s3
 
 pytestmark = pytest.mark.anyio
 
@@ -115,6 +116,28 @@ async def test_all_of_it_comes_in_a_zip_file(url):
         assert archive.testzip() is None
         assert archive.read(f"{session_id}/in.wav")[44:] == SECOND
         assert json.loads(archive.read(f"{session_id}/meta.json"))["id"] == session_id
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    """The objects of an S3 server, which the environment names."""
+    with s3() as (address, objects):
+        names = {"ENDPOINT_URL": address, "ALLOW_HTTP": "true", "ACCESS_KEY_ID": "ada", "SECRET_ACCESS_KEY": "lovelace", "REGION": "eu"}
+        for name, value in names.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        yield objects
+
+
+async def test_a_file_that_can_not_be_read_is_an_error_and_no_broken_download(tmp_path, bucket):
+    with opened(tmp_path, **{"recording.url": "s3://talks"}) as url:
+        session_id = await spoken(url, record="1")
+        path = f"/v1/sessions/{session_id}"
+        await settled(url, session_id)
+        for name, content in bucket.items():
+            bucket[name] = Lost(content)
+        for file in ("events", "files/in.wav", "download"):
+            status, body = asked(url, f"{path}/{file}")
+            assert (status, body["error"]["code"]) == (503, "recordings_away")
 
 
 async def test_sessions_are_listed_page_by_page_and_gone_when_deleted(url):

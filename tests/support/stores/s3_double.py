@@ -8,6 +8,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 
+class Lost(bytes):
+    """The content of an object that is listed and can't be read."""
+
+
 class _Bucket(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -72,7 +76,7 @@ class _Bucket(BaseHTTPRequestHandler):
     def do_GET(self):
         if "list-type" in self._query:
             self._list()
-        elif self._key not in self.server.objects:
+        elif isinstance(self.server.objects.get(self._key, Lost()), Lost):
             self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
         else:
             self._send(self.server.objects[self._key])

@@ -22,6 +22,7 @@ from antiphon.server.http.auth import EndpointFunction, GuardedRoute, guarded_ro
 from antiphon.server.http.errors import error_response, json_response
 from antiphon.server.http.operation import Operation
 from antiphon.server.http.paging import end_ids, page_limit, page_order, page_parameters
+from antiphon.server.http.streaming import begin_reading
 from antiphon.stores.blobs import Blob
 from antiphon.wire.codec.types import encode
 from antiphon.wire.http.recordings import RecordedSession, RecordedSessionList, SessionDeleted, SessionFile
@@ -36,7 +37,7 @@ _PRIVATE_HEADERS = {"x-content-type-options": "nosniff", "cache-control": "priva
 
 
 _NOT_FOUND = {404: "There is no such session, or no such file of it."}
-_ERRORS = _NOT_FOUND | {409: "The session has not ended.", 502: "The store of recordings does not answer."}
+_ERRORS = _NOT_FOUND | {409: "The session has not ended.", 503: "The store of recordings does not answer."}
 _FILE_ERRORS = _ERRORS | {416: "The file has none of the bytes that `range` asks for."}
 
 _LIST = Operation(
@@ -47,7 +48,7 @@ _LIST = Operation(
     errors={400: "A parameter is invalid, or `after` is none of the sessions; `param` says which."},
     query=page_parameters("session"),
 )
-_SHOW = Operation("getSession", "Sessions", "Retrieve a recorded session", RecordedSession, errors=_NOT_FOUND)
+_SHOW = Operation("getSession", "Sessions", "Retrieve a recorded session", RecordedSession, errors=_NOT_FOUND | {503: _ERRORS[503]})
 _DELETE = Operation("deleteSession", "Sessions", "Delete a recording", SessionDeleted, errors=_ERRORS)
 _EVENTS = Operation("getSessionEvents", "Sessions", "Download the events of a session", errors=_FILE_ERRORS, media_types=(EVENTS_TYPE,))
 _FILE = Operation(
@@ -117,7 +118,7 @@ def _delete(recordings: RecordingLibrary) -> EndpointFunction:
 def _events(recordings: RecordingLibrary) -> EndpointFunction:
     async def events(request: Request) -> Response:
         session = await _find_session(recordings, request)
-        return _file_response(recordings, session, await recordings.events(session), request)
+        return await _file_response(recordings, session, await recordings.events(session), request)
 
     return events
 
@@ -125,7 +126,7 @@ def _events(recordings: RecordingLibrary) -> EndpointFunction:
 def _file(recordings: RecordingLibrary) -> EndpointFunction:
     async def file(request: Request) -> Response:
         session = await _find_session(recordings, request)
-        return _file_response(recordings, session, await recordings.file(session, request.path_params["name"]), request)
+        return await _file_response(recordings, session, await recordings.file(session, request.path_params["name"]), request)
 
     return file
 
@@ -135,7 +136,8 @@ def _download(recordings: RecordingLibrary) -> EndpointFunction:
         session = await _find_session(recordings, request)
         files = await recordings.files(session)
         headers = _PRIVATE_HEADERS | {"content-disposition": f'attachment; filename="{session.id}.zip"'}
-        return StreamingResponse(_zip_stream(recordings, session, files), headers=headers, media_type="application/zip")
+        chunks = await begin_reading(_zip_stream(recordings, session, files))
+        return StreamingResponse(chunks, headers=headers, media_type="application/zip")
 
     return download
 
@@ -166,7 +168,7 @@ def _to_wire(session: SessionRecord, files: Sequence[Blob] = ()) -> RecordedSess
 # Files
 
 
-def _file_response(recordings: RecordingLibrary, session: SessionRecord, file: Blob, request: Request) -> Response:
+async def _file_response(recordings: RecordingLibrary, session: SessionRecord, file: Blob, request: Request) -> Response:
     """The file, or the byte range that the request asks for."""
     span = parse_range(request.headers.get("range"), file.bytes)
     headers = _PRIVATE_HEADERS | {"accept-ranges": "bytes"}
@@ -182,7 +184,8 @@ def _file_response(recordings: RecordingLibrary, session: SessionRecord, file: B
         headers["content-range"] = f"bytes {start}-{end - 1}/{file.bytes}"
     headers["content-length"] = str(end - start)
     media_type = _MEDIA_TYPES.get(file.name.rpartition(".")[2], "application/octet-stream")
-    return StreamingResponse(recordings.chunks(session, file, start, end), status, headers, media_type)
+    chunks = await begin_reading(recordings.chunks(session, file, start, end))
+    return StreamingResponse(chunks, status, headers, media_type)
 
 
 def parse_range(header: str | None, size_bytes: int) -> range | None:

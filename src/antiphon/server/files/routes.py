@@ -1,6 +1,5 @@
 """All routes under `/v1/files`."""
 
-from collections.abc import AsyncIterator
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -13,6 +12,7 @@ from antiphon.server.http.auth import EndpointFunction, GuardedRoute, guarded_ro
 from antiphon.server.http.errors import json_response
 from antiphon.server.http.operation import COMPRESSED_BODY, UNAVAILABLE, Operation, Parameter
 from antiphon.server.http.paging import end_ids, page_limit, page_order, page_parameters
+from antiphon.server.http.streaming import begin_reading
 from antiphon.wire.codec.types import encode
 from antiphon.wire.http.files import CreateFileForm, FileDeleted, FileList, FileObject
 
@@ -113,9 +113,7 @@ def _retrieve(service: Service) -> EndpointFunction:
 def _download(service: Service) -> EndpointFunction:
     async def download(request: Request) -> Response:
         record = await service.files.find(*_owner_and_id(request))
-        chunks = service.files.chunks(record)
-        # Read before the head is sent, so that a file that can't be read is an HTTP error.
-        first_chunk = await anext(chunks, b"")
+        chunks = await begin_reading(service.files.chunks(record))
         headers = {
             # The client that uploaded it chose its type, so no browser may show it here or guess another. RFC 8187 has the
             # form of the name.
@@ -124,15 +122,9 @@ def _download(service: Service) -> EndpointFunction:
             "x-content-type-options": "nosniff",
             "cache-control": "private, no-store",
         }
-        return StreamingResponse(_all_chunks(first_chunk, chunks), headers=headers, media_type="application/octet-stream")
+        return StreamingResponse(chunks, headers=headers, media_type="application/octet-stream")
 
     return download
-
-
-async def _all_chunks(first_chunk: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first_chunk
-    async for chunk in chunks:
-        yield chunk
 
 
 def _delete(service: Service) -> EndpointFunction:

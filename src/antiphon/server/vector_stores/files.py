@@ -12,6 +12,7 @@ from antiphon.server.http.body import read_json_body
 from antiphon.server.http.errors import json_response
 from antiphon.server.http.operation import BODY_ERRORS, JSON_MEDIA_TYPE, Header, Operation, Parameter
 from antiphon.server.http.paging import before_parameter, end_ids, page_cursor, page_parameters
+from antiphon.server.http.streaming import begin_reading
 from antiphon.server.vector_stores.objects import batch_files, batch_object, file_object, new_file
 from antiphon.stores.vector_stores import IndexedFilePage
 from antiphon.wire.codec.reading import Reader, read_query
@@ -201,19 +202,20 @@ def _delete(service: Service) -> EndpointFunction:
 def _content(service: Service) -> EndpointFunction:
     async def content(request: Request) -> Response:
         file = await service.vector_stores.library.file(*_store(request), request.path_params["file_id"])
-        pieces = service.vector_stores.text_pieces(file)
-        first_piece = await anext(pieces, "")  # before the head: an error can still be an HTTP error
-        return StreamingResponse(_encode_content(first_piece, pieces), media_type=JSON_MEDIA_TYPE)
+        pieces = await begin_reading(service.vector_stores.text_pieces(file))
+        return StreamingResponse(_encode_content(pieces), media_type=JSON_MEDIA_TYPE)
 
     return content
 
 
-async def _encode_content(first_piece: str, pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
+async def _encode_content(pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
     """A `FileContentPage`, written piece by piece: a file may have 20 MB of text."""
     before, after = encode(FileContentPage(data=[])).split(b"[]")
-    yield before + b"[" + encode(TextContent(text=first_piece))
+    yield before + b"["
+    separator = b""
     async for piece in pieces:
-        yield b"," + encode(TextContent(text=piece))
+        yield separator + encode(TextContent(text=piece))
+        separator = b","
     yield b"]" + after
 
 
