@@ -171,6 +171,21 @@ async def test_a_restart_goes_on_with_the_part_that_was_not_stored(folder: Path,
     assert first.embedder.is_stopped and second.embedder.is_stopped
 
 
+async def test_a_text_that_is_taken_away_while_it_is_read_does_not_end_as_if_it_were_whole(folder: Path) -> None:
+    async with VectorStage(MemoryStore(), folder) as stage:
+        store = await stage.create(await stage.upload("file-1", LONG))
+        await stage.indexed(store.id, "file-1")
+        pieces = stage.service.text_pieces(await stage.file(store.id, "file-1"))
+        beginning = await anext(pieces)
+        assert LONG.startswith(beginning) and beginning != LONG
+        await stage.library.remove("ada", store.id, "file-1")
+        await stage.add(store.id, "file-1")  # indexed anew, under another number
+        await stage.indexed(store.id, "file-1")
+        with pytest.raises(ClientError) as refusal:
+            await anext(pieces)
+        assert refusal.value.code == "file_not_indexed"
+
+
 async def test_cancelling_a_batch_stops_what_runs(folder: Path) -> None:
     async with VectorStage(MemoryStore(), folder, HeldEmbedder(free_texts=0), indexers=1) as stage:
         store = await stage.create()

@@ -144,17 +144,20 @@ class VectorStoreService:
         The text of an indexed file, in pieces that follow each other without a gap.
 
         Raises:
-            ClientError: it isn't indexed, or isn't any more.
+            ClientError: it isn't indexed, or isn't any more: it was taken out, or is indexed again, while it was read.
         """
         if file.status != "completed":
             status = f"its status is '{file.status}'"
             raise ClientError(f"The content of a file can be read once it is indexed; {status}.", code="file_not_indexed", param="file_id")
         former: list[StoredText] = []
-        position = 0
+        position = chunk_count = 0
         while (content := await self._store.indexes.chunks(file.number, position)) is not None:
             part = decode_text(content)
             yield [*without_overlaps([*former, part])][-1]
-            former, position = [part], position + 1
+            former, position, chunk_count = [part], position + 1, chunk_count + len(part.spans)
+        # What ends early looks whole to its reader.
+        if chunk_count < file.chunk_count:
+            raise ClientError("The file was removed or is indexed again. Please try again.", code="file_not_indexed", param="file_id")
 
     async def _index(self, job: IndexingJob) -> None:
         await (await self._loaded_engine()).indexer.index(job)
