@@ -314,6 +314,21 @@ def test_whoever_comes_and_goes_has_what_the_server_has(steps):
     asyncio.run(play())
 
 
+async def test_whoever_comes_back_with_more_topics_gets_their_lists_and_for_the_others_what_was_missed(url):
+    async with asking(url) as http, listening(http, "queue,sessions,status"):
+        async with listening(http, "queue") as stream:
+            assert (await stream.next())[0] == "queue.all"
+        async with listening(http, "queue,sessions", stream.last_id) as stream:
+            assert (await stream.next())[0] == "sessions.all"
+            async with voice(http):
+                assert (await stream.next())[0] == "sessions.row"
+        async with listening(http, "sessions,queue,status", stream.last_id) as stream:
+            names = set()
+            while not names >= {"sessions.gone", "status.all"}:
+                names.add((await stream.next())[0])
+            assert names <= {"sessions.gone", "status.all", "status.row"}
+
+
 async def test_what_is_kept_for_those_who_come_back_is_bounded(url):
     server = Server()
     hub = server.hub()

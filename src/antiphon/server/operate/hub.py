@@ -2,12 +2,14 @@
 The updates of all listeners: each topic is sampled once, however many listen to it, and not at all without a listener.
 
 A listener first gets the whole list of each topic, and then the rows that changed. Events are numbered, and the last of
-them kept, so that a listener that lost its connection goes on where it was.
+them kept, so that a listener that lost its connection goes on where it was. Their ids also say which topics it had until
+then: it may come back with others, whose lists it lacks.
 """
 
 import asyncio
 import contextlib
 import json
+import re
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
@@ -16,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.errors import ApiError, ClientError, ServerError
-from antiphon.server.operate.facts import FactsQuery, ProcessFacts, Topic, now
+from antiphon.server.operate.facts import TOPICS, FactsQuery, ProcessFacts, Topic, now
 from antiphon.server.operate.rows import Rows
 from antiphon.server.transport import logs
 
@@ -56,6 +58,7 @@ BuildRows = Callable[[Topic, Sequence[ProcessFacts]], Rows]
 
 
 class _Event(Struct, frozen=True):
+    name: str
     number: int
     topic: Topic
     content: bytes
@@ -196,31 +199,34 @@ class UpdateHub:
     # What a listener gets first
 
     def _beginning(self, topics: Collection[Topic], last_event_id: str | None) -> Iterable[bytes]:
-        number = self._resume_number(last_event_id)
+        number, former_topics = self._resume_point(last_event_id)
         # A topic begins anew if an event of it may have been dropped, or if it was not followed at that number.
-        is_kept = number is not None and self._dropped_number <= number
-        missing = [topic for topic in topics if not is_kept or number is None or self._since[topic] > number]
-        for topic in missing:
-            yield self._whole(topic)
-        if number is not None:
-            rest = frozenset(topics) - frozenset(missing)
-            yield from (event.content for event in self._ring if event.number > number and event.topic in rest)
+        is_kept = self._dropped_number <= number
+        client_topics = {topic for topic in topics if is_kept and topic in former_topics and self._since[topic] <= number}
+        yield from (self._format(event, client_topics) for event in self._ring if event.number > number and event.topic in client_topics)
+        # Last: a connection may end in between, and each id says what has come until then.
+        for topic in topics:
+            if topic not in client_topics:
+                client_topics.add(topic)
+                yield self._format(self._whole(topic), client_topics)
         yield b": listening\n\n"
 
-    def _resume_number(self, last_event_id: str | None) -> int | None:
+    def _resume_point(self, last_event_id: str | None) -> tuple[int, Collection[Topic]]:
         # What is no id of this epoch is as none: it may be from before a restart, or from another process.
-        epoch, _, text = (last_event_id or "").partition("-")
-        if epoch != self._epoch or not text.isascii() or not text.isdigit() or len(text) > 18 or int(text) > self._number:
-            return None
-        return int(text)
+        match = re.fullmatch(r"([0-9a-f]+)-(\d{1,18})-([01]+)", last_event_id or "", re.ASCII)
+        if match is None or match[1] != self._epoch or int(match[2]) > self._number:
+            return 0, ()
+        return int(match[2]), [topic for topic, mark in zip(TOPICS, match[3], strict=False) if mark == "1"]
 
-    def _whole(self, topic: Topic) -> bytes:
+    def _whole(self, topic: Topic) -> _Event:
         rows: Iterable[bytes] = self._lines if topic == "log" else self._rows[topic].values()
         content = b'{"now":%b,"rows":[%b]}' % (msgspec.json.encode(now()), b",".join(rows))
-        return self._format(f"{topic}.all", self._number, content)
+        return _Event(f"{topic}.all", self._number, topic, content)
 
-    def _format(self, event: str, number: int, content: bytes) -> bytes:
-        return b"event: %b\nid: %b-%d\ndata: %b\n\n" % (event.encode(), self._epoch.encode(), number, content)
+    def _format(self, event: _Event, topics: Collection[Topic]) -> bytes:
+        """The event as it is sent to a listener that has these topics."""
+        marks = "".join("1" if topic in topics else "0" for topic in TOPICS)
+        return f"event: {event.name}\nid: {self._epoch}-{event.number}-{marks}\ndata: ".encode() + event.content + b"\n\n"
 
     # Sampling
 
@@ -296,19 +302,18 @@ class UpdateHub:
         return [("log.row", line.json) for line in lines]
 
     def _publish(self, topic: Topic, events: Sequence[tuple[str, bytes]]) -> None:
-        chunks = []
-        for name, content in events:
-            self._number += 1
-            chunk = self._format(name, self._number, content)
-            chunks.append(chunk)
-            self._ring.append(_Event(self._number, topic, chunk))
-            self._ring_bytes += len(chunk)
+        new_events = [_Event(name, number, topic, content) for number, (name, content) in enumerate(events, self._number + 1)]
+        self._number += len(new_events)
+        self._ring.extend(new_events)
+        self._ring_bytes += sum(len(event.content) for event in new_events)
         while len(self._ring) > RING_EVENTS or self._ring_bytes > RING_BYTES:
             oldest = self._ring.popleft()
             self._ring_bytes -= len(oldest.content)
             self._dropped_number = oldest.number
-        if chunks:
-            whole = b"".join(chunks)
-            for listener in self._listeners:
-                if topic in listener.topics:
-                    listener.push(whole)
+        # Once for all that have the same topics, which are most.
+        chunks: dict[frozenset[Topic], bytes] = {}
+        for listener in self._listeners if new_events else ():
+            if topic in listener.topics:
+                if (topics := listener.topics) not in chunks:
+                    chunks[topics] = b"".join(self._format(event, topics) for event in new_events)
+                listener.push(chunks[topics])
