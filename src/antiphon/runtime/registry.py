@@ -6,7 +6,7 @@ import itertools
 import re
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -469,9 +469,14 @@ class ModelRegistry:
         return bool(name) and not name.endswith("*") and (name in self._models or self._find_family(name) is not None)
 
     def _find_family(self, name: str) -> ServedModel | None:
-        """The longest pattern that matches a name."""
-        families = [each for each in self._models if each.endswith("*") and name.startswith(each[:-1])]
-        return self._models[max(families, key=len)] if families else None
+        pattern = longest_pattern(name, self._models)
+        return None if pattern is None else self._models[pattern]
+
+
+def longest_pattern(name: str, model_names: Iterable[str]) -> str | None:
+    """Of models' names, the longest with a `*` at its end that matches a name: the family that it belongs to, or None."""
+    patterns = [each for each in model_names if each.endswith("*") and name.startswith(each[:-1])]
+    return max(patterns, key=len, default=None)
 
 
 def _secrets_of(entry: ModelEntry, secrets: Mapping[str, str]) -> dict[str, str]:

@@ -36,6 +36,34 @@ def test_each_model_has_its_own_answers_errors_and_times(tmp_path):
         assert (state["answers"], state["errors"], state["refusals"]) == (4, 1, 0) and state["first_token_p99_s"] >= 0.07
 
 
+def test_an_answer_counts_for_the_model_that_gave_it_and_for_no_pattern_that_its_name_fits(tmp_path):
+    models = {name: {"engine": "scripted", **SCRIPT} for name in ("qwen-*", "qwen-7b", "qwen-7b-*")}
+    with (
+        background_server(configured(tmp_path, models, **{"logging.level": "error"})) as url,
+        httpx2.Client(base_url=url, timeout=60) as http,
+    ):
+        for model in ("qwen-7b", "qwen-7b-q4", "qwen-7b-q8", "qwen-1b"):
+            assert http.post("/v1/responses", json={"model": model, "input": "hello"}).status_code == 200
+        rows = {row["name"]: row["answers"] for row in http.get("/models/health").json()["models"]}
+        assert rows == {"qwen-*": 1, "qwen-7b": 1, "qwen-7b-*": 2}
+
+
+def test_the_state_of_a_model_is_not_that_of_another_whose_name_begins_like_its_own(tmp_path):
+    closed = {"engine": "chat", "base_url": "http://127.0.0.1:9/v1", "model": "m", "retries": 0}
+    models = {"org": {"engine": "scripted", **SCRIPT}, "org/model": closed}
+    with (
+        background_server(configured(tmp_path, models, **{"logging.level": "error"})) as url,
+        httpx2.Client(base_url=url, timeout=60) as http,
+    ):
+
+        def states():
+            return {row["name"]: row["state"] for row in http.get("/models/health").json()["models"]}
+
+        for _ in range(20):
+            http.post("/v1/responses", json={"model": "org/model", "input": "hello"})
+        assert states() == {"org": "ready", "org/model": "degraded"}
+
+
 async def test_refusals_are_counted_and_unknown_keys_are_none(tmp_path):
     server = KeyServer(tmp_path, {"parrot": {"engine": "scripted", **SCRIPT}})
     admin, user = await server.key(scopes=("admin",)), await server.key(scopes=("models:read",), requests_per_minute=1)

@@ -56,11 +56,10 @@ class FactsQuery(Struct, array_like=True):
 
 
 class ModelFacts(Struct, array_like=True):
-    """A model as a process sees it. `engine` is empty for a model that no table configures; `label` is its name in the metrics."""
+    """A model as a process sees it. `engine` is empty for a model that no table configures."""
 
     engine: str
     state: ModelState
-    label: str
 
 
 class ProcessFacts(Struct, array_like=True):
@@ -164,16 +163,16 @@ def _collect_status(service: Service, facts: ProcessFacts) -> None:
 
 def _model_facts(service: Service, model: ServedModel) -> ModelFacts:
     entry = next((entry for entry in service.config.models if entry.name == model.name), None)
-    label = service.metrics.label(model.name, model.family)
-    return ModelFacts("" if entry is None else entry.engine, _model_state(service, model), label)
+    return ModelFacts("" if entry is None else entry.engine, _model_state(service, model))
 
 
 def _model_state(service: Service, model: ServedModel) -> ModelState:
     # Not failing: a model whose workers join by themselves has none before the first does.
     if isinstance(model.engine, QueuedEngine) and not model.engine.has_worker:
         return "waiting"
-    # A model with several upstreams has a circuit breaker for each, under `model/upstream`.
-    breakers = [state for name, state in service.metrics.upstreams.items() if name == model.name or name.startswith(f"{model.name}/")]
+    # A model with several upstreams has a circuit breaker for each, under `model/upstream`; other models have such names, too.
+    names = {model.name, *(f"{view.model}/{view.name}" for view in service.registry.upstreams() if view.model == model.name)}
+    breakers = [state for name, state in service.metrics.upstreams.items() if name in names]
     bad = [
         state in ("quarantined", "offline")
         for (name, state), count in service.metrics.workers.items()

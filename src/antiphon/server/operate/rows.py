@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from antiphon import __version__
+from antiphon.runtime.registry import longest_pattern
 from antiphon.runtime.service import Service
-from antiphon.runtime.statistics.recent import model_health, server_health
+from antiphon.runtime.statistics.recent import ModelHealth, model_health, server_health
 from antiphon.server.operate.facts import ModelState, ProcessFacts, Topic, now, with_id
 from antiphon.wire.codec.types import encode
 from antiphon.wire.http.operate import ModelHealthEntry, ServerState
@@ -62,13 +63,15 @@ _STATES: tuple[ModelState, ...] = ("ready", "waiting", "degraded", "failing")
 
 def model_entries(parts: Sequence[ProcessFacts]) -> Sequence[ModelHealthEntry]:
     """How each model does, in all processes: the worst that one of them says, and the sum of their answers."""
-    health = model_health([part.recent for part in parts], now())
+    models = parts[0].models
+    # The metrics count the names behind a `*` one by one, up to a number of them; here they are one model.
+    health: dict[str | None, list[ModelHealth]] = {}
+    for label, counts in model_health([part.recent for part in parts], now()).items():
+        health.setdefault(label if label in models else longest_pattern(label, models), []).append(counts)
     entries = []
-    for name, model in parts[0].models.items():
+    for name, model in models.items():
         states = [part.models[name].state for part in parts if name in part.models]
-        # The metrics count the names behind a `*` one by one, up to a number of them; here they are one model.
-        labels = [label for label in health if label == model.label or (name.endswith("*") and label.startswith(name[:-1]))]
-        own = [health[label] for label in labels]
+        own = health.get(name, [])
         # Quantiles of several names can't be added up; the name with the most answers stands for all.
         best = max(own, key=lambda each: each.answers, default=None)
         entries.append(
