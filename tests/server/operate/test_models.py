@@ -61,7 +61,7 @@ def test_the_state_of_a_model_is_not_that_of_another_whose_name_begins_like_its_
 
         for _ in range(20):
             http.post("/v1/responses", json={"model": "org/model", "input": "hello"})
-        assert states() == {"org": "ready", "org/model": "degraded"}
+        assert states() == {"org": "ready", "org/model": "failing"}
 
 
 async def test_refusals_are_counted_and_unknown_keys_are_none(tmp_path):

@@ -173,15 +173,17 @@ def _model_state(service: Service, model: ServedModel) -> ModelState:
     # A model with several upstreams has a circuit breaker for each, under `model/upstream`; other models have such names, too.
     names = {model.name, *(f"{view.model}/{view.name}" for view in service.registry.upstreams() if view.model == model.name)}
     breakers = [state for name, state in service.metrics.upstreams.items() if name in names]
-    bad = [
+    bad_workers = [
         state in ("quarantined", "offline")
         for (name, state), count in service.metrics.workers.items()
         if name == model.name
         for _ in range(count)
     ]
-    bad += [state != "closed" for state in breakers]
-    # One worker or upstream that is in order is enough to answer.
-    return "failing" if bad and all(bad) else "degraded" if any(bad) else "ready"
+    bad_upstreams = [state != "closed" for state in breakers]
+    # An answer takes one worker that is in order, and, where there are upstreams, one of these: both lists must have one.
+    if any(bad and all(bad) for bad in (bad_workers, bad_upstreams)):
+        return "failing"
+    return "degraded" if any(bad_workers + bad_upstreams) else "ready"
 
 
 def _rows(service: Service, topic: str) -> dict[str, bytes]:
