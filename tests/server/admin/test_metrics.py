@@ -103,7 +103,7 @@ def test_every_metric_is_described_and_every_description_has_its_metric(url):
         families = set(re.findall(r"# TYPE (\w+) ", reply.read().decode()))
     described = set(re.findall(r"^\| `([a-z_]+)` \|", REFERENCE, re.MULTILINE))
     reasons = {"slow_head", "slow_body", "slow_reader", "backlog", "large_head", "malformed", "unwanted_body", "connection_limit"}
-    reasons |= {"large_message", "dead_peer", "defect", "aborted"}
+    reasons |= {"large_message", "dead_peer", "defect", "aborted", "tls_handshake"}
     assert {name for name in families if not name.startswith("process_")} == described - {"large_head", "malformed"} - reasons
     assert all(f"`{reason}`" in REFERENCE for reason in reasons)
 
