@@ -2,13 +2,14 @@
 
 import json
 
+import httpx2
 import openai
 import pytest
 from openai.types.chat import ChatCompletion as TheirCompletion, ChatCompletionChunk as TheirChunk
 from pydantic import BaseModel
 
 from antiphon.server.processes.run import background_server
-from support.engines.upstreams import streamed, whole
+from support.engines.upstreams import STREAM_HEAD, chunk as http_chunk, streamed, whole
 from support.protocols.chat_dialogues import put_together
 from support.server.plain_http import post
 from support.server.raw_upstream import playing
@@ -53,6 +54,19 @@ def chunks_of(base_url, question="Hi", path=PATH, **fields):
 
 
 # What is answered
+
+
+def test_tokens_that_were_counted_are_in_the_usage_though_the_answer_failed(tmp_path):
+    usage = {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10}
+    end = {"type": "response.completed", "response": {"status": "cancelled", "output": [], "usage": usage}}
+    play = STREAM_HEAD + http_chunk(f"event: {end['type']}\ndata: {json.dumps(end)}\n\n".encode()) + b"0\r\n\r\n"
+    with playing(play) as (upstream_url, _):
+        entry = {"engine": "responses", "base_url": upstream_url, "retries": 0}
+        with background_server(configured(tmp_path, {"mock": entry})) as url:
+            assert post(url, {"model": "mock", "messages": asked("Hi")}, PATH)[0] >= 500
+            counted = httpx2.get(f"{url}/usage").json()["data"]
+    (used,) = [result for bucket in counted for result in bucket["results"]]
+    assert (used["errors"], used["input_tokens"], used["output_tokens"]) == (1, 7, 3)
 
 
 def test_a_question_is_answered_whole(client):

@@ -15,7 +15,7 @@ from support.server.key_server import KeyServer
 from support.server.messages_peer import ask
 from support.server.model_server import playing
 from support.server.plain_http import events_in
-from support.server.scripted_server import configured
+from support.server.scripted_server import SCRIPT, configured
 from support.server.tokenizing_server import tokenizing
 
 WEATHER = {"name": "get_weather", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
@@ -37,6 +37,27 @@ def streamed(url, text="Hi there", **fields):
     status, headers, body = ask(url, body=question(text, stream=True, **fields))
     assert status == 200 and headers["content-type"].startswith("text/event-stream")
     return events_in(body)
+
+
+def test_a_message_that_is_cut_is_counted_as_incomplete(tmp_path):
+    with background_server(configured(tmp_path, {"parrot": {"engine": "scripted", **SCRIPT}})) as url:
+        message(url)
+        for ask_for in (message, streamed):
+            ask_for(url, "one two three", max_tokens=2)
+        metrics = ask(url, "GET", "/metrics")[2].decode()
+    counts = re.findall(r'duration_seconds_count\{gen_ai_request_model="parrot",outcome="(\w+)"\} (\d+)', metrics)
+    assert {outcome: int(count) for outcome, count in counts if int(count)} == {"completed": 1, "incomplete": 2}
+
+
+@pytest.mark.parametrize("ask_for", [message, streamed])
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_a_message_is_in_the_log_where_content_is_wanted_however_it_is_sent(tmp_path, capfd, ask_for, is_wanted):
+    settings = {"logging.level": "info", "logging.format": "json", "logging.content": is_wanted}
+    with background_server(configured(tmp_path, {"parrot": {"engine": "scripted", **SCRIPT}}, **settings)) as url:
+        ask_for(url, "weather", **TOOLS)
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines() if line.startswith("{")]
+    answers = [json.loads(line["content"]) for line in lines if line["event"] == "answered"]
+    assert [answer["content"][-1]["name"] for answer in answers] == ["get_weather"] * is_wanted
 
 
 def refused(url, body, **how):

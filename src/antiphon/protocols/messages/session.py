@@ -7,6 +7,7 @@ gap. What this API has no block for is left out.
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 
@@ -39,7 +40,7 @@ from antiphon.protocols.session import (
 )
 from antiphon.protocols.token_estimate import response_tokens
 from antiphon.tool_api import decode_arguments
-from antiphon.wire.codec.types import JsonDict
+from antiphon.wire.codec.types import JsonDict, encode
 from antiphon.wire.messages import blocks, events
 from antiphon.wire.messages.errors import message_error
 from antiphon.wire.messages.events import MessageEvent
@@ -86,7 +87,7 @@ class MessagesSession:
         self._sign = sign
         self._output = steps.OutputMachine(new_id, requires_item=False)
         self._is_streamed = resolved_request.is_streamed
-        self._content: list[blocks.ContentBlock] = []
+        self._content: list[Callable[[], blocks.ContentBlock]] = []
         self._block_count = 0
         self._open_block: OutputItem | None = None
         self._arguments: _ArgumentsWriter | None = None
@@ -103,6 +104,17 @@ class MessagesSession:
     def tokens(self) -> int:
         """Input and output tokens; estimated if the engine did not report them."""
         return response_tokens(self._output, self._respond, _AUDIO_RATE_HZ)
+
+    @property
+    def outcome(self) -> Literal["completed", "incomplete"] | None:
+        """How it ended by itself; None before, and where it failed or its client left."""
+        if self.stop_reason is None:
+            return None
+        return "incomplete" if self.stop_reason in ("max_tokens", "model_context_window_exceeded") else "completed"
+
+    def content(self) -> str:
+        """The whole message as JSON, for the log; empty before its end."""
+        return "" if self.usage is None else encode(self._whole(self.usage)).decode()
 
     @property
     def rewrite_status(self) -> engine_events.RewriteStatus | None:
@@ -175,14 +187,14 @@ class MessagesSession:
         effects: _Effects = [SendToEngine(self._respond)]
         if self._is_streamed:
             usage = MessageUsage(input_tokens=self._input_tokens, cache_creation_input_tokens=0, cache_read_input_tokens=0, output_tokens=0)
-            effects.append(Send(events.MessageStart(message=self._message([], usage))))
+            effects.append(Send(events.MessageStart(message=self._whole(usage))))
         return effects
 
-    def _message(self, content: list[blocks.ContentBlock], usage: MessageUsage) -> MessageResponse:
+    def _whole(self, usage: MessageUsage) -> MessageResponse:
         return MessageResponse(
             id=self._respond.id,
             model=self._resolved_request.model,
-            content=content,
+            content=[block() for block in self._content],
             stop_reason=self.stop_reason,
             stop_sequence=self._stop_sequence if self.stop_reason == "stop_sequence" else None,
             usage=usage,
@@ -202,10 +214,9 @@ class MessagesSession:
 
     def _close(self, block: Callable[[], blocks.ContentBlock], effects: _Effects) -> None:
         self._open_block = None
+        self._content.append(block)
         if self._is_streamed:
             effects.append(Send(events.ContentBlockStop(index=self._block_count - 1)))
-        else:
-            self._content.append(block())
 
     def _on_item_added(self, step: steps.ItemAdded, effects: _Effects) -> None:
         call = step.item.call
@@ -291,7 +302,7 @@ class MessagesSession:
             effects.append(Send(events.MessageDelta(delta=ending, usage=self.usage)))
             effects.append(Send(events.MessageStop()))
         else:
-            effects.append(Send(self._message(self._content, self.usage)))
+            effects.append(Send(self._whole(self.usage)))
         self._is_closed = True
         effects.append(Close())
 

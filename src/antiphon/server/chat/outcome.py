@@ -1,6 +1,5 @@
 """Metrics of chat completions, and their content in the log where that is enabled."""
 
-import time
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -9,6 +8,7 @@ from antiphon.errors import ApiError
 from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
+from antiphon.server.responses.metrics import AnswerTokens, count_answer
 from antiphon.server.transport import logs
 from antiphon.wire.chat.response import ChatUsage
 
@@ -74,29 +74,11 @@ class ChatMeasurement(AbstractContextManager[None]):
         self._started_at = started_at
 
     def __exit__(self, *_error: object) -> None:
-        service, model, session, client = self._service, self._model, self._session, self._client
-        metrics = service.metrics
-        name = metrics.label(model.name, model.family)
+        service, session, client = self._service, self._session, self._client
         outcome = session.outcome or ("failed" if client.error else "cancelled")
-        metrics.answers[name, outcome].observe(time.perf_counter() - self._started_at)
-        first_token_s = None if client.first_token_at is None else client.first_token_at - self._started_at
-        if first_token_s is not None:
-            metrics.first_token[name].observe(first_token_s)
-        metrics.recent.observe(name, has_failed=outcome == "failed", first_token_s=first_token_s)
-        # The metrics have the tokens of what ended well; against the limits of the key all of them count.
-        is_whole = outcome in ("completed", "incomplete")
-        usage = session.usage if is_whole else None
+        usage, tokens = session.usage, None
         if usage is not None:
-            metrics.tokens[name, "input"] += usage.prompt_tokens
-            metrics.tokens[name, "output"] += usage.completion_tokens
-        service.usage.count_answer(
-            self._caller.key_id,
-            name,
-            self._protocol,
-            has_failed=outcome == "failed",
-            input_tokens=usage.prompt_tokens if usage else 0,
-            cached_tokens=usage.prompt_tokens_details.cached_tokens if usage else 0,
-            output_tokens=usage.completion_tokens if usage else 0,
-        )
-        if is_whole and service.config.logging.content:
+            tokens = AnswerTokens(usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens_details.cached_tokens)
+        count_answer(service, self._caller, self._model, self._protocol, outcome, client, self._started_at, tokens)
+        if outcome in ("completed", "incomplete") and service.config.logging.content:
             logs.get().info("answered", content=session.content())

@@ -23,6 +23,7 @@ from antiphon.server.http.driving import driving_session
 from antiphon.server.http.errors import add_headers, error_response, json_response
 from antiphon.server.messages.prepare import PreparedMessage, count_input, prepare_message
 from antiphon.server.responses.event_stream import EventStream, run_stream
+from antiphon.server.responses.metrics import AnswerTokens, count_answer
 from antiphon.server.responses.omitted import log_omissions, omission_headers
 from antiphon.server.transport import logs
 from antiphon.wire.codec.types import encode
@@ -116,10 +117,7 @@ class MessagesEndpoint:
             return error_response(client.error, scope)
         if not isinstance(client.last_event, MessageResponse):
             return Response(status_code=499)  # the client hung up; only the log sees this
-        content = encode(client.last_event)
-        if self._service.config.logging.content:
-            logs.get().info("answered", content=content.decode())
-        return json_response(content)
+        return json_response(encode(client.last_event))
 
     async def _drive(
         self,
@@ -145,29 +143,15 @@ class MessagesEndpoint:
         try:
             yield
         finally:
-            metrics = self._service.metrics
-            name = metrics.label(model.name, model.family)
-            outcome = "failed" if client.error else "cancelled" if session.stop_reason is None else "completed"
-            metrics.answers[name, outcome].observe(time.perf_counter() - started_at)
-            first_token_s = None if client.first_token_at is None else client.first_token_at - started_at
-            if first_token_s is not None:
-                metrics.first_token[name].observe(first_token_s)
-            metrics.recent.observe(name, has_failed=outcome == "failed", first_token_s=first_token_s)
-            usage, input_tokens = session.usage, 0
+            service, usage, tokens = self._service, session.usage, None
+            outcome = "failed" if client.error else session.outcome or "cancelled"
             if usage is not None:
                 # The API counts cached tokens apart; the sum of the three is the whole input.
                 input_tokens = usage.input_tokens + usage.cache_read_input_tokens + usage.cache_creation_input_tokens
-                metrics.tokens[name, "input"] += input_tokens
-                metrics.tokens[name, "output"] += usage.output_tokens
-            self._service.usage.count_answer(
-                caller.key_id,
-                name,
-                "messages",
-                has_failed=outcome == "failed",
-                input_tokens=input_tokens,
-                cached_tokens=usage.cache_read_input_tokens if usage else 0,
-                output_tokens=usage.output_tokens if usage else 0,
-            )
+                tokens = AnswerTokens(input_tokens, usage.output_tokens, usage.cache_read_input_tokens)
+            count_answer(service, caller, model, "messages", outcome, client, started_at, tokens)
+            if outcome in ("completed", "incomplete") and service.config.logging.content:
+                logs.get().info("answered", content=session.content())
 
 
 def count_message_tokens(service: Service) -> EndpointFunction:

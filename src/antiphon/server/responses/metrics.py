@@ -2,7 +2,7 @@
 
 import time
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from antiphon.errors import ApiError
 from antiphon.runtime.access.keys import Caller
@@ -26,6 +26,64 @@ class ResponseOutcome(Protocol):
     first_token_at: float | None
     last_event: StreamEvent | None
     error: ApiError | None
+
+
+class AnswerTokens(NamedTuple):
+    """The tokens of an answer; those that were read from a cache are among the input."""
+
+    input: int
+    output: int
+    cached: int
+
+
+class TimedClient(Protocol):
+    """A client that knows when the first output came, by `time.perf_counter`."""
+
+    first_token_at: float | None
+
+
+def count_answer(
+    service: Service,
+    caller: Caller,
+    model: ServedModel,
+    protocol: str,
+    outcome: str,
+    client: TimedClient,
+    started_at: float,
+    tokens: AnswerTokens | None,
+) -> float | None:
+    """
+    Count an answer that has ended, in metrics and usage: the one rule for all protocols.
+
+    Args:
+        protocol: as usage is counted by.
+        started_at: by `time.perf_counter`.
+        tokens: None if they are unknown. Known ones count however the answer ended: the model has made them.
+
+    Returns:
+        Seconds until the first token; None if there was none, or no stream.
+    """
+    metrics, name = service.metrics, service.metrics.label(model.name, model.family)
+    metrics.answers[name, outcome].observe(time.perf_counter() - started_at)
+    first_token_s = None if client.first_token_at is None else client.first_token_at - started_at
+    if first_token_s is not None:
+        metrics.first_token[name].observe(first_token_s)
+    has_failed = outcome == "failed"
+    metrics.recent.observe(name, has_failed=has_failed, first_token_s=first_token_s)
+    if tokens is not None:
+        metrics.tokens[name, "input"] += tokens.input
+        metrics.tokens[name, "output"] += tokens.output
+    input_tokens, output_tokens, cached_tokens = tokens or (0, 0, 0)
+    service.usage.count_answer(
+        caller.key_id,
+        name,
+        protocol,
+        has_failed=has_failed,
+        input_tokens=input_tokens,
+        cached_tokens=cached_tokens,
+        output_tokens=output_tokens,
+    )
+    return first_token_s
 
 
 class ResponseMeasurement(AbstractContextManager[None]):
@@ -60,32 +118,16 @@ class ResponseMeasurement(AbstractContextManager[None]):
         )
 
     def __exit__(self, *_error: object) -> None:
-        service, model, client, answer = self._service, self._model, self._client, self._answer
-        metrics = service.metrics
-        name = metrics.label(model.name, model.family)
+        service, client, answer = self._service, self._client, self._answer
         response = client.last_event.response if isinstance(client.last_event, TERMINAL_EVENTS) else None
         # Without an end or an error, its client has left.
         outcome = str(response.status) if response else "failed" if client.error else "cancelled"
-        metrics.answers[name, outcome].observe(time.perf_counter() - self._started_at)
-        first_token_s = None if client.first_token_at is None else client.first_token_at - self._started_at
-        if first_token_s is not None:
-            metrics.first_token[name].observe(first_token_s)
-        metrics.recent.observe(name, has_failed=outcome == "failed", first_token_s=first_token_s)
-        usage = response.usage if response else None
+        usage, tokens = response.usage if response else None, None
         if usage:
-            metrics.tokens[name, "input"] += usage.input_tokens
-            metrics.tokens[name, "output"] += usage.output_tokens
             answer.input_tokens, answer.output_tokens = usage.input_tokens, usage.output_tokens
+            tokens = AnswerTokens(usage.input_tokens, usage.output_tokens, usage.input_tokens_details.cached_tokens)
+        first_token_s = count_answer(service, self._caller, self._model, "responses", outcome, client, self._started_at, tokens)
         answer.first_token_s = None if first_token_s is None else round(first_token_s, 3)
         service.answers.end(answer, outcome)
-        service.usage.count_answer(
-            self._caller.key_id,
-            name,
-            "responses",
-            has_failed=outcome == "failed",
-            input_tokens=usage.input_tokens if usage else 0,
-            cached_tokens=usage.input_tokens_details.cached_tokens if usage else 0,
-            output_tokens=usage.output_tokens if usage else 0,
-        )
         if response and service.config.logging.content:
             logs.get().info("answered", content=encode(response).decode())
