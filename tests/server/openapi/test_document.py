@@ -250,6 +250,11 @@ def test_a_request_needs_something_to_answer(api):
         assert judge.is_valid(something), something
 
 
+def test_the_form_for_a_containers_file_may_have_the_id_of_one_in_its_place(api):
+    form = api["components"]["schemas"]["AddContainerFileForm"]
+    assert set(form["properties"]) == {"file", "file_id"} and not form.get("required")
+
+
 def test_the_page_is_allowed_its_own_script_and_nothing_else(base_url):
     _, headers, payload = answered(base_url, "GET", "/docs")
     page = payload.decode()

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, Raw
+from msgspec import UNSET, Meta, Raw, UnsetType
 
 from antiphon.wire.codec.reading import Reader
 from antiphon.wire.codec.types import JsonDict, Maybe, Wire
@@ -75,9 +75,10 @@ class AddContainerFileRequest(Wire, kw_only=True):
 
 
 class AddContainerFileForm(Wire, kw_only=True):
-    """A form with a file for a container."""
+    """A form with a file for a container, or with the id of an uploaded file to be copied into it."""
 
-    file: Annotated[Raw, Meta(extra_json_schema={"type": "string", "contentMediaType": "application/octet-stream"})]
+    file: Annotated[Raw, Meta(extra_json_schema={"type": "string", "contentMediaType": "application/octet-stream"})] | UnsetType = UNSET
+    file_id: str | UnsetType = UNSET
 
 
 class ContainerFileObject(Wire, kw_only=True):
