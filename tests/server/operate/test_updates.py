@@ -6,6 +6,7 @@ import json
 
 import aiohttp
 import pytest
+import structlog
 from hypothesis import given, settings, strategies as st
 
 from antiphon.server.operate import hub as hubs
@@ -252,6 +253,25 @@ async def test_nothing_is_sampled_while_nobody_listens(url, monkeypatch):
     assert hub._task is None and not hub._rows
     await hub.listen(one, None)  # and again
     assert hub.sample_count == count + 1
+    server.is_draining = True
+    await hub._task
+
+
+async def test_what_the_hub_logs_is_not_said_of_its_first_listener(url):
+    contexts = []
+
+    class Logging(Server):
+        async def gather(self, query):
+            contexts.append(structlog.contextvars.get_contextvars())
+            return await super().gather(query)
+
+    server = Logging()
+    hub, one = server.hub(), listener()
+    with structlog.contextvars.bound_contextvars(request_id="req_1"):
+        await hub.listen(one, None)
+    server.rows = {"0": b"1"}
+    await chunk_with(one, b"queue.row")
+    assert contexts[0] == {"request_id": "req_1"} and contexts[-1] == {}
     server.is_draining = True
     await hub._task
 

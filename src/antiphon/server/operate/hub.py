@@ -8,6 +8,7 @@ then: it may come back with others, whose lists it lacks.
 
 import asyncio
 import contextlib
+import contextvars
 import json
 import re
 import secrets
@@ -175,8 +176,9 @@ class UpdateHub:
             listener.begin(b"".join(self._beginning(listener.topics, last_event_id)))
             self._listeners.add(listener)
         if self._task is None:
-            # It ends by itself: after a while without a listener, or when the server stops.
-            self._task = asyncio.create_task(self._run(), name="updates")  # noqa: TID251
+            # It ends by itself: after a while without a listener, or when the server stops. It outlives the request that
+            # began it, whose id is not to stand in its log lines.
+            self._task = asyncio.create_task(self._run(), name="updates", context=contextvars.Context())  # noqa: TID251
 
     def leave(self, listener: Listener) -> None:
         """Remove a listener; does nothing if it is none."""
