@@ -10,7 +10,7 @@ from antiphon.runtime.service import Service
 from antiphon.server import shared_address
 from antiphon.server.admin import authority, docs_page, health, metrics, models, queue, recordings, reload
 from antiphon.server.audio import routes as audio
-from antiphon.server.chat import passed_on, routes as chat
+from antiphon.server.chat import relay_routes, routes as chat
 from antiphon.server.console import keys as console_keys, page, state, tools as console_tools
 from antiphon.server.containers import routes as containers
 from antiphon.server.files import routes as files
@@ -37,7 +37,7 @@ def routes(service: Service) -> list[GuardedRoute]:
     surfaces = (
         responses,
         chat,
-        passed_on,
+        relay_routes,
         messages,
         conversations,
         files,

@@ -1,1 +1,1 @@
-"""What was served, in numbers: for how long each key used what, and how each model does."""
+"""What was served, in numbers: for how long each key used what, and the health of each model."""

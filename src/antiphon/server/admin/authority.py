@@ -21,7 +21,7 @@ _CERTIFICATE = Operation(
     "The authority of the server's certificates, as PEM",
     media_types=(MEDIA_TYPE,),
     errors={404: "The server makes no certificates."},
-    description='With `server.tls = "auto"`. It has no key in it.',
+    description='With `server.tls = "auto"`. The file does not contain the private key.',
 )
 
 

@@ -33,7 +33,7 @@ _WORKER_NOT_FOUND = {404: "There is no such worker."}
 
 _STATUS = Operation("getStatus", "Queue", "Summarize the server's state", wire.GatewayStatus)
 _QUEUE = Operation("getQueue", "Queue", "List the clients that wait, and those that are served", wire.QueueStatus)
-_LIST_TICKETS = Operation("listTickets", "Queue", "The same", wire.QueueStatus)
+_LIST_TICKETS = Operation("listTickets", "Queue", "The same as `GET /queue`", wire.QueueStatus)
 _TICKET = Operation("getTicket", "Queue", "Retrieve a ticket", wire.QueueTicket, errors=_TICKET_NOT_FOUND)
 _CANCEL = Operation(
     "cancelTicket",
@@ -168,7 +168,7 @@ class _QueueEndpoints:
         """`DELETE /api/queue/{id}`."""
         view = self._visible_ticket(request)
         if not self._coordinator.cancel(view.id):
-            raise ClientError(f"Ticket '{view.id}' waits no longer: it has its place.", status=409, code="ticket_served")
+            raise ClientError(f"Ticket '{view.id}' is already being served.", status=409, code="ticket_served")
         return _json_response(wire.TicketCancelled(ticket_id=view.id))
 
     async def eta(self, _request: Request) -> Response:

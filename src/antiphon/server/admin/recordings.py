@@ -45,7 +45,7 @@ _LIST = Operation(
     "Sessions",
     "List the recorded sessions",
     RecordedSessionList,
-    errors={400: "A parameter is invalid, or `after` is none of the sessions; `param` says which."},
+    errors={400: "A parameter is invalid, or `after` is not the id of one of the sessions; `param` says which."},
     query=page_parameters("session"),
 )
 _SHOW = Operation("getSession", "Sessions", "Retrieve a recorded session", RecordedSession, errors=_NOT_FOUND | {503: _ERRORS[503]})

@@ -63,7 +63,7 @@ async def _send_whole(service: Service, chat: PreparedChat, scope: Scope, receiv
 
     reply = await drive_chat(service, scope, chat, collector, started_at, headers, respond)
     # Only now, when its tokens are counted, do its headers show the remaining limits.
-    add_headers(reply, headers | rewrite_headers(chat.record.rewrite_status))
+    add_headers(reply, headers | rewrite_headers(chat.result.rewrite_status))
     await reply(scope, receive, send)
 
 
@@ -106,12 +106,12 @@ async def drive_chat(
             client,
             model=model.name,
             headers=headers,
-            tokens=lambda: chat.record.tokens,
+            tokens=lambda: chat.result.tokens,
             choice_count=chat.choice_count,
             tools=chat.tools,
         )
         async with driving as driver:
-            with ChatMeasurement(service, request_caller(scope), chat.protocol, model, chat.record, client, started_at):
+            with ChatMeasurement(service, request_caller(scope), chat.protocol, model, chat.result, client, started_at):
                 return await respond(functools.partial(driver.run, chat.engine, chat.settings, chat.opening))
     finally:
         chat.release()

@@ -68,7 +68,7 @@ async def prepare_mapped(
     return PreparedChat(
         session=session,
         opening=chat,
-        record=session,
+        result=session,
         engine=service.rewriter.around(engine, (request.model or "", model.name), settings.key_id),
         settings=settings,
         model=model,

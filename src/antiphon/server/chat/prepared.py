@@ -27,7 +27,7 @@ class PreparedChat(Struct, frozen=True, kw_only=True):
     Attributes:
         session: answers it; its events are those of `encoder`, or end with a whole answer.
         opening: what the session begins with.
-        record: the same session, as the metrics and the limits see it.
+        result: the same session, as the metrics and the limits see it.
         encoder: writes the stream; None for an answer that is sent whole.
         opening_events: types of events that come before any output.
         choice_count: how many responses it makes, each of which counts against the limits of a key.
@@ -39,7 +39,7 @@ class PreparedChat(Struct, frozen=True, kw_only=True):
 
     session: Session[Any, Any]
     opening: object
-    record: MeasuredChat
+    result: MeasuredChat
     engine: Engine
     settings: ConversationSettings
     model: ServedModel

@@ -77,14 +77,14 @@ def prepare_relay(
     # The Embeddings API has no streams, whatever the request says.
     is_stream = bool(head.stream) and path != "embeddings"
     # The answer repeats the name in the request, but for a route: there the client learns which model it got.
-    told_name = model.name if resolution.decision is not None else ""
-    relay = commands.Relay(id=new_id("relay"), path=path, body=body, stream=is_stream, model=told_name)
+    answer_model = model.name if resolution.decision is not None else ""
+    relay = commands.Relay(id=new_id("relay"), path=path, body=body, stream=is_stream, model=answer_model)
     cache_key = make_cache_key(session_id_of(scope), head.prompt_cache_key)
     session = RelaySession(relay, model.engine.capabilities.context_window, keeps_content=service.config.logging.content)
     return PreparedChat(
         session=session,
         opening=relay,
-        record=session,
+        result=session,
         engine=model.engine,
         settings=caller_settings(request_caller(scope), model.name, "responses", cache_key),
         model=model,

@@ -46,8 +46,10 @@ _CREATE_WITHOUT_VERSION = _CREATE._replace(
 )
 
 
-def _unavailable(id: str, summary: str) -> Operation:
-    return Operation(id, "Chat", summary, errors={404: "Chat completions are not stored; the message says what to use instead."})
+def _unavailable(id: str, action: str) -> Operation:
+    return Operation(
+        id, "Chat", f"Not available: {action}", errors={404: "Chat completions are not stored; the message says what to use instead."}
+    )
 
 
 def routes(service: Service) -> list[GuardedRoute]:
@@ -59,16 +61,22 @@ def routes(service: Service) -> list[GuardedRoute]:
         [
             ("POST", path, create, "responses:write", _CREATE),
             ("POST", "/chat/completions", create, "responses:write", _CREATE_WITHOUT_VERSION),
-            ("GET", path, refuse, "responses:read", _unavailable("listChatCompletions", "Not available: list chat completions")),
-            ("GET", f"{path}/{{id}}", refuse, "responses:read", _unavailable("getChatCompletion", "Not available: a chat completion")),
-            ("POST", f"{path}/{{id}}", refuse, "responses:write", _unavailable("updateChatCompletion", "Not available: its metadata")),
-            ("DELETE", f"{path}/{{id}}", refuse, "responses:write", _unavailable("deleteChatCompletion", "Not available: its deletion")),
+            ("GET", path, refuse, "responses:read", _unavailable("listChatCompletions", "list chat completions")),
+            ("GET", f"{path}/{{id}}", refuse, "responses:read", _unavailable("getChatCompletion", "retrieve a chat completion")),
+            (
+                "POST",
+                f"{path}/{{id}}",
+                refuse,
+                "responses:write",
+                _unavailable("updateChatCompletion", "change the metadata of a chat completion"),
+            ),
+            ("DELETE", f"{path}/{{id}}", refuse, "responses:write", _unavailable("deleteChatCompletion", "delete a chat completion")),
             (
                 "GET",
                 f"{path}/{{id}}/messages",
                 refuse,
                 "responses:read",
-                _unavailable("listChatCompletionMessages", "Not available: its messages"),
+                _unavailable("listChatCompletionMessages", "list the messages of a chat completion"),
             ),
         ],
     )

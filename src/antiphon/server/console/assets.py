@@ -81,11 +81,11 @@ class PageFiles(NamedTuple):
     The files of the page.
 
     Attributes:
-        front: `index.html`; None where this copy of antiphon has no page.
+        index_page: `index.html`; None where this copy of antiphon has no page.
         assets: all others by name, wherever below the folder they lie.
     """
 
-    front: Asset | None
+    index_page: Asset | None
     assets: dict[str, Asset]
 
 
@@ -96,8 +96,7 @@ def page_files(folder: Traversable | None = None) -> PageFiles:
     """
     folder = files("antiphon").joinpath("console") if folder is None else folder
     assets = {file.name: Asset(file) for file in _walk(folder)} if folder.is_dir() else {}
-    front = assets.pop(INDEX, None)
-    return PageFiles(front, assets)
+    return PageFiles(assets.pop(INDEX, None), assets)
 
 
 def _walk(folder: Traversable) -> list[Traversable]:

@@ -89,7 +89,7 @@ class ConsoleRoute(GuardedRoute):
         # An API key signs in anew, whatever the cookie. A key of the page comes second: it may have expired meanwhile.
         if (secret is not None and not is_page_key) or (await self.service.keyring.current_access()).is_open:
             return await self.service.keyring.authenticate(secret)
-        grant = await self._cookie_grant(cookie, is_alone=not is_page_key) if cookie is not None else None
+        grant = await self._cookie_grant(cookie, has_page_key=is_page_key) if cookie is not None else None
         if grant is None and is_page_key and secret is not None:
             grant = await issuer.redeem(secret)
         if grant is None:
@@ -97,11 +97,11 @@ class ConsoleRoute(GuardedRoute):
         scope[_GRANT_SCOPE_KEY] = grant
         return grant.caller
 
-    async def _cookie_grant(self, cookie: str, *, is_alone: bool) -> ConsoleKeyGrant | None:
+    async def _cookie_grant(self, cookie: str, *, has_page_key: bool) -> ConsoleKeyGrant | None:
         try:
             return await self.service.console_keys.redeem_cookie(cookie)
         except ClientError:
             # An old cookie beside a key of the page is no reason to refuse: the key may still be good.
-            if is_alone:
+            if not has_page_key:
                 raise
             return None

@@ -48,7 +48,8 @@ IMMUTABLE, REVALIDATE = "public, max-age=31536000, immutable", "no-cache"
 
 # Its link is relative, as all of the page's: a proxy may serve it below a prefix.
 MISSING_PAGE = (
-    "<!doctype html><html lang=en><meta charset=utf-8><title>antiphon</title><h1>antiphon is here, its page is not</h1>"
+    "<!doctype html><html lang=en><meta charset=utf-8><title>antiphon</title>"
+    "<h1>This antiphon server is installed without its web page</h1>"
     "<p>The files of the page are missing in this installation. Everything else works: <a href=docs>what there is</a>."
 )
 
@@ -57,7 +58,7 @@ _CACHING = {
     "cache-control": Header("How long it may be kept.", {"enum": [IMMUTABLE, REVALIDATE]}),
 }
 _NOT_MODIFIED = "304 where `if-none-match` names its `etag`. Compressed for clients that take gzip."
-_FRONT = Operation(
+_INDEX = Operation(
     "getFrontPage",
     "Console",
     "The page",
@@ -91,20 +92,20 @@ def routes(service: Service) -> list[GuardedRoute]:
 
 
 def _redirect(service: Service) -> list[GuardedRoute]:
-    async def front(request: Request) -> Response:
+    async def index(request: Request) -> Response:
         if not accepts_html(request):
             return await _not_found(request)
         # RFC 9110, 12.5.5: the response depends on these headers, so a cache keeps one for each.
         return Response(status_code=307, headers={"location": "/docs", "vary": "Origin, Accept"}, media_type="text/html")
 
-    return [GuardedRoute("/", front, service=service, access="public", operation=_REDIRECT)]
+    return [GuardedRoute("/", index, service=service, access="public", operation=_REDIRECT)]
 
 
 def page_routes(service: Service, page: PageFiles) -> list[GuardedRoute]:
     """The routes `/` and `/console/assets/{name}`."""
 
-    async def front(request: Request) -> Response:
-        return await answer_front(request, page)
+    async def index(request: Request) -> Response:
+        return await answer_index(request, page)
 
     async def asset(request: Request) -> Response:
         return await answer_asset(request, page, request.path_params["name"])
@@ -112,20 +113,20 @@ def page_routes(service: Service, page: PageFiles) -> list[GuardedRoute]:
     return guarded_routes(
         service,
         [
-            ("GET", "/", front, "public", _FRONT),
+            ("GET", "/", index, "public", _INDEX),
             ("GET", "/console/assets/{name}", asset, "public", _ASSET),
         ],
     )
 
 
-async def answer_front(request: Request, page: PageFiles) -> Response:
+async def answer_index(request: Request, page: PageFiles) -> Response:
     """The page for a browser, a 404 for other clients."""
     if not accepts_html(request):
         return await _not_found(request)
-    if page.front is None:
+    if page.index_page is None:
         headers = dict(PAGE_HEADERS) | {"cache-control": REVALIDATE, "vary": "Origin, Accept"}
         return Response(MISSING_PAGE, headers=headers, media_type="text/html")
-    return await _answer(request, page.front, vary="Origin, Accept, Accept-Encoding")
+    return await _answer(request, page.index_page, vary="Origin, Accept, Accept-Encoding")
 
 
 async def answer_asset(request: Request, page: PageFiles, name: str) -> Response:

@@ -60,7 +60,7 @@ _LIST = Operation(
     "Containers",
     "List the containers",
     ContainerList,
-    errors={400: "A parameter is invalid, or `after` is none of the containers; `param` says which."},
+    errors={400: "A parameter is invalid, or `after` is not the id of one of the containers; `param` says which."},
     query=[*page_parameters("container"), Parameter("name", "Only containers with this name.", {"type": "string"})],
     description="Those that have expired are among them.",
 )
@@ -88,7 +88,8 @@ _LIST_FILES = Operation(
     "Containers",
     "List a container's files",
     ContainerFileList,
-    errors=_NOT_FOUND | {400: f"A parameter is invalid, or `after` is none of the files; `param` says which. Or: {_EXPIRED.lower()}"},
+    errors=_NOT_FOUND
+    | {400: f"A parameter is invalid, or `after` is not the id of one of the files; `param` says which. Or: {_EXPIRED.lower()}"},
     query=page_parameters("file"),
 )
 _RETRIEVE_FILE = Operation(

@@ -49,7 +49,7 @@ _LIST = Operation(
     "Files",
     "List the files",
     FileList,
-    errors={400: "A parameter is invalid, or `after` is none of the files; `param` says which."},
+    errors={400: "A parameter is invalid, or `after` is not the id of one of the files; `param` says which."},
     query=[
         *page_parameters("file", MAX_LIMIT, MAX_LIMIT),
         Parameter("purpose", "Only files with this purpose.", {"type": "string"}),

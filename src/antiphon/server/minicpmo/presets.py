@@ -50,18 +50,18 @@ _PRESET_AUDIO = Operation("getPresetAudio", "MiniCPM-o", "Retrieve the audio of 
 _DEFAULT_VOICE = Operation("getDefaultVoice", "MiniCPM-o", "Retrieve the default voice", wire.ReferenceAudio, errors=_ERRORS)
 _LIST_VOICES = Operation("listVoices", "MiniCPM-o", "List the stored voices", wire.VoiceList)
 _UPLOAD_VOICE = Operation(
-    "keepVoice",
+    "storeVoice",
     "MiniCPM-o",
     "Store a voice",
     wire.VoiceUploadResult,
     wire.VoiceUpload,
     errors=_UPLOAD_ERRORS,
     description="A file in one of the formats of `POST /v1/audio/transcriptions`, of a minute at most.",
-    links=dict.fromkeys(("getVoice", "dropVoice"), "id"),
+    links=dict.fromkeys(("getVoice", "deleteVoice"), "id"),
 )
 _GET_VOICE = Operation("getVoice", "MiniCPM-o", "Retrieve a stored voice", wire.ReferenceAudio, errors=_ERRORS)
 _DELETE_VOICE = Operation(
-    "dropVoice", "MiniCPM-o", "Delete a stored voice", wire.VoiceUploadResult, errors={404: "There is no such voice."}
+    "deleteVoice", "MiniCPM-o", "Delete a stored voice", wire.VoiceUploadResult, errors={404: "There is no such voice."}
 )
 _FRONTEND_DEFAULTS = Operation("getFrontendDefaults", "MiniCPM-o", "Retrieve the defaults of a page", wire.FrontendDefaults)
 

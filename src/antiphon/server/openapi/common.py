@@ -31,7 +31,7 @@ KEYLESS = ("probe", "public")
 """Access without a key."""
 
 
-class WhatWentWrong(msgspec.Struct):
+class ErrorDetails(msgspec.Struct):
     """An error; `param` is the path of the field at fault, `code` identifies the error for programs."""
 
     message: str
@@ -43,7 +43,7 @@ class WhatWentWrong(msgspec.Struct):
 class Error(msgspec.Struct):
     """The body of every error response."""
 
-    error: WhatWentWrong
+    error: ErrorDetails
 
 
 def common_errors(access: Access) -> dict[int, str]:

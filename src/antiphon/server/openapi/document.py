@@ -122,6 +122,29 @@ _ANY_ID: Schema = {"type": "string", "minLength": 1}
 _PATH_SCHEMAS: dict[str, Schema] = {"conversation_id": {"type": "string", "pattern": "^conv_"}}
 """Schemas of path parameters whose form is checked."""
 
+_PATH_PARAMETERS = {
+    ("assets", "name"): "The name of the file.",
+    ("calls", "id"): "The id of the call, from `location`.",
+    ("completions", "id"): "The id of the chat completion.",
+    ("containers", "container_id"): "The id of the container.",
+    ("conversations", "conversation_id"): "The id of the conversation.",
+    ("file_batches", "batch_id"): "The id of the batch.",
+    ("files", "file_id"): "The id of the file.",
+    ("files", "name"): "The name of the file, with slashes where it lies in folders.",
+    ("items", "item_id"): "The id of the item.",
+    ("keys", "id"): "The id of the key, which is not its secret.",
+    ("models", "model"): "The name of the model.",
+    ("presets", "mode"): "The mode that the preset is listed under.",
+    ("queue", "id"): "The id of the ticket.",
+    ("ref_audio", "id"): "The id of the voice.",
+    ("responses", "id"): "The id of the response.",
+    ("sessions", "id"): "The id of the session.",
+    ("vector_stores", "vector_store_id"): "The id of the vector store.",
+    ("workers", "id"): "The id of the worker.",
+    ("{mode}", "id"): "The id of the preset.",
+}
+"""What path parameters are, by the part of the path before them and their name."""
+
 
 class _DocumentWriter:
     """Writes operations."""
@@ -138,8 +161,14 @@ class _DocumentWriter:
         """A route as OpenAPI's Operation Object; `path` is the route's, without converters."""
         operation = route.operation
         path_parameters = [
-            {"name": name, "in": "path", "required": True, "description": "Its id.", "schema": _PATH_SCHEMAS.get(name, _ANY_ID)}
-            for name in re.findall(r"{(\w+)}", path)
+            {
+                "name": name,
+                "in": "path",
+                "required": True,
+                "description": _PATH_PARAMETERS[folder, name],
+                "schema": _PATH_SCHEMAS.get(name, _ANY_ID),
+            }
+            for folder, name in re.findall(r"([^/]+)/(?={(\w+)})", path)
         ]
         result: Schema = {
             "operationId": operation.id,
@@ -175,7 +204,7 @@ class _DocumentWriter:
     def _responses(self, route: GuardedRoute) -> Iterator[tuple[int, Schema]]:
         operation = route.operation
         if contents := self._contents(operation):
-            yield operation.status, _response(operation.status, "As requested.", contents, route) | _links(operation)
+            yield operation.status, _response(operation.status, "The operation succeeded.", contents, route) | _links(operation)
         for status, when in sorted((common_errors(route.access) | dict(operation.errors)).items()):
             # One status, two bodies: a server that is not ready sends its readiness, one with too many connections an error.
             is_readiness = operation.response_type is Readiness and status in operation.errors

@@ -38,7 +38,7 @@ def _describe(event: EventName) -> Schema:
         ],
         "requestBody": {"required": True, "content": {"application/json": {"schema": reference("WebhookEvent")}}},
         "responses": {
-            "2XX": {"description": "Taken. Anything else but 410 is tried again."},
+            "2XX": {"description": "Accepted. Any other status but 410 is retried."},
             "410": {"description": "The endpoint wants no more events."},
         },
     }

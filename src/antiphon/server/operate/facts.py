@@ -191,12 +191,15 @@ def _rows(service: Service, topic: str) -> dict[str, bytes]:
         case "queue":
             tickets = map(ticket_entry, service.coordinator.tickets())
             rows = {
-                ticket.ticket_id: msgspec.structs.replace(ticket, estimated_wait_s=_in_steps(ticket.estimated_wait_s)) for ticket in tickets
+                ticket.ticket_id: msgspec.structs.replace(ticket, estimated_wait_s=_rounded_wait_s(ticket.estimated_wait_s))
+                for ticket in tickets
             }
         case "workers":
             # Without their sessions, which are rows of `queue`.
             return {
-                view.worker.id: _with_id(view.worker.id, msgspec.structs.replace(worker_entry(view, []), silent_s=_silence(view.silent_s)))
+                view.worker.id: _with_id(
+                    view.worker.id, msgspec.structs.replace(worker_entry(view, []), silent_s=_shown_silence_s(view.silent_s))
+                )
                 for view in service.coordinator.workers()
             }
         case "sessions":
@@ -215,11 +218,11 @@ def with_id(id: str, row: bytes) -> bytes:
     return b'{"id":' + msgspec.json.encode(id) + b"," + row[1:]
 
 
-def _in_steps(wait_s: float | None) -> float | None:
+def _rounded_wait_s(wait_s: float | None) -> float | None:
     return None if wait_s is None else float(-(-int(wait_s) // _QUEUE_STEP_S) * _QUEUE_STEP_S)
 
 
-def _silence(silent_s: float | None) -> float | None:
+def _shown_silence_s(silent_s: float | None) -> float | None:
     return None if silent_s is None else float(int(silent_s)) if silent_s >= _SILENT_S else 0.0
 
 

@@ -15,7 +15,7 @@ from antiphon.wire.http.operate import ModelHealthList
 _LIST = Operation(
     "listModelHealth",
     "Models",
-    "List how each model does",
+    "List the health of each model",
     ModelHealthList,
     description="Answers and errors of the last hour, and the time to the first token of the last 15 minutes.",
 )

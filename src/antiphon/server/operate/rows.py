@@ -62,7 +62,7 @@ _STATES: tuple[ModelState, ...] = ("ready", "waiting", "degraded", "failing")
 
 
 def model_entries(parts: Sequence[ProcessFacts]) -> Sequence[ModelHealthEntry]:
-    """How each model does, in all processes: the worst that one of them says, and the sum of their answers."""
+    """The health of each model, in all processes: the worst that one of them says, and the sum of their answers."""
     models = parts[0].models
     # The metrics count the names behind a `*` one by one, up to a number of them; here they are one model.
     health: dict[str | None, list[ModelHealth]] = {}

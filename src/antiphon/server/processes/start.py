@@ -30,7 +30,7 @@ from antiphon.runtime.service import build_store, check_exposure, requires_keys
 from antiphon.server.admin.authority import answer_authority
 from antiphon.server.admin.health import Health, Version, starting_readiness
 from antiphon.server.console.assets import page_files
-from antiphon.server.console.page import answer_asset, answer_front
+from antiphon.server.console.page import answer_asset, answer_index
 from antiphon.server.console.state import starting_state
 from antiphon.server.http.access_log import PROBE_PATHS, log_request
 from antiphon.server.http.auth import verify_origin
@@ -188,7 +188,7 @@ class StartApp:
                 state = starting_state(request, self._config, self._start.status(), needs_key=not self._start.access.is_open)
                 return json_response(state, headers={"cache-control": "no-store"})
             case "/" if has_page:
-                return await answer_front(request, self._page)
+                return await answer_index(request, self._page)
             case _ if has_page and path.startswith("/console/assets/"):
                 return await answer_asset(request, self._page, path.removeprefix("/console/assets/"))
         return None

@@ -74,7 +74,7 @@ _LIST = Operation(
     "Conversations",
     "List the conversations",
     ConversationList,
-    errors={400: "A parameter is invalid, or `after` is none of the conversations; `param` says which."},
+    errors={400: "A parameter is invalid, or `after` is not the id of one of the conversations; `param` says which."},
     query=page_parameters("conversation"),
 )
 _UPDATE = Operation(
@@ -107,7 +107,7 @@ _LIST_ITEMS = Operation(
     "Conversations",
     "List a conversation's items",
     ConversationItemList,
-    errors=_NOT_FOUND | {400: "A parameter is invalid, or `after` is none of its items; `param` says which."},
+    errors=_NOT_FOUND | {400: "A parameter is invalid, or `after` is not the id of one of its items; `param` says which."},
     query=[*page_parameters("item"), _INCLUDE],
 )
 _RETRIEVE_ITEM = Operation(

@@ -124,7 +124,7 @@ _LIST_INPUT_ITEMS = Operation(
     "Responses",
     "List the input items of a response",
     ItemList,
-    errors=_NOT_FOUND | {400: "A parameter is invalid, or `after` is none of its items; `param` says which."},
+    errors=_NOT_FOUND | {400: "A parameter is invalid, or `after` is not the id of one of its items; `param` says which."},
     query=page_parameters("item"),
 )
 

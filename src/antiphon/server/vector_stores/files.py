@@ -40,7 +40,7 @@ _POLL_HEADERS = {"openai-poll-after-ms": str(POLL_MS)}
 _NOT_FOUND = {404: "There is no such vector store, or it has no such file."}
 _BATCH_NOT_FOUND = {404: "There is no such vector store, or it has no such batch."}
 _INVALID = "The request is invalid, the vector store has expired, or there is no room in it; `param` names the field."
-_LIST_ERROR = {400: "A parameter is invalid, or `after` or `before` is none of the files; `param` says which."}
+_LIST_ERROR = {400: "A parameter is invalid, or `after` or `before` is not the id of one of the files; `param` says which."}
 _LIST_QUERY = [
     *page_parameters("file"),
     before_parameter("file"),

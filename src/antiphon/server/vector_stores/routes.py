@@ -72,7 +72,7 @@ _LIST = Operation(
     "Vector stores",
     "List the vector stores",
     VectorStoreList,
-    errors={400: "A parameter is invalid, or `after` or `before` is none of them; `param` says which."},
+    errors={400: "A parameter is invalid, or `after` or `before` is not the id of one of the stores; `param` says which."},
     query=[*page_parameters("vector store"), before_parameter("vector store")],
 )
 _RETRIEVE = Operation("getVectorStore", "Vector stores", "Retrieve a vector store", VectorStoreObject, errors=_NOT_FOUND)
