@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import http.client
 import io
 import json
 import urllib.error
@@ -138,6 +139,18 @@ async def test_a_file_that_can_not_be_read_is_an_error_and_no_broken_download(tm
         for file in ("events", "files/in.wav", "download"):
             status, body = asked(url, f"{path}/{file}")
             assert (status, body["error"]["code"]) == (503, "recordings_away")
+
+
+async def test_a_download_that_breaks_off_is_seen_as_that_and_logged_as_no_defect(tmp_path, bucket, capfd):
+    with opened(tmp_path, **{"recording.url": "s3://talks", "logging.level": "warning", "logging.format": "json"}) as url:
+        session_id = await spoken(url, record="1")
+        await settled(url, session_id)
+        (name,) = [name for name in bucket if name.endswith("/meta.json")]  # the last file
+        bucket[name] = Lost(bucket[name])
+        with pytest.raises(http.client.IncompleteRead):
+            answered(url, f"/v1/sessions/{session_id}/download")
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines() if line.startswith("{")]
+    assert {"broken_off"} <= {line["event"] for line in lines} and "defect" not in {line["event"] for line in lines}
 
 
 async def test_sessions_are_listed_page_by_page_and_gone_when_deleted(url):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from antiphon.errors import shutting_down
+from antiphon.errors import ApiError, innermost_error, shutting_down
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.core.sessions import LiveSessions
 from antiphon.runtime.service import Service
@@ -49,8 +49,13 @@ class AccessLogMiddleware:
         except asyncio.CancelledError:  # only a server that stops cancels a request, which ends here
             if sender.status == CLIENT_CLOSED_REQUEST:
                 await error_response(shutting_down(), scope)(scope, receive, sender)
-        except Exception:  # where a request ends
-            logs.get().exception("defect")
+        except Exception as error:  # where a request ends
+            # starlette raises another error for one that came after the head, which no answer can tell any more.
+            reason = innermost_error(error.__cause__) if isinstance(error.__cause__, Exception) else None
+            if isinstance(reason, ApiError):
+                logs.get().warning("broken_off", reason=reason.operator_message)
+            else:
+                logs.get().exception("defect")
         finally:
             self._service.metrics.active -= 1
             self._record_request(scope, sender.status, time.perf_counter() - sender.started_at)
