@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from urllib.request import urlopen
 
 import openai
 import pytest
@@ -223,6 +224,31 @@ def test_a_background_response_has_its_tools_and_no_secret_is_stored(sdk, math):
     _, last = streamed(sdk, input="Add.", tools=[{**math, "authorization": "secret"}], background=True)
     assert kinds(last) == ["mcp_list_tools", "mcp_call", "message"]
     assert "secret" not in sdk.responses.retrieve(last.id).to_json()
+
+
+@pytest.mark.parametrize("kind", [{"type": "additional_tools", "role": "developer"}, {"type": "tool_search_output"}])
+@pytest.mark.parametrize("background", [False, True])
+def test_a_server_in_an_item_is_called_and_its_credentials_are_not_stored(server_url, sdk, math, kind, background):
+    adding = {**kind, "tools": [{**math, "authorization": "hush", "headers": {"x-key": "hush"}}]}
+    conversation = sdk.conversations.create(items=[adding])
+    asked = [{"role": "user", "content": "Add."}, adding]
+    _, last = streamed(sdk, input=asked, conversation=conversation.id, background=background, metadata={"of": "hush-test"})
+    assert kinds(last) == ["mcp_list_tools", "mcp_call", "message"]
+    stored = [
+        sdk.responses.input_items.list(last.id).model_dump_json(),
+        sdk.conversations.items.list(conversation.id).model_dump_json(),
+        urlopen(f"{server_url}/v1/responses?include=items").read().decode(),
+    ]
+    assert all(math["server_url"] in text and "hush" not in text.replace("hush-test", "") for text in stored)
+
+
+def test_a_server_that_was_named_in_an_earlier_turn_may_be_named_again(sdk, math):
+    adding = {"type": "additional_tools", "role": "developer", "tools": [math]}
+    first = sdk.responses.create(model="parrot", input=[adding, {"role": "user", "content": "Add."}])
+    second = sdk.responses.create(model="parrot", input=[adding, {"role": "user", "content": "Add."}], previous_response_id=first.id)
+    third = sdk.responses.create(model="parrot", input="Add.", previous_response_id=second.id, tools=[math])
+    fourth = sdk.responses.create(model="parrot", input="Add.", previous_response_id=third.id)
+    assert [kinds(each) for each in (second, third, fourth)] == [["mcp_call", "message"]] * 3
 
 
 def test_it_is_the_same_over_the_websocket(server_url, math):

@@ -41,6 +41,17 @@ def test_a_request_is_begun_again_with_its_credentials_which_are_stored_encrypte
             asyncio.run(decode_queued(server, stored, "another tenant"))
 
 
+@pytest.mark.parametrize("kind", [{"type": "additional_tools", "role": "developer"}, {"type": "tool_search_output", "call_id": "c"}])
+def test_credentials_in_items_of_the_input_are_encrypted_too_each_for_its_own_server(tmp_path, kind):
+    server = Server(tmp_path)
+    tools = [MCP | SECRETS, {"type": "web_search"}, MCP, MCP | {"authorization": "secret, too"}]
+    fields = {"input": [{"role": "user", "content": "Hi"}, {**kind, "tools": tools}], "tools": [MCP | {"headers": {"a": "secret"}}]}
+    body = msgspec.json.encode({"model": "m", "background": True, **fields})
+    stored = queued(server, body)
+    assert b"secret" not in stored
+    assert asyncio.run(decode_queued(server, stored, "t")) == (decode_request(body), None)
+
+
 def test_a_request_without_either_is_stored_as_it_came(tmp_path):
     body = b'{"model": "m",  "input": "Hi"}'
     assert queued(Server(tmp_path), body) == body

@@ -12,6 +12,7 @@ from antiphon.engine_api.routing import RouteDecision
 from antiphon.protocols import output as steps
 from antiphon.protocols.output import ContentPart, OutputItem
 from antiphon.protocols.output_table import OutputKind
+from antiphon.protocols.responses.credentials import item_without_credentials
 from antiphon.protocols.responses.include import visible_item
 from antiphon.protocols.responses.request import ResolvedRequest
 from antiphon.protocols.session import NewId
@@ -374,9 +375,9 @@ def wire_logprobs(tokens: Iterable[events.TokenLogprob]) -> list[parts.Logprob]:
 def complete_input_item(item: items.Item, new_id: NewId) -> items.Item:
     """
     The input item as `input_items` lists it: with an id and a status, a message's content as a list, a `detail` for
-    every image, and whatever else the types of listed items require.
+    every image, whatever else the types of listed items require, and no credentials of MCP servers.
     """
-    complete = item = _with_required_fields(item)
+    complete = item = item_without_credentials(_with_required_fields(item))
     if isinstance(item, items.FunctionCallOutput | items.CustomToolCallOutput) and not isinstance(item.output, str):
         item = complete = msgspec.structs.replace(item, output=[_with_detail(part) for part in item.output])
     if isinstance(item, items.Message):

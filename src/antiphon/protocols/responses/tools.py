@@ -236,10 +236,16 @@ def brings_tools(request: CreateRequest, conversation: Iterable[items.Item]) -> 
 
 def requested_tools(request: CreateRequest, conversation: Sequence[tuple[str, items.Item]]) -> Iterator[tuple[str, tools.Tool]]:
     """Every tool that the model may use: those of the request, and those added in the conversation."""
-    yield from ((f"tools[{index}]", tool) for index, tool in enumerate(request.tools or ()))
-    for path, item in conversation:
-        if isinstance(item, items.AdditionalTools | ToolSearchOutput):
-            yield from ((f"{path}.tools[{index}]", tool) for index, tool in enumerate(item.tools))
+    additions = [(f"{path}.tools", item.tools) for path, item in conversation if isinstance(item, items.AdditionalTools | ToolSearchOutput)]
+    own, *others = enumerate([("tools", request.tools or ()), *additions])
+    # The store has no credentials of MCP servers: one that is named again, with them, takes the place of what is stored.
+    newest = {
+        tool.server_label: number for number, (_, tool_list) in (*others, own) for tool in tool_list if isinstance(tool, tools.McpTool)
+    }
+    for number, (path, tool_list) in (own, *others):
+        for index, tool in enumerate(tool_list):
+            if not isinstance(tool, tools.McpTool) or newest[tool.server_label] == number:
+                yield f"{path}[{index}]", tool
 
 
 def _add_tool(tool: tools.Tool, path: str, namespace: str | None, context: TranslationContext, engine_tools: EngineTools) -> None:

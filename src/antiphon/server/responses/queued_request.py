@@ -1,17 +1,15 @@
 """The request of a queued response as it is stored, so that another server can make the response."""
 
 import msgspec
-from msgspec import UNSET, Struct, structs
+from msgspec import Struct
 
 from antiphon.engine_api.routing import RouteDecision
 from antiphon.errors import ServerError
 from antiphon.offload import offload
+from antiphon.protocols.responses.credentials import request_credentials, request_with_credentials, request_without_credentials
 from antiphon.runtime.service import Service
 from antiphon.wire.codec.fields import is_set
 from antiphon.wire.responses.request import CreateRequest, decode_request, encode_request
-from antiphon.wire.responses.tools import McpTool
-
-_SECRET_FIELDS = ("authorization", "headers")
 
 
 class _QueuedRequest(Struct, frozen=True, array_like=True):
@@ -20,7 +18,7 @@ class _QueuedRequest(Struct, frozen=True, array_like=True):
 
     Attributes:
         route: by which its model was chosen; None where it named the model.
-        secrets: of its MCP servers, by their labels, as encrypted JSON.
+        secrets: of its MCP servers, in their order, as encrypted JSON.
     """
 
     request: msgspec.Raw
@@ -31,7 +29,7 @@ class _QueuedRequest(Struct, frozen=True, array_like=True):
 async def encode_queued(service: Service, request: CreateRequest, body: bytes, route: RouteDecision | None, tenant: str) -> bytes:
     """
     The request as another server needs it to begin again: with its prompt filled in, as the prompt may be edited
-    meanwhile, and with the route that it took. Credentials of the MCP servers among its `tools` are encrypted.
+    meanwhile, and with the route that it took. Credentials of its MCP servers are encrypted.
 
     Args:
         body: of the request, as it came.
@@ -39,10 +37,10 @@ async def encode_queued(service: Service, request: CreateRequest, body: bytes, r
     Raises:
         ServerError: the credentials are too long to be encrypted.
     """
-    secrets = _mcp_secrets(request)
+    secrets = request_credentials(request)
     # Otherwise the body is stored as it came: encoding a large one again takes time, and changes nothing.
     if secrets or is_set(request.prompt):
-        body = await offload(len(body), encode_request, _without_secrets(request))
+        body = await offload(len(body), encode_request, request_without_credentials(request))
     if route is None and not secrets:
         return body
     ciphertext: str | None = None
@@ -68,26 +66,5 @@ async def decode_queued(service: Service, body: bytes, tenant: str) -> tuple[Cre
     if stored_request.secrets is not None:
         cipher = await service.content_cipher()
         secrets = msgspec.json.decode(cipher.decrypt(stored_request.secrets, tenant, "background", "tools"))
-        tools = [
-            structs.replace(tool, **secrets.get(tool.server_label, {})) if isinstance(tool, McpTool) else tool
-            for tool in request.tools or ()
-        ]
-        request = structs.replace(request, tools=tools)
+        request = request_with_credentials(request, secrets)
     return request, stored_request.route
-
-
-def _mcp_secrets(request: CreateRequest) -> dict[str, dict[str, object]]:
-    servers = {tool.server_label: tool for tool in request.tools or () if isinstance(tool, McpTool)}
-    secrets = {
-        label: {name: value for name in _SECRET_FIELDS if is_set(value := getattr(tool, name)) and value} for label, tool in servers.items()
-    }
-    return {label: fields for label, fields in secrets.items() if fields}
-
-
-def _without_secrets(request: CreateRequest) -> CreateRequest:
-    if not request.tools:
-        return request
-    nothing = dict.fromkeys(_SECRET_FIELDS, UNSET)
-    return structs.replace(
-        request, tools=[structs.replace(tool, **nothing) if isinstance(tool, McpTool) else tool for tool in request.tools]
-    )
