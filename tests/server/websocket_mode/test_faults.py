@@ -4,14 +4,28 @@ import asyncio
 import contextlib
 import json
 import signal
+from functools import partial
 
 import pytest
 
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import ConversationSettings
+from antiphon.errors import shutting_down
+from antiphon.offload import LARGE_BYTES
+from antiphon.records import ConversationRecord
+from antiphon.runtime.access.keys import Caller
+from antiphon.runtime.service import Service
+from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY
+from antiphon.server.http.errors import PROFILE_SCOPE_KEY
 from antiphon.server.processes.run import background_server
+from antiphon.server.websocket_mode.lanes import Lanes
+from antiphon.server.websocket_mode.memory import ConnectionMemory
+from antiphon.server.websocket_mode.steering import Steering
+from antiphon.server.websocket_mode.turn import Connection, Turn
 from antiphon.server.websocket_mode.warm_up import WarmUpEngine, can_prefill, prefill
+from antiphon.wire.responses.profiles import ENCODERS
+from antiphon.wire.responses.websocket import decode_create
 from support.server.key_server import MODELS, counted, numbers
 from support.server.own_process import serving
 from support.server.raw_http import connect, request, until
@@ -155,3 +169,50 @@ async def test_a_warm_up_answers_nothing_and_asks_nothing():
         conversation.send(commands.Cancel(id="resp_1"))
     assert delivered == [events.Usage(id="resp_1", input_tokens=0, output_tokens=0), events.ResponseEnded("resp_1")]
     assert engine.request == commands.Respond(id="resp_1", history=())
+
+
+# A turn that ends at a bad moment
+
+
+class Listening:
+    """The WebSocket of a client that reads everything."""
+
+    def __init__(self):
+        self.sent = []
+
+    def send(self, text):
+        self.sent.append(text)
+
+    def flush(self):
+        """Nothing waits."""
+
+
+@pytest.mark.parametrize("end", [Turn.hang_up, lambda turn: turn.shut_down(shutting_down())])
+async def test_a_turn_that_ends_before_its_driver_runs_gives_everything_back(tmp_path, end):
+    service = Service(configured(tmp_path, MODELS, **{"store.url": "memory"}), print)
+    await service.open()
+    await service.store.conversations.create(ConversationRecord(id="conv_1", tenant="t", created_at=1, metadata=b"{}"), [])
+    lease = service.body_budget.lease("ada")
+    encoder = ENCODERS["openai"]
+    scope = {
+        BODY_LEASE_SCOPE_KEY: lease,
+        "antiphon.caller": Caller("t"),
+        PROFILE_SCOPE_KEY: encoder,
+        "headers": [],
+        "path": "/v1/responses",
+    }
+    body = json.dumps({"type": "response.create", "model": "parrot", "conversation": "conv_1", "input": "long " * LARGE_BYTES}).encode()
+    async with asyncio.TaskGroup() as tasks:
+        memory = ConnectionMemory(partial(service.memory_budget.lease, "ada"))
+        connection = Connection(service, scope, encoder, Listening(), memory, Lanes(), Steering(print), tasks)
+        lease.extend(len(body))
+        turn = Turn(connection, None, decode_create(body), None, lease)
+        running = tasks.create_task(turn.run(asyncio.Event()))
+        while turn._resolved_request is None:  # noqa: ASYNC110 - after this, its input is measured in a thread
+            await asyncio.sleep(0)
+        end(turn)
+        await asyncio.wait([running])
+    assert running.cancelled()
+    assert await service.store.conversations.lock("t", "conv_1", "resp_other")
+    assert service.body_budget.used_bytes == 0
+    await service.close()

@@ -190,7 +190,10 @@ class Turn:
             on_end=self._on_end,
             limits=connection.limits,
         )
+        # Nothing is awaited between the two: what ends this turn there would leave a conversation locked.
         async with prepared_response, track_response(scope, lambda: session.tokens):
+            input_items = list(prepared_response.resolved_request.input_items)
+            self._input_bytes = len(await offload(self._size_bytes, encode, input_items))
             driver = self._driver = Driver(session, client, service.store, metrics=service.metrics, tools=prepared_response.tools)
             if self._is_behind:
                 driver.pause()
@@ -229,8 +232,6 @@ class Turn:
                 raise reason from None
             raise
         self._resolved_request = prepared_response.resolved_request
-        input_items = list(prepared_response.resolved_request.input_items)
-        self._input_bytes = len(await offload(self._size_bytes, encode, input_items))
         return prepared_response
 
     def _on_created(self, response_id: str) -> None:
