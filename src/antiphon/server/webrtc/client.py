@@ -1,7 +1,7 @@
 """
 The client of a call: events on the data channel, audio on the tracks, in both directions.
 
-Events that the session sends before the channel is open wait here.
+Events that the session sends before the channel is open wait here, up to a limit: some calls never open one.
 """
 
 import asyncio
@@ -62,6 +62,7 @@ class CallClient:
         self._driver: RealtimeDriver | None = None
         self._channel: DataChannel | None = None
         self._early_frames: list[str] = []
+        self._early_bytes = 0
         self.owes_error = self._is_buffer_full = self._has_left = False
 
     def begin(self, driver: RealtimeDriver) -> None:
@@ -123,14 +124,26 @@ class CallClient:
             return
         self._tap.on_server_event(event)
         if self._channel is None:
-            self._early_frames.append(frame.decode())
+            self._keep_early(frame)
         elif self._channel.readyState == "open":
             self._channel.send(frame.decode())
+
+    def _keep_early(self, frame: bytes) -> None:
+        self._early_bytes += len(frame)
+        # A caller may only listen and speak, for as long as a session lasts, so its call goes on without its events.
+        if self._early_bytes > BACKLOG_LIMIT_BYTES:
+            self._early_frames.clear()
+        else:
+            self._early_frames.append(frame.decode())
 
     # CallListener
 
     def on_channel(self, channel: DataChannel) -> None:
         self._channel = channel
+        # The session can't be followed from its middle: this client was too slow, as in `flush`.
+        if self._early_bytes > BACKLOG_LIMIT_BYTES:
+            self.on_disconnect()
+            return
         for frame in self._early_frames:
             channel.send(frame)
         self._early_frames.clear()
