@@ -13,6 +13,7 @@ from aioice import stun
 
 from antiphon.server.webrtc import network
 from antiphon.server.webrtc.network import Network
+from support.server.scripted_server import configured
 
 pytestmark = pytest.mark.anyio
 
@@ -82,3 +83,24 @@ async def test_other_servers_have_calls_where_they_listen_and_of_all(other, host
         assert [candidate.host for candidate in candidates] == offered
         check_from("127.0.0.1", (hosts[0].replace("0.0.0.0", "127.0.0.1"), candidates[0].port))
         assert await asyncio.wait_for(peer.asked.get(), 120) == "127.0.0.1"
+
+
+class ResolvingLoop(asyncio.SelectorEventLoop):
+    """Knows one name, and its addresses."""
+
+    addresses = ()
+
+    async def getaddrinfo(self, host, port, *, family=0, type=0, proto=0, flags=0):
+        families = {address: socket.AF_INET6 if ":" in address else socket.AF_INET for address in self.addresses}
+        found = [(each, type, 17, "", (address, port or 0)) for address, each in families.items() if family in (0, each)]
+        if not found:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return found
+
+
+@pytest.mark.parametrize(("addresses", "chosen"), [(["::1"], "::1"), (["::1", "127.0.0.1", "127.0.0.2"], "127.0.0.1")])
+def test_a_server_with_a_name_takes_calls_at_its_first_ipv4_address_or_else_at_ipv6(tmp_path, addresses, chosen):
+    with asyncio.Runner(loop_factory=ResolvingLoop) as runner:
+        runner.get_loop().addresses = addresses
+        built = runner.run(network.build_network(configured(tmp_path, {}, **{"server.host": "calls.example"})))
+    assert built.placeholder_candidate == f"candidate:1 1 udp 1 {chosen} 9 typ host"

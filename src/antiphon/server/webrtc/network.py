@@ -121,8 +121,9 @@ async def _hosts(host: str, *, is_announced: bool) -> list[str]:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        addresses = await asyncio.get_running_loop().getaddrinfo(host, None, family=socket.AF_INET, type=socket.SOCK_DGRAM)
-        return [str(addresses[0][4][0])]
+        addresses = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_DGRAM)
+        # Its IPv4 address, which more clients can reach, if it has one.
+        return [str(min(addresses, key=lambda each: each[0] != socket.AF_INET)[4][0])]
     # A client can't reach 0.0.0.0, so each address gets a socket and a candidate, unless others are announced.
     if is_announced or not address.is_unspecified:
         return [host]
