@@ -304,6 +304,16 @@ async def test_a_refusal_can_be_an_event_as_in_the_original(tmp_path):
         assert (await session_of(url, key=key))["model"] == "parrot"
 
 
+async def test_a_refusal_of_a_handshake_that_is_malformed_itself_is_no_event(tmp_path, capfd):
+    upgrade = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ=="}
+    with KeyServer(tmp_path, **{"realtime.auth_failure": "event"}).serving() as url:
+        for wrong in ({"sec-websocket-version": "12"}, {"sec-websocket-version": "13", "sec-websocket-key": "short"}):
+            with connect(url) as connection:
+                connection.sendall(request(path="/v1/realtime", **upgrade | wrong))
+                assert until(connection, b"\r\n").startswith(b"HTTP/1.1 401 ")
+    assert "Traceback" not in "".join(capfd.readouterr())
+
+
 async def test_a_session_is_one_of_its_keys_streams(tmp_path):
     server = KeyServer(tmp_path)
     key = await server.key(streams=1)

@@ -32,6 +32,7 @@ from antiphon.server.realtime.client import RealtimeClient
 from antiphon.server.realtime.negotiation import SESSION_PARAMETERS, build_session, build_session_config, negotiate_dialect, select_model
 from antiphon.server.realtime.sideband import SidebandListener, sideband_client
 from antiphon.server.transport import connection
+from antiphon.server.transport.websocket import ServerWebSocket
 from antiphon.wire.realtime.dialects import DIALECTS, DialectName
 from antiphon.wire.realtime.server_events import ErrorEvent, RealtimeError
 from antiphon.wire.realtime.session import decode_session
@@ -85,13 +86,17 @@ class RealtimeRoute(GuardedRoute):
 
     async def refuse(self, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
         if self.service.config.realtime.auth_failure == "event" and isinstance(error, ClientError) and _is_reportable(error, scope):
-            await self._refuse_on_websocket(error, scope, send)
+            try:
+                websocket = await upgrade(scope, send, None)
+            except ClientError:  # a wrong version or key of the handshake: then there is no WebSocket to say it on
+                await super().refuse(error, scope, receive, send)
+            else:
+                await self._refuse_on_websocket(error, websocket)
         else:
             await super().refuse(error, scope, receive, send)
 
-    async def _refuse_on_websocket(self, error: ClientError, scope: Scope, send: Send) -> None:
+    async def _refuse_on_websocket(self, error: ClientError, websocket: ServerWebSocket) -> None:
         body = RealtimeError(type=error.type, code=error.code or "invalid_api_key", message=error.message, param=error.param, event_id=None)
-        websocket = await upgrade(scope, send, None)
         frame = DIALECTS["ga"].encode_server(ErrorEvent(event_id=new_id("event"), error=body))  # the same in both dialects
         assert frame is not None
         websocket.send(frame)
