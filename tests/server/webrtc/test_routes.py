@@ -249,6 +249,14 @@ async def test_other_bodies_and_forms_without_an_offer_are_refused_by_name(url):
     assert (await posted_sdp(url, "v=0", model="none"))[0] == 404
 
 
+@pytest.mark.parametrize("disposition", ["\\); namename*=\"utf-8''", "form-data; name*0=a; name*x=b", "form-data; name*=utf-8''%"])
+async def test_a_form_whose_head_is_malformed_is_a_mistake_of_the_client(url, disposition):
+    body = f"--b\r\nContent-Disposition: {disposition}\r\n\r\nv=0\r\n--b--\r\n"
+    async with aiohttp.ClientSession() as http:
+        async with http.post(f"{url}/v1/realtime/calls", data=body, headers={"content-type": "multipart/form-data; boundary=b"}) as reply:
+            assert (reply.status, (await reply.json())["error"]["type"]) == (400, "invalid_request_error")
+
+
 # Whom it is for
 
 

@@ -176,8 +176,11 @@ def _parse_body(content_type: str, body: bytes) -> tuple[str, AnySession | None]
 def _form_fields(content_type: str, body: bytes) -> dict[str, bytes]:
     """The fields of a form by name; of several with one name, the last."""
     head = f"content-type: {content_type}\r\n\r\n".encode("latin-1", "replace")
-    form = message_from_bytes(head + body, policy=HTTP)
-    parts = {part.get_param("name", header="content-disposition"): part.get_payload(decode=True) for part in form.iter_parts()}
+    try:
+        form = message_from_bytes(head + body, policy=HTTP)
+        parts = {part.get_param("name", header="content-disposition"): part.get_payload(decode=True) for part in form.iter_parts()}
+    except Exception as error:  # the parser has no common exception for malformed headers, and doesn't name those that it has
+        raise ClientError("We could not parse the multipart form of your request.", code="invalid_multipart_form") from error
     return {str(name): content for name, content in parts.items() if isinstance(content, bytes)}
 
 
