@@ -1,11 +1,13 @@
 """The hub: resumed, given up soon when it can't be reached, switched off by the ecosystem's own variables."""
 
+import http.server
 import socket
+import threading
 
 import pytest
 
 from antiphon.weights.catalogue import HubFile
-from antiphon.weights.hub import Hub
+from antiphon.weights.hub import UNREACHABLE_S, Hub
 from antiphon.weights.partial import PartialFile, SourceUnavailable
 
 FILE = HubFile(repo="org/tiny", file="tiny.gguf")
@@ -75,3 +77,38 @@ def test_the_environment_names_another_hub(world, tmp_path, body):
 def test_the_environment_switches_the_hub_off(tmp_path):
     with pytest.raises(SourceUnavailable, match="HF_HUB_OFFLINE"):
         fetch(Hub.from_environ({"HF_HUB_OFFLINE": "1"}), PartialFile(tmp_path / "file"), 10)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_a_hub_that_can_be_reached_again_is_asked_after_a_while(tmp_path):
+    clock, part = Clock(), PartialFile(tmp_path / "file")
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        address = gone.getsockname()
+    hub = Hub(f"http://127.0.0.1:{address[1]}", clock=clock)
+    for waited_s in (0, UNREACHABLE_S[0]):
+        clock.now += waited_s
+        with pytest.raises(SourceUnavailable, match="can't be reached"):
+            fetch(hub, part, 10)
+    with http.server.HTTPServer(address, http.server.BaseHTTPRequestHandler) as back:
+        clock.now += UNREACHABLE_S[1] - 1
+        with pytest.raises(SourceUnavailable, match="can't be reached"):
+            fetch(hub, part, 10)
+        clock.now += 1
+        thread = threading.Thread(target=back.handle_request)
+        thread.start()
+        with pytest.raises(SourceUnavailable, match="the hub answered 501"):
+            fetch(hub, part, 10)
+        thread.join()
+
+
+@pytest.mark.parametrize("address", ["http://ada:secret@127.0.0.1:1", "http://secret@127.0.0.1:1"])
+def test_what_lets_in_at_a_hub_is_told_nobody(tmp_path, address):
+    with pytest.raises(SourceUnavailable, match="can't be reached") as raised:
+        fetch(Hub.from_environ({"HF_ENDPOINT": address}), PartialFile(tmp_path / "file"), 10)
+    assert "secret" not in str(raised.value)

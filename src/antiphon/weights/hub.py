@@ -7,34 +7,43 @@ Honours `HF_ENDPOINT`, `HF_HUB_OFFLINE` and the usual proxy variables.
 
 import http.client
 import threading
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from queue import Empty, SimpleQueue
 from urllib.parse import quote
 
+from antiphon.masking import mask_address
 from antiphon.weights.catalogue import HubFile
 from antiphon.weights.partial import BytesCallback, PartialFile, SourceUnavailable
 
 _CHUNK_BYTES = 1 << 20
 _READ_TIMEOUT_S = 30.0
 
+UNREACHABLE_S = (10.0, 20.0, 40.0, 80.0, 160.0)
+"""How long a hub that can't be reached is not asked, after one failure, two and so on in a row."""
+
 _OpenResult = http.client.HTTPResponse | Exception
 
 
 class Hub:
     """
-    A model hub. One that could not be reached is not tried again.
+    A model hub. One that could not be reached is not asked for a while, as its timeout would be waited for with every file.
 
     Args:
         address: its URL; None to use no hub.
         response_timeout_s: how long a response's head may take, DNS and connecting included.
+        clock: seconds that pass.
     """
 
-    def __init__(self, address: str | None, response_timeout_s: float = 4.0) -> None:
+    def __init__(self, address: str | None, response_timeout_s: float = 4.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._address = address and address.rstrip("/")
         self._response_timeout_s = response_timeout_s
-        self._unreachable_reason: str | None = None if address else "the hub is switched off by HF_HUB_OFFLINE"
+        self._clock = clock
+        self._unreachable_reason = ""
+        self._failures = 0
+        self._asked_again_at = 0.0
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> "Hub":
@@ -67,11 +76,15 @@ class Hub:
                     advance(out.tell())
 
     def _open(self, source: HubFile, start_bytes: int) -> http.client.HTTPResponse:
-        if self._unreachable_reason is not None:
+        if self._address is None:
+            raise SourceUnavailable("the hub is switched off by HF_HUB_OFFLINE")
+        if self._failures and self._clock() < self._asked_again_at:
             raise SourceUnavailable(self._unreachable_reason)
         path = "/".join(quote(piece) for piece in (source.repo, "resolve", source.revision, source.file))
         headers = {"User-Agent": "antiphon"} | ({"Range": f"bytes={start_bytes}-"} if start_bytes else {})
         result = _open_within(self._response_timeout_s, urllib.request.Request(f"{self._address}/{path}", headers=headers))
+        if isinstance(result, http.client.HTTPResponse | urllib.error.HTTPError):
+            self._failures = 0
         match result:
             case http.client.HTTPResponse():
                 return result
@@ -80,7 +93,9 @@ class Hub:
                 with result:
                     raise SourceUnavailable(f"the hub answered {result.code} {result.reason}")
             case _:
-                self._unreachable_reason = f"the hub at {self._address} can't be reached ({_reason(result)})"
+                self._asked_again_at = self._clock() + UNREACHABLE_S[min(self._failures, len(UNREACHABLE_S) - 1)]
+                self._failures += 1
+                self._unreachable_reason = f"the hub at {mask_address(self._address)} can't be reached ({_reason(result)})"
                 raise SourceUnavailable(self._unreachable_reason)
 
 
@@ -122,4 +137,5 @@ def _read_chunk(response: http.client.HTTPResponse) -> bytes:
 
 def _reason(error: Exception) -> str:
     reason = getattr(error, "reason", None) or error
-    return str(getattr(reason, "strerror", None) or reason).lower()
+    # Python takes what is before the `@` of an address for a part of the host, and says so.
+    return mask_address(str(getattr(reason, "strerror", None) or reason).lower())
