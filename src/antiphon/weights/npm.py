@@ -37,7 +37,7 @@ class Npm:
             SourceUnavailable: the package can't be downloaded, or has no such member.
             OSError: the disk is full.
         """
-        with tempfile.TemporaryDirectory(dir=partial.path.parent, prefix=".package-") as scratch:
+        with tempfile.TemporaryDirectory(dir=package_cache.folder, prefix="package-") as scratch:
 
             def advance_package(package_bytes: int) -> None:
                 advance(min(package_bytes, size_bytes))

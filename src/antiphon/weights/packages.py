@@ -17,12 +17,15 @@ class PackageCache:
     Keeps packages that contain several files until all of those are unpacked.
 
     Args:
-        folder: where they are kept; its creator deletes it.
+        folder: where they are kept, and downloaded; its creator deletes it.
         shared_packages: the names of the packages to keep.
+
+    Attributes:
+        folder: as given.
     """
 
     def __init__(self, folder: Path, shared_packages: Collection[str]) -> None:
-        self._folder = folder
+        self.folder = folder
         self._shared_packages = shared_packages
         self._paths: dict[str, Path] = {}
 
@@ -33,7 +36,7 @@ class PackageCache:
         path = download()
         if package not in self._shared_packages:
             return path
-        self._paths[package] = self._folder / f"{len(self._paths)}-{path.name}"
+        self._paths[package] = self.folder / f"{len(self._paths)}-{path.name}"
         shutil.move(path, self._paths[package])
         return self._paths[package]
 

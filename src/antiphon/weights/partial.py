@@ -42,21 +42,25 @@ class PartialFile:
         if self.size_bytes > size_bytes:
             os.truncate(self.path, size_bytes)
 
-    def resume(self, pieces: Sequence[str]) -> int:
+    def count_complete(self, pieces: Sequence[str]) -> tuple[int, int]:
         """
-        Cut the file after its last complete piece; returns how many of `pieces`, from the first on, are complete.
+        How many of `pieces`, from the first on, are complete, and how many bytes they have.
 
         Args:
             pieces: the name of each piece, in the order of the file.
         """
-        complete = self._complete_pieces()
+        journal = self._complete_pieces()
         count = 0
-        while count < len(complete) and count < len(pieces) and complete[count][0] == pieces[count]:
+        while count < len(journal) and count < len(pieces) and journal[count][0] == pieces[count]:
             count += 1
-        if count and self.size_bytes < complete[count - 1][1]:
-            count = 0
-        self.truncate(complete[count - 1][1] if count else 0)
-        self._write_journal(complete[:count])
+        size_bytes = journal[count - 1][1] if count else 0
+        return (count, size_bytes) if size_bytes <= self.size_bytes else (0, 0)
+
+    def resume(self, pieces: Sequence[str]) -> int:
+        """Cut the file after its last complete piece; returns how many are, as `count_complete`."""
+        count, size_bytes = self.count_complete(pieces)
+        self.truncate(size_bytes)
+        self._write_journal(self._complete_pieces()[:count])
         return count
 
     def mark_complete(self, piece: str) -> None:

