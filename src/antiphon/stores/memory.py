@@ -99,6 +99,7 @@ class MemoryStore:
         if await self.get(tenant, response_id) is None:
             return False
         del self._records[response_id]
+        self._ids_since_open.discard(response_id)
         self.lists.forget(response_id)
         self.background.forget(response_id)
         return True

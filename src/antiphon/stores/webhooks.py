@@ -133,6 +133,7 @@ class MemoryWebhookStore:
                 self._forget(next(iter(self._history)))
 
     def _forget(self, delivery_id: str) -> None:
+        self._claimed_ids.discard(delivery_id)
         self._history.pop(delivery_id, None)
         del self._deliveries[delivery_id]
 
