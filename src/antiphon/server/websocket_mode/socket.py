@@ -76,6 +76,7 @@ class ResponsesSocket:
         lifetime_s = self._service.config.responses.websocket_minutes * 60
         timer = asyncio.get_running_loop().call_later(lifetime_s, self.shut_down, _lifetime_over(lifetime_s))
         websocket.resume_reading()
+        self._close_if_over()  # it may have been told to end while the handshake was answered
         try:
             await self._read(self._connection)
             await websocket.wait_closed()
