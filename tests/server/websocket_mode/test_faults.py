@@ -7,6 +7,7 @@ import signal
 from functools import partial
 
 import pytest
+from msgspec import Raw
 
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.capabilities import Capabilities
@@ -21,14 +22,15 @@ from antiphon.server.http.errors import PROFILE_SCOPE_KEY
 from antiphon.server.processes.run import background_server
 from antiphon.server.websocket_mode.lanes import Lanes
 from antiphon.server.websocket_mode.memory import ConnectionMemory
+from antiphon.server.websocket_mode.socket import ResponsesSocket
 from antiphon.server.websocket_mode.steering import Steering
 from antiphon.server.websocket_mode.turn import Connection, Turn
 from antiphon.server.websocket_mode.warm_up import WarmUpEngine, can_prefill, prefill
 from antiphon.wire.responses.profiles import ENCODERS
-from antiphon.wire.responses.websocket import decode_create
+from antiphon.wire.responses.websocket import ResponseSteer, decode_create
 from support.server.key_server import MODELS, counted, numbers
 from support.server.own_process import serving
-from support.server.raw_http import connect, request, until
+from support.server.raw_http import PATIENCE_S, connect, request, until
 from support.server.responses_peer import LAST, connected, said
 from support.server.scripted_server import configured
 
@@ -171,48 +173,90 @@ async def test_a_warm_up_answers_nothing_and_asks_nothing():
     assert engine.request == commands.Respond(id="resp_1", history=())
 
 
-# A turn that ends at a bad moment
+# Ends at a bad moment
 
 
 class Listening:
-    """The WebSocket of a client that reads everything."""
+    """The WebSocket of a client that reads everything, and what of it is watched."""
 
-    def __init__(self):
-        self.sent = []
+    def __init__(self, on_sent=lambda event: None):
+        self.sent, self.closed_with = [], None
+        self._on_sent = on_sent
 
     def send(self, text):
-        self.sent.append(text)
+        self.sent.append(json.loads(text))
+        self._on_sent(self.sent[-1])
 
     def flush(self):
         """Nothing waits."""
 
+    def resume_reading(self):
+        """Nothing comes."""
 
-@pytest.mark.parametrize("end", [Turn.hang_up, lambda turn: turn.shut_down(shutting_down())])
-async def test_a_turn_that_ends_before_its_driver_runs_gives_everything_back(tmp_path, end):
+    def close(self, code, reason):
+        self.closed_with = code
+
+    async def wait_closed(self):
+        """It is closed at once."""
+
+
+@contextlib.asynccontextmanager
+async def serving_here(tmp_path):
+    """A service with one conversation, and what its connection's scope has."""
     service = Service(configured(tmp_path, MODELS, **{"store.url": "memory"}), print)
     await service.open()
     await service.store.conversations.create(ConversationRecord(id="conv_1", tenant="t", created_at=1, metadata=b"{}"), [])
-    lease = service.body_budget.lease("ada")
-    encoder = ENCODERS["openai"]
-    scope = {
-        BODY_LEASE_SCOPE_KEY: lease,
-        "antiphon.caller": Caller("t"),
-        PROFILE_SCOPE_KEY: encoder,
-        "headers": [],
-        "path": "/v1/responses",
-    }
-    body = json.dumps({"type": "response.create", "model": "parrot", "conversation": "conv_1", "input": "long " * LARGE_BYTES}).encode()
-    async with asyncio.TaskGroup() as tasks:
-        memory = ConnectionMemory(partial(service.memory_budget.lease, "ada"))
-        connection = Connection(service, scope, encoder, Listening(), memory, Lanes(), Steering(print), tasks)
-        lease.extend(len(body))
-        turn = Turn(connection, None, decode_create(body), None, lease)
-        running = tasks.create_task(turn.run(asyncio.Event()))
-        while turn._resolved_request is None:  # noqa: ASYNC110 - after this, its input is measured in a thread
-            await asyncio.sleep(0)
-        end(turn)
-        await asyncio.wait([running])
-    assert running.cancelled()
-    assert await service.store.conversations.lock("t", "conv_1", "resp_other")
+    scope = {BODY_LEASE_SCOPE_KEY: service.body_budget.lease("ada"), "antiphon.caller": Caller("t"), "path": "/v1/responses"}
+    yield service, scope | {PROFILE_SCOPE_KEY: ENCODERS["openai"], "headers": []}
     assert service.body_budget.used_bytes == 0
     await service.close()
+
+
+def turn_of(service, scope, websocket, steering, tasks, **fields):
+    body = json.dumps({"type": "response.create", "model": "parrot", **fields}).encode()
+    memory = ConnectionMemory(partial(service.memory_budget.lease, "ada"))
+    connection = Connection(service, scope, scope[PROFILE_SCOPE_KEY], websocket, memory, Lanes(), steering, tasks)
+    lease = scope[BODY_LEASE_SCOPE_KEY]
+    lease.extend(len(body))
+    return Turn(connection, None, decode_create(body), None, lease)
+
+
+@pytest.mark.parametrize("end", [Turn.hang_up, lambda turn: turn.shut_down(shutting_down())])
+async def test_a_turn_that_ends_before_its_driver_runs_gives_everything_back(tmp_path, end):
+    async with serving_here(tmp_path) as (service, scope):
+        async with asyncio.TaskGroup() as tasks:
+            turn = turn_of(service, scope, Listening(), Steering(print), tasks, conversation="conv_1", input="long " * LARGE_BYTES)
+            running = tasks.create_task(turn.run(asyncio.Event()))
+            while turn._resolved_request is None:  # noqa: ASYNC110 - after this, its input is measured in a thread
+                await asyncio.sleep(0)
+            end(turn)
+            await asyncio.wait([running])
+        assert running.cancelled()
+        assert await service.store.conversations.lock("t", "conv_1", "resp_other")
+
+
+async def test_input_for_a_response_that_a_defect_ends_comes_back(tmp_path):
+    async with serving_here(tmp_path) as (service, scope):
+        told, lease = [], service.body_budget.lease("ada")
+        steering = Steering(told.append)
+
+        def steer_and_break(event):
+            if event["type"] == "response.in_progress":
+                lease.extend(1)
+                steering.submit(ResponseSteer(previous_response_id=event["response"]["id"], input="Also this"), Raw(b'"Also this"'), lease)
+                raise RuntimeError("a defect")
+
+        async with asyncio.TaskGroup() as tasks:
+            await turn_of(service, scope, Listening(steer_and_break), steering, tasks, model="endless", input="Hi").run(asyncio.Event())
+        assert [event.type for event in told] == ["response.steer.accepted", "response.steer.failed"]
+        assert told[-1].error.code == "response_not_active" and lease.size_bytes == 0
+
+
+async def test_a_connection_that_is_to_end_before_its_handshake_is_answered_is_closed(tmp_path):
+    async with serving_here(tmp_path) as (service, scope), asyncio.TaskGroup() as tasks:
+        responses, websocket = ResponsesSocket(service, scope, scope[PROFILE_SCOPE_KEY], tasks), Listening()
+        responses.shut_down(shutting_down())
+        async with asyncio.timeout(PATIENCE_S):
+            await responses.run(websocket)
+        assert [event["error"]["code"] for event in websocket.sent] == ["server_shutting_down"]
+        assert websocket.closed_with == 1012

@@ -140,6 +140,13 @@ class Steering:
         request = structs.replace(target.request, input=messages, previous_response_id=response.id)
         return Successor(target.lane, request, target.submissions)
 
+    def abandon(self, response_id: str) -> None:
+        """A response that may have begun is over by an error, so it has no `end`; idempotent."""
+        target = self._active.pop(response_id, None)
+        if target is not None:
+            self._ends.append(response_id)
+            self.fail(target.submissions, "response_not_active", "The response failed.")
+
     def take(self, previous_response_id: str, lane: Lane) -> Sequence[Submission]:
         """The submissions that wait for a request that continues this response in its lane."""
         waiting = self._waiting.get(previous_response_id)

@@ -276,6 +276,8 @@ class Turn:
             connection.steering.fail_creation(submissions, error)
         if self._client is None or not self._client.has_sent_error:
             connection.send_error(error, self._lane)
+        if self._resolved_request is not None:
+            connection.steering.abandon(self._resolved_request.id)
 
     def _record(self, elapsed_s: float) -> None:
         """Count it and log it, as an HTTP request of its own."""
