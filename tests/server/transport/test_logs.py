@@ -5,6 +5,7 @@ import json
 import pytest
 
 from antiphon.server.processes.run import background_server
+from antiphon.server.transport.logs import content_text
 from support.server.raw_http import ask, exchange, request
 from support.server.scripted_server import SCRIPT, configured
 
@@ -52,6 +53,23 @@ def test_content_is_logged_where_it_is_asked_for_and_carries_the_same_id(logged)
     assert len({line["request_id"] for line in lines}) == 1
     assert json.loads(lines[0]["content"])["input"] == SECRET
     assert json.loads(lines[1]["content"])["output"][0]["content"][0]["text"] == f"You said: {SECRET}"
+
+
+@pytest.mark.parametrize("adding", [{}, {"type": "additional_tools", "role": "developer"}])
+def test_credentials_of_mcp_servers_are_not_even_logged_with_the_content(logged, adding):
+    tool = {"type": "mcp", "server_label": "s", "server_url": "https://s.example", "authorization": SECRET, "headers": {"x-key": SECRET}}
+    said = {"role": "user", "content": "Hi"}
+    fields = {"input": [said, {**adding, "tools": [tool]}]} if adding else {"input": [said], "tools": [tool]}
+    body = json.dumps({"model": "parrot", **fields}).encode()
+    head = {"content-type": "application/json", "connection": "close", "content-length": str(len(body))}
+    _, lines = logged(request("POST", "/v1/responses", body, **head), content=True)
+    assert json.loads(lines[0]["content"])["input"][0] == said and "https://s.example" in lines[0]["content"]
+    assert SECRET not in json.dumps(lines)
+
+
+def test_what_cannot_be_read_is_logged_as_it_came():
+    for body in (b'{"type":"mcp"', b'{"type": "mcp", "authorization": "a"'):
+        assert content_text(body) == body.decode()
 
 
 def test_requests_in_a_row_have_ids_of_their_own(logged):

@@ -220,4 +220,4 @@ def _minicpmo_content(event: object) -> object:
 
 def _log_event(message: str, event: object) -> None:
     if not str(getattr(event, "type", "")).endswith((".append", ".delta")):
-        logs.get().info(message, content=shorten(encode(event).decode(), MAX_LOGGED_CHARS))
+        logs.get().info(message, content=shorten(logs.content_text(encode(event)), MAX_LOGGED_CHARS))

@@ -243,7 +243,7 @@ class CreateEndpoint:
         body = without_prefixes(await read_json_body(Request(scope, receive)))
         self._service.live_sessions.check_admission()
         if self._service.config.logging.content:
-            logs.get().info("asked", content=body.decode(errors="replace"))
+            logs.get().info("asked", content=logs.content_text(body))
         size_bytes = len(body)
         request = await offload(size_bytes, decode_request, body)
         stored_body = body if request.background else b""

@@ -8,6 +8,7 @@ import logging
 import sys
 from typing import TextIO, cast
 
+import msgspec
 import structlog
 
 from antiphon.config.settings import LoggingSettings
@@ -129,3 +130,20 @@ def get() -> structlog.typing.FilteringBoundLogger:
     if _logger is None:
         _logger = structlog.get_logger().bind()
     return _logger
+
+
+def content_text(body: bytes) -> str:
+    """JSON of a client as it is logged where `logging.content` is set: as it came, without credentials of MCP servers."""
+    if b'"mcp"' in body:
+        with contextlib.suppress(msgspec.DecodeError, RecursionError):  # what can't be read is refused, and opens nothing
+            body = msgspec.json.encode(_without_credentials(msgspec.json.decode(body)))
+    return body.decode(errors="replace")
+
+
+def _without_credentials(value: object) -> object:
+    if isinstance(value, list):
+        return [_without_credentials(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    names = ("authorization", "headers") if value.get("type") == "mcp" else ()
+    return {name: _without_credentials(each) for name, each in value.items() if name not in names}

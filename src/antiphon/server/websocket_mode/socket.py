@@ -156,7 +156,7 @@ class ResponsesSocket:
 
     async def _receive(self, connection: Connection, message: bytes) -> None:
         if self._service.config.logging.content:
-            logs.get().info("asked", content=message.decode(errors="replace"))
+            logs.get().info("asked", content=logs.content_text(message))
         lane: Lane = None
         lease = self._service.body_budget.lease(self._holder)
         try:
