@@ -43,8 +43,9 @@ def test_a_response_that_its_client_waited_for_cannot_be_cancelled(client):
         client.responses.cancel("resp_none")
 
 
+@pytest.mark.parametrize("path", ["input_tokens", "compact"])
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
-def test_the_path_takes_post_only(client, method):
+def test_the_path_takes_post_only(client, method, path):
     with pytest.raises(openai.APIStatusError) as refusal:
-        client.request(cast_to=object, options=FinalRequestOptions(method=method, url="/responses/input_tokens"))
+        client.request(cast_to=object, options=FinalRequestOptions(method=method, url=f"/responses/{path}"))
     assert (refusal.value.status_code, refusal.value.response.headers["allow"]) == (405, "POST")

@@ -160,7 +160,7 @@ async def restart(service: Service, caller: Caller, record: ResponseRecord, body
 def response_id_of(request: Request) -> str:
     """The id in the path of a request that reads or deletes a response."""
     response_id: str = read_response_id(request.path_params["id"])
-    if response_id == "input_tokens":  # a path of its own, which takes POST only
+    if response_id in ("input_tokens", "compact"):  # paths of their own, which take POST only
         raise HTTPException(405)
     return response_id
 
