@@ -62,6 +62,8 @@ def test_a_file_is_uploaded_listed_read_and_deleted(client):
     assert reply.content == b"owls\r\n--at night"
     assert reply.headers["content-disposition"] == "attachment; filename*=UTF-8''n%C3%B6tes.md"
     assert reply.headers["x-content-type-options"] == "nosniff"
+    head = client._client.head(f"{client.base_url}files/{file.id}/content")
+    assert (head.status_code, head.headers["content-length"], head.content) == (200, "16", b"")
     deletion = client.files.delete(file.id)
     assert deletion == FileDeleted(id=file.id, deleted=True, object="file")
     for call in (client.files.retrieve, client.files.content, client.files.delete):

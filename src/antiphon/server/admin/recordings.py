@@ -12,13 +12,14 @@ from typing import IO, cast
 
 from msgspec import UNSET
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from antiphon.errors import ClientError
 from antiphon.records import SessionRecord
 from antiphon.runtime.recording.library import RecordingLibrary
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import EndpointFunction, GuardedRoute, guarded_routes, request_caller
+from antiphon.server.http.body import ContentResponse
 from antiphon.server.http.errors import error_response, json_response
 from antiphon.server.http.operation import Operation
 from antiphon.server.http.paging import end_ids, page_limit, page_order, page_parameters
@@ -137,7 +138,7 @@ def _download(recordings: RecordingLibrary) -> EndpointFunction:
         files = await recordings.files(session)
         headers = _PRIVATE_HEADERS | {"content-disposition": f'attachment; filename="{session.id}.zip"'}
         chunks = await begin_reading(_zip_stream(recordings, session, files))
-        return StreamingResponse(chunks, headers=headers, media_type="application/zip")
+        return ContentResponse(chunks, headers=headers, media_type="application/zip")
 
     return download
 
@@ -185,7 +186,7 @@ async def _file_response(recordings: RecordingLibrary, session: SessionRecord, f
     headers["content-length"] = str(end - start)
     media_type = _MEDIA_TYPES.get(file.name.rpartition(".")[2], "application/octet-stream")
     chunks = await begin_reading(recordings.chunks(session, file, start, end))
-    return StreamingResponse(chunks, status, headers, media_type)
+    return ContentResponse(chunks, status, headers, media_type)
 
 
 def parse_range(header: str | None, size_bytes: int) -> range | None:

@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 from urllib.parse import quote
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from antiphon.errors import unsupported_parameter, unsupported_value
 from antiphon.offload import offload
 from antiphon.runtime.service import Service
 from antiphon.server.containers.add_file import add_container_file, add_uploaded_file, file_to_wire, find_upload
 from antiphon.server.http.auth import EndpointFunction, GuardedRoute, guarded_routes, request_caller
-from antiphon.server.http.body import read_json_body
+from antiphon.server.http.body import ContentResponse, read_json_body
 from antiphon.server.http.errors import json_response
 from antiphon.server.http.operation import BODY_ERRORS, UNAVAILABLE, Operation, Parameter
 from antiphon.server.http.paging import end_ids, page_limit, page_order, page_parameters
@@ -230,7 +230,7 @@ def _download(service: Service) -> EndpointFunction:
             "x-content-type-options": "nosniff",
             "cache-control": "private, no-store",
         }
-        return StreamingResponse(_whole(chunks, file.bytes), headers=headers, media_type="application/octet-stream")
+        return ContentResponse(_whole(chunks, file.bytes), headers=headers, media_type="application/octet-stream")
 
     return download
 

@@ -3,12 +3,13 @@
 from urllib.parse import quote
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from antiphon.offload import offload
 from antiphon.runtime.service import Service
 from antiphon.server.files.upload import create_file, to_wire
 from antiphon.server.http.auth import EndpointFunction, GuardedRoute, guarded_routes, request_caller
+from antiphon.server.http.body import ContentResponse
 from antiphon.server.http.errors import json_response
 from antiphon.server.http.operation import COMPRESSED_BODY, UNAVAILABLE, Operation, Parameter
 from antiphon.server.http.paging import end_ids, page_limit, page_order, page_parameters
@@ -122,7 +123,7 @@ def _download(service: Service) -> EndpointFunction:
             "x-content-type-options": "nosniff",
             "cache-control": "private, no-store",
         }
-        return StreamingResponse(chunks, headers=headers, media_type="application/octet-stream")
+        return ContentResponse(chunks, headers=headers, media_type="application/octet-stream")
 
     return download
 

@@ -3,12 +3,12 @@
 from collections.abc import AsyncIterator
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from antiphon.offload import offload
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import Access, EndpointFunction, request_caller
-from antiphon.server.http.body import read_json_body
+from antiphon.server.http.body import ContentResponse, read_json_body
 from antiphon.server.http.errors import json_response
 from antiphon.server.http.operation import BODY_ERRORS, JSON_MEDIA_TYPE, Header, Operation, Parameter
 from antiphon.server.http.paging import before_parameter, end_ids, page_cursor, page_parameters
@@ -203,7 +203,7 @@ def _content(service: Service) -> EndpointFunction:
     async def content(request: Request) -> Response:
         file = await service.vector_stores.library.file(*_store(request), request.path_params["file_id"])
         pieces = await begin_reading(service.vector_stores.text_pieces(file))
-        return StreamingResponse(_encode_content(pieces), media_type=JSON_MEDIA_TYPE)
+        return ContentResponse(_encode_content(pieces), media_type=JSON_MEDIA_TYPE)
 
     return content
 
