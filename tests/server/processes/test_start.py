@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -259,7 +260,17 @@ final = load({**flags, "models": [{"name": "parrot", "engine": "scripted"}]}, No
 tiny = CatalogueModel(name="tiny", kind="llm", description="", licence="", homepage="", files=(
     ModelFile(path="a.gguf", size_bytes=1000, sha256="0" * 64, sources=()),))
 
+def load_again():
+    more = [{"name": name, "engine": "scripted"} for name in ("parrot", "second")]
+    return load({**flags, "models": more}, None, {"HOME": str(home)}, home, system_file=home / "none.toml").config
+
 def prepare(watch):
+    try:
+        return fetch(watch)
+    finally:
+        (home / "ended").touch()
+
+def fetch(watch):
     with watch.fetching(tiny), watch.fetching_file(tiny, tiny.files[0], lambda *_progress: None) as report:
         while not (home / "go").exists():
             report("fetching a.gguf", 300, 1000)
@@ -270,7 +281,8 @@ def prepare(watch):
 
 serve = run.serve if processes == 1 else supervisor.serve
 try:
-    serve(config, prepare=prepare, on_open=lambda url: print(url, flush=True), on_ready=lambda *_: print("ready", flush=True))
+    say = lambda line: print(line, flush=True)
+    serve(config, load=load_again, prepare=prepare, on_open=say, on_ready=lambda *_: say("ready"))
 except ServerError as error:
     print(error.message, flush=True)
     sys.exit(1)
@@ -308,5 +320,35 @@ def test_all_processes_say_how_far_the_weights_are(tmp_path, processes, outcome)
                     assert process.stdout.readline() == "tiny could not be fetched.\n"
                     assert process.wait() == 1
                     assert all(answer.exception() or answer.result()[0] == 503 for answer in early)
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(("processes", "code"), [(1, -signal.SIGTERM), (2, 0)])
+def test_a_signal_ends_the_download_before_it_ends_the_server(tmp_path, processes, code):
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(processes)]
+    with forks.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, children=forks.shared_by(processes)) as process:
+        try:
+            first_progress(process.stdout.readline().strip())
+            process.send_signal(signal.SIGTERM)
+            assert process.wait() == code
+            assert (tmp_path / "ended").exists()
+        finally:
+            process.kill()
+
+
+def test_a_reload_that_comes_while_models_are_fetched_is_made_afterwards(tmp_path):
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), "2"]
+    with forks.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, children=forks.shared_by(2)) as process:
+        try:
+            url = process.stdout.readline().strip()
+            first_progress(url)
+            process.send_signal(signal.SIGHUP)
+            (tmp_path / "go").write_text("serve")
+            assert process.stdout.readline() == "ready\n"
+            deadline = time.monotonic() + PATIENCE_S
+            while any(len(ask(url, "GET", "/v1/models")[2]["data"]) < 2 for _ in range(12)):  # connections go to any process
+                assert time.monotonic() < deadline
+                time.sleep(POLL_S)
         finally:
             process.kill()

@@ -178,13 +178,55 @@ def serve(
             tune_interpreter()
             on_ready(address, server.service.keyring.access)
 
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            if prepare is None:
-                runner.run(serve_on(listener, config, report_ready, notice, load=load))
-            else:
-                watch = FetchWatch(lambda: on_open(address))
-                fetch = functools.partial(fetch_weights, config, prepare, watch, notice)
-                runner.run(serve_early(listener, config, report_ready, notice, load, fetch, watch))
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                if prepare is None:
+                    runner.run(serve_on(listener, config, report_ready, notice, load=load))
+                else:
+                    watch = FetchWatch(lambda: on_open(address))
+                    fetch = functools.partial(fetch_weights, config, prepare, watch, notice)
+                    runner.run(serve_early(listener, config, report_ready, notice, load, fetch, watch))
+        except _SignalReceived as stop:  # for whoever sent it, the process ends by it all the same
+            signal.raise_signal(stop.number)
+
+
+class _SignalReceived(BaseException):
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextlib.contextmanager
+def _ending_on_signals() -> Iterator[None]:
+    """
+    Let the signals that would end this process at once first end what is done within, as a download leaves files and a
+    child process behind. In the main thread; SIGINT is asyncio's.
+
+    Raises:
+        _SignalReceived: one came.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop, task, numbers_so_far = asyncio.get_running_loop(), asyncio.current_task(), list[int]()
+    assert task is not None
+
+    def end(number: int) -> None:
+        numbers_so_far.append(number)
+        task.cancel()
+
+    numbers = [number for number in stop_signals() if number != signal.SIGINT]
+    for number in numbers:
+        loop.add_signal_handler(number, end, number)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if numbers_so_far:
+            raise _SignalReceived(numbers_so_far[0]) from None
+        raise
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
 
 
 def tune_interpreter() -> None:
@@ -290,7 +332,8 @@ async def serve_early(
     task = asyncio.create_task(start_server.serve(sockets=[listener.dup()]), name="start")  # noqa: TID251
     try:
         await start_server.wait_open()
-        final_config = await fetch()
+        with _ending_on_signals():
+            final_config = await fetch()
         start.begin_loading()
         async with _open_service(Service(final_config, notice, peers, load)) as service:
 
