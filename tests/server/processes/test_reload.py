@@ -1,5 +1,6 @@
 """A server that reloads its configuration: its models afterwards, and responses in progress."""
 
+import asyncio
 import contextlib
 import json
 import re
@@ -14,7 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 
-from antiphon.server.processes.run import background_server
+from antiphon.runtime.service import Service
+from antiphon.server.processes.run import HttpServer, background_server
+from antiphon.stop_signals import has_terminal
 from support.embeddings.tiny_model import write_tiny_model
 from support.programs import forks
 from support.server import plain_http
@@ -332,3 +335,22 @@ def begun_song(url):
     stream = urllib.request.urlopen(urllib.request.Request(f"{url}/v1/responses", body, {"content-type": "application/json"}))
     assert b"response.created" in stream.readline()
     return stream
+
+
+@pytest.mark.skipif(has_terminal(), reason="with a terminal, a hangup ends the server")
+def test_a_hangup_before_the_server_accepts_is_a_reload(files):
+    async def reloaded():
+        service = Service(files.load(), print, load=files.load)
+        await service.open()
+        server = HttpServer(service, lambda: None)
+        with server.capture_signals():
+            files.write(model("b"))
+            signal.raise_signal(signal.SIGHUP)
+            await asyncio.sleep(0)  # the signal's handler has the loop begin it
+            await asyncio.wait(server._reload_tasks)
+        found = [each.name for each in service.registry.all()]
+        await service.close()
+        return found
+
+    files.write(model("a"))
+    assert asyncio.run(reloaded()) == ["b"]

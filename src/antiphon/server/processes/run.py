@@ -56,7 +56,6 @@ class HttpServer(uvicorn.Server):
         self._reload_tasks: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         self._on_ready()
 
@@ -66,6 +65,7 @@ class HttpServer(uvicorn.Server):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
+        self._loop = asyncio.get_running_loop()  # a signal may come before `startup`
         former_handlers = {number: signal.signal(number, self.handle_exit) for number in stop_signals()}
         try:
             yield

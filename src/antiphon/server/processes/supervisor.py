@@ -186,6 +186,7 @@ class Supervisor:
         self._stop_event = asyncio.Event()
         self._tasks = asyncio.TaskGroup()
         self._is_serving = False
+        self._settled_event = asyncio.Event()  # it serves, or will not
         self._error: Exception | None = None
         self._reported_notices: set[str] = set()
 
@@ -246,6 +247,7 @@ class Supervisor:
         deadline_s = self._config.server.drain_s + KILL_DELAY_S if is_first else HURRY_S
         asyncio.get_running_loop().call_later(deadline_s, self._signal_all, signal.SIGKILL)
         self._stop_event.set()
+        self._settled_event.set()
         if is_first:
             self._signal_all(signal.SIGTERM)
         else:
@@ -362,6 +364,8 @@ class Supervisor:
 
     async def _reload_for(self, reply: SendReply) -> None:
         """Read the configuration again, and have all processes take it over; the first failure of any is the answer."""
+        # A process that starts has the old configuration, and the one with the models that are being fetched comes after it.
+        await self._settled_event.wait()
         async with self._reload_lock, self._start_lock:  # nor does a process start with the old one meanwhile
             try:
                 config = await load_again(self._load)
@@ -399,6 +403,7 @@ class Supervisor:
         living = self._children.values()
         if not self._is_serving and len(living) == len(self._listeners) and all(child.ready_at is not None for child in living):
             self._is_serving = True
+            self._settled_event.set()
             self._on_ready(access)
 
     def _release_idle(self) -> None:
