@@ -166,7 +166,7 @@ class ResponseList(Protocol):
         """
 
 
-def fitting(sizes_bytes: Iterable[int], max_bytes: int) -> int:
+def count_fitting(sizes_bytes: Iterable[int], max_bytes: int) -> int:
     """How many of these sizes, from the first on, are at most `max_bytes` together; the first one counts in any case."""
     totals = list(accumulate(sizes_bytes))
     return max(bisect_right(totals, max_bytes), min(len(totals), 1))
@@ -242,7 +242,7 @@ class MemoryResponseList:
             for record in records
         ]
         sizes_bytes = (len(row.body) + sum(map(len, bodies)) for row, bodies in zip(rows, inputs, strict=True))
-        return inputs[: fitting(sizes_bytes, max_bytes)]
+        return inputs[: count_fitting(sizes_bytes, max_bytes)]
 
     async def roots(self, tenant: str, *, after: str | None, limit: int, words: tuple[str, ...] = ()) -> RootPage:
         all_rows = {row.id: row for row in self._rows(tenant, ())}

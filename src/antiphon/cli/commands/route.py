@@ -120,8 +120,8 @@ async def _explain(config: Config, shell: Shell, name: str, create_request: "Cre
 
     router: Router[ServedModel] = lazy.service.build_router(config, registry, metrics, shell.note, can_do)
     history = lazy.resolve_request.KnownHistory((), 0)
-    takes_less = config.responses.unavailable_tools == "carry"
-    features = lazy.routing.request_features(create_request, history, takes_less=takes_less)
+    may_omit_tools = config.responses.unavailable_tools == "carry"
+    features = lazy.routing.request_features(create_request, history, may_omit_tools=may_omit_tools)
     try:
         await router.start()
         return await router.explain(name, features, lazy.features.RouteCaller(key_id=key, key_name=key))

@@ -96,7 +96,7 @@ class Cascade:
                     speculates=self._speculates,
                     count_speculation=self._count_speculation,
                 )
-                ends.callback(conversation.let_go)
+                ends.callback(conversation.release)
                 async with self._inner.open(settings, conversation.receive) as conversation.inner:
                     try:
                         yield conversation
@@ -270,7 +270,7 @@ class _CascadeConversation:
         for generation in self._generations.values():
             generation.stop()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Forget all that was said, once all work has stopped: the parts of a conversation refer to each other."""
         self._input = self._speculative = self._expected_request = self._prepare_task = None
         self._generations.clear()

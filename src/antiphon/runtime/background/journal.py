@@ -126,7 +126,7 @@ class Journal:
     def close(self, error: ApiError | None) -> None:
         self.error = error
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Forget what leads back to the driver, which refers to this: the callback, and the traceback of an error."""
         self.on_backlog = _ignore
         self.error = None

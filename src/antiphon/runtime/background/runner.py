@@ -191,7 +191,7 @@ class BackgroundRunner:
                 await self._fail(response.record, response.journal.error or interrupted_error())
         finally:
             self._metrics.stream_events += response.journal.event_count
-            response.journal.let_go()
+            response.journal.release()
             del self._drivers[response.record.id]
             self._forget(response)
             self._start_next()

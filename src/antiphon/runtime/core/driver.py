@@ -267,7 +267,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
                     for task in self._tool_tasks:
                         task.cancel()
         finally:
-            self._let_go()
+            self._release()
 
     async def _send_first(self, command: commands.EngineCommand) -> None:
         self._is_performing = self._is_beginning = True  # whatever happens now is handled once the session has begun
@@ -278,7 +278,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         finally:
             self._is_performing = self._is_beginning = False
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """
         Forget the session and its client, with all that they were sent, and what leads back here.
 

@@ -63,7 +63,7 @@ class RouteFeatures(Struct, frozen=True, kw_only=True):
         is_spoken: whether the response is to have audio.
         is_live: whether it is a live conversation, with audio that is yet to come.
         relay_path: of the API whose requests can only be passed on as they come; empty for one that every model answers.
-        takes_less: whether custom and hosted tools may be left out for a model that lacks them.
+        may_omit_tools: whether custom and hosted tools may be left out for a model that lacks them.
         hosted_tools: their types.
         top_logprobs: alternatives for each token; None where none were requested.
         answered_by: the model of the response that it continues, if that is known.
@@ -78,7 +78,7 @@ class RouteFeatures(Struct, frozen=True, kw_only=True):
     has_function_tools: bool = False
     has_custom_tools: bool = False
     hosted_tools: tuple[str, ...] = ()
-    takes_less: bool = True
+    may_omit_tools: bool = True
     has_images: bool = False
     has_audio: bool = False
     has_files: bool = False
@@ -199,7 +199,7 @@ def missing_ability(features: RouteFeatures, capabilities: Capabilities | None) 
         (features.has_function_tools, capabilities.tools, "takes no tools"),
         (features.json_object, capabilities.json_object, "takes no JSON format"),
         (features.json_schema, capabilities.json_schema, "takes no JSON schema"),
-        (features.has_custom_tools and not features.takes_less, capabilities.custom_tools, "takes no custom tools"),
+        (features.has_custom_tools and not features.may_omit_tools, capabilities.custom_tools, "takes no custom tools"),
     ):
         if is_needed and not is_there:
             return problem
@@ -213,7 +213,7 @@ def _missing_count(features: RouteFeatures, capabilities: Capabilities) -> str |
         capabilities.max_top_logprobs is None or features.top_logprobs > capabilities.max_top_logprobs
     ):
         return "reports no such log probabilities"
-    if not features.takes_less and (missing := [name for name in features.hosted_tools if name not in capabilities.hosted]):
+    if not features.may_omit_tools and (missing := [name for name in features.hosted_tools if name not in capabilities.hosted]):
         return f"takes no tool of the type {missing[0]}"
     window, tokens = capabilities.context_window, features.input_tokens + features.output_tokens
     if window is not None and tokens > window:

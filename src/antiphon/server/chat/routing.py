@@ -49,7 +49,7 @@ def chat_features(body: bytes, session_id: str = "", relay_path: str = "") -> Ro
         has_tools=bool(tool_types or request.get("functions")),
         has_function_tools="function" in tool_types or bool(request.get("functions")),
         has_custom_tools="custom" in tool_types,
-        takes_less=False,  # no tool of a chat may be left out
+        may_omit_tools=False,  # no tool of a chat may be left out
         has_images="image_url" in part_types,
         has_audio="input_audio" in part_types,
         has_files="file" in part_types,

@@ -90,9 +90,9 @@ async def prepare_message(service: Service, scope: Scope, request: CountTokensRe
         ApiError: there is no such model or file, the model has no worker now, or can't do what the request asks.
     """
     caller, session_id = request_caller(scope), session_id_in(scope, request)
-    takes_less = service.config.responses.unavailable_tools == "carry"
+    may_omit_tools = service.config.responses.unavailable_tools == "carry"
     resolution = await service.router.resolve(
-        request.model, lambda: message_features(request, session_id, takes_less=takes_less), route_caller(caller), size_bytes
+        request.model, lambda: message_features(request, session_id, may_omit_tools=may_omit_tools), route_caller(caller), size_bytes
     )
     model = resolution.model
     # First: what a model can do is not known while it has no worker.
@@ -110,7 +110,7 @@ async def prepare_message(service: Service, scope: Scope, request: CountTokensRe
         unsign=await _unsigning(service, tenant) if has_thinking(request) else _unsign_nothing,
         documents=documents,
         size_bytes=size_bytes + sum(len(document.url) for document in documents.values()),
-        omit_unsupported=takes_less,
+        omit_unsupported=may_omit_tools,
     )
     engine_request = await offload(resolved_request.size_bytes, messages_engine_request, resolved_request)
     sign = await _signing(service, tenant) if resolved_request.wants_thinking else _sign_nothing

@@ -45,7 +45,7 @@ def session_id_in(scope: Scope, request: CountTokensRequest) -> str:
         return ""
 
 
-def message_features(request: CountTokensRequest, session_id: str = "", *, takes_less: bool = True) -> RouteFeatures:
+def message_features(request: CountTokensRequest, session_id: str = "", *, may_omit_tools: bool = True) -> RouteFeatures:
     """What decides which model a request goes to. One that only counts tokens is no turn, so `begins` is empty."""
     tools = request.tools or ()
     # Tools of the original's servers: a model may lack them, where one that the client runs is a function to it.
@@ -60,7 +60,7 @@ def message_features(request: CountTokensRequest, session_id: str = "", *, takes
         has_tools=bool(tools),
         has_function_tools=len(tools) > len(hosted_tools),
         hosted_tools=tuple(dict.fromkeys(str(tool.type) for tool in hosted_tools)),
-        takes_less=takes_less,
+        may_omit_tools=may_omit_tools,
         has_images=any(isinstance(block, blocks.ImageBlockParam) for block in content),
         has_files=any(isinstance(block, blocks.DocumentBlockParam) and isinstance(block.source, _FILE_SOURCES) for block in content),
         json_schema=bool(config) and isinstance(config.format, JsonOutputFormat),  # type: ignore[union-attr]

@@ -22,7 +22,7 @@ from antiphon.runtime.multiprocess.peer import PeerProcesses
 from antiphon.runtime.reload import LoadConfig
 from antiphon.runtime.service import Service
 from antiphon.server.app import build
-from antiphon.server.processes.start import Start, StartApp, StartServer, WeightsProgress, early_access
+from antiphon.server.processes.start import Start, StartupApp, StartupServer, WeightsProgress, early_access
 from antiphon.server.processes.weights import Prepare, fetch_weights
 from antiphon.server.tls.start import server_tls
 from antiphon.server.transport import logs
@@ -325,8 +325,8 @@ async def serve_early(
         watch: how far they are.
     """
     start = Start(watch, await early_access(config))
-    app = StartApp(config, start)
-    start_server = StartServer(config, app)
+    app = StartupApp(config, start)
+    start_server = StartupServer(config, app)
     # It ends here, below: after the server that it stands in for, whose last requests it may have.
     # On a duplicate of the socket, as a server closes those that it was given when it ends.
     task = asyncio.create_task(start_server.serve(sockets=[listener.dup()]), name="start")  # noqa: TID251

@@ -110,7 +110,7 @@ class Start:
         return max(times) if times else None
 
 
-class StartApp:
+class StartupApp:
     """
     The application of a server that starts, and that of the server itself from `hand_over` on.
 
@@ -223,10 +223,10 @@ class StartApp:
         return ServerError(message, status=503, code="model_loading", retry_after_s=DEFAULT_RETRY_S if eta_s is None else max(1.0, eta_s))
 
 
-class StartServer(uvicorn.Server):
+class StartupServer(uvicorn.Server):
     """Accepts connections until the server itself does, and keeps those that it has."""
 
-    def __init__(self, config: Config, app: StartApp) -> None:
+    def __init__(self, config: Config, app: StartupApp) -> None:
         super().__init__(uvicorn_config(app, config.server, Metrics(), graceful_shutdown_s=1, tls=server_tls(config)))
         self._open_event = asyncio.Event()
 

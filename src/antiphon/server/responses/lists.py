@@ -194,7 +194,7 @@ def _ids(text: str | None) -> tuple[str, ...] | None:
         return None
     ids = tuple(text.split(","))
     if len(ids) > MAX_LIMIT:
-        raise ClientError(f"Invalid 'ids': expected at most {MAX_LIMIT}.", code="array_above_max_length", param="ids")
+        raise ClientError(f"Invalid 'ids': expected at most {MAX_LIMIT} ids.", code="array_above_max_length", param="ids")
     return ids
 
 

@@ -70,10 +70,10 @@ async def route_request(
         request = structs.replace(request, previous_response_id=read_response_id(request.previous_response_id))
     earlier = history or await load_history(request, service.store, caller.tenant)
     # What a model lacks is then left out of its request, so it rules out no model.
-    takes_less = service.config.responses.unavailable_tools == "carry"
+    may_omit_tools = service.config.responses.unavailable_tools == "carry"
     resolution = await service.router.resolve(
         name,
-        lambda: request_features(request, earlier, response_id=response_id, session_id=session_id, takes_less=takes_less),
+        lambda: request_features(request, earlier, response_id=response_id, session_id=session_id, may_omit_tools=may_omit_tools),
         route_caller(caller),
         size_bytes + earlier.size_bytes,
     )
@@ -81,7 +81,7 @@ async def route_request(
 
 
 def request_features(
-    request: CreateRequest, history: KnownHistory, *, response_id: str = "", session_id: str = "", takes_less: bool = True
+    request: CreateRequest, history: KnownHistory, *, response_id: str = "", session_id: str = "", may_omit_tools: bool = True
 ) -> RouteFeatures:
     """What of a request, and of the conversation before it, decides where it goes."""
     input_items = request.input_items
@@ -99,7 +99,7 @@ def request_features(
         output_tokens=request.max_output_tokens or 0,
         has_tools=bool(requested_tools),
         has_function_tools=any(
-            isinstance(tool, _FUNCTION_TOOLS) or (not takes_less and client_tool(tool) is not None) for tool in requested_tools
+            isinstance(tool, _FUNCTION_TOOLS) or (not may_omit_tools and client_tool(tool) is not None) for tool in requested_tools
         ),
         has_custom_tools=any(isinstance(tool, tools.CustomTool) for tool in requested_tools),
         hosted_tools=tuple(
@@ -109,7 +109,7 @@ def request_features(
                 if not isinstance(tool, (*_FUNCTION_TOOLS, tools.CustomTool)) and client_tool(tool) is None
             )
         ),
-        takes_less=takes_less,
+        may_omit_tools=may_omit_tools,
         has_images=any(isinstance(part, parts.InputImage) for part in all_parts),
         has_audio=any(isinstance(part, parts.InputAudio) for part in all_parts),
         has_files=any(isinstance(part, parts.InputFile) for part in all_parts),

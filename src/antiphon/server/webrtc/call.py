@@ -65,7 +65,7 @@ async def _run(service: Service, scope: Scope, call_id: str, request: CallReques
             try:
                 sdp = await peer.answer(request.offer, tasks)
                 await _drive(service, scope, call, client, request, recordings, live, lambda: answer.set_result(sdp))
-                await peer.drain(connects=client.owes_error)
+                await peer.drain(connects=client.has_unsent_error)
             finally:
                 await peer.close()
 

@@ -49,7 +49,7 @@ class CallClient:
 
     Attributes:
         end_reason: why the session ended, as a metrics label.
-        owes_error: whether it ended with an error before the channel was open, so that the client has not read it yet.
+        has_unsent_error: whether it ended with an error before the channel was open, so that the client has not read it yet.
     """
 
     def __init__(self, dialect: Dialect, tap: Tap, playback: PlaybackQueue, *, accepts_audio: bool) -> None:
@@ -63,7 +63,7 @@ class CallClient:
         self._channel: DataChannel | None = None
         self._early_frames: list[str] = []
         self._early_bytes = 0
-        self.owes_error = self._is_buffer_full = self._has_left = False
+        self.has_unsent_error = self._is_buffer_full = self._has_left = False
 
     def begin(self, driver: RealtimeDriver) -> None:
         """Connect the driver; hang up where the client has gone already."""
@@ -100,7 +100,7 @@ class CallClient:
     def close(self, error: ApiError | None) -> None:
         """The session is over; `run_call` closes the connection."""
         self.end_reason = close_code(error)[1]
-        self.owes_error = error is not None and self._channel is None and not self._has_left
+        self.has_unsent_error = error is not None and self._channel is None and not self._has_left
         self._has_left = True
 
     def _is_repeated(self, event: events.ErrorEvent) -> bool:

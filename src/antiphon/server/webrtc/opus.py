@@ -105,7 +105,7 @@ class OutputAudioTrack:
     def stop(self) -> None:
         """Nothing to do; aiortc calls it."""
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """The call is over: play silence, if anything."""
         self._playback = PlaybackQueue()
         self._on_tick = lambda: None

@@ -65,7 +65,7 @@ class CallPeer:
         self._audio_receiver = InputAudioReceiver(listener.on_audio)
         self._output_track = OutputAudioTrack(playback, self._audio_receiver.tick)
         self._channel: RTCDataChannel | None = None
-        self._has_settled = asyncio.Event()  # the channel is open, or will never be
+        self._channel_settled = asyncio.Event()  # the channel is open, or will never be
         self._receive_task: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._connection.on("connectionstatechange", self._on_state)
@@ -100,7 +100,7 @@ class CallPeer:
         if connects:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CONNECT_S):
-                    await self._has_settled.wait()
+                    await self._channel_settled.wait()
         channel = self._channel
         if channel is None or not channel.bufferedAmount:
             return
@@ -122,15 +122,15 @@ class CallPeer:
         with contextlib.suppress(TimeoutError, AttributeError):
             async with asyncio.timeout(CLOSE_S):
                 await asyncio.shield(closing)
-        self._let_go()
+        self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Part from aiortc's objects: they refer to each other, and what they hold is freed by a full collection only."""
         self._receive_task = None
         self._connection.remove_all_listeners()
         if self._channel is not None:
             self._channel.remove_all_listeners()
-        self._output_track.let_go()
+        self._output_track.release()
 
     # Media
 
@@ -165,7 +165,7 @@ class CallPeer:
         channel.on("message", self._on_message)
         channel.on("close", self._listener.on_disconnect)
         self._listener.on_channel(channel)
-        self._has_settled.set()
+        self._channel_settled.set()
 
     def _on_message(self, message: str | bytes) -> None:
         self._listener.on_text(message.encode() if isinstance(message, str) else message)
@@ -178,7 +178,7 @@ class CallPeer:
             self._on_disconnect()
 
     def _on_disconnect(self) -> None:
-        self._has_settled.set()
+        self._channel_settled.set()
         self._listener.on_disconnect()
 
 

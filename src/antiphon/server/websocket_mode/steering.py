@@ -73,7 +73,7 @@ class _Target(Struct):
     submissions: list[Submission]
 
 
-class Successor(Struct, frozen=True):
+class NextTurn(Struct, frozen=True):
     """A response that the server begins when a steered one has ended."""
 
     lane: Lane
@@ -119,7 +119,7 @@ class Steering:
         error = SteerError(code=code, message=message)
         self._send(SteerFailed(sequence_number=0, stream_id=_stream_id(lane), steer=steer, error=error))
 
-    def end(self, response: Response) -> Successor | None:
+    def end(self, response: Response) -> NextTurn | None:
         """A response has ended. Returns the one that the server is to begin; None where there is no input, or outputs are owed."""
         target = self._active.pop(response.id, None)
         self._ends.append(response.id)
@@ -138,7 +138,7 @@ class Steering:
             return None
         messages: list[Item] = [message for submission in target.submissions for message in submission.messages]
         request = structs.replace(target.request, input=messages, previous_response_id=response.id)
-        return Successor(target.lane, request, target.submissions)
+        return NextTurn(target.lane, request, target.submissions)
 
     def abandon(self, response_id: str) -> None:
         """A response that may have begun is over by an error, so it has no `end`; idempotent."""
@@ -152,7 +152,7 @@ class Steering:
         waiting = self._waiting.get(previous_response_id)
         return self._waiting.pop(previous_response_id) if waiting and waiting[0].lane == lane else ()
 
-    def commit(self, submissions: Sequence[Submission]) -> None:
+    def release(self, submissions: Sequence[Submission]) -> None:
         """Their input has become part of a response, so their bytes are not counted here any more; idempotent."""
         for submission in submissions:
             submission.lease.release()
@@ -173,7 +173,7 @@ class Steering:
     def close(self) -> None:
         """The connection has ended: give back the bytes of all submissions."""
         for submissions in (*self._waiting.values(), *(target.submissions for target in self._active.values())):
-            self.commit(submissions)
+            self.release(submissions)
         self._waiting.clear()
         self._active.clear()
 

@@ -137,7 +137,7 @@ class Turn:
     def drop(self) -> None:
         """Give back what it holds; it is over, or never runs."""
         self._lease.release()
-        self._connection.steering.commit(self._submissions)
+        self._connection.steering.release(self._submissions)
 
     def hang_up(self) -> None:
         """The client has gone: end the response, or the loading of what it needs."""
@@ -236,7 +236,7 @@ class Turn:
 
     def _on_created(self, response_id: str) -> None:
         if self._submissions:
-            self._connection.steering.commit(self._submissions)
+            self._connection.steering.release(self._submissions)
             self._submissions = ()
         assert isinstance(self._request, ResponseCreate)
         # A warm-up has no output that could be steered.
@@ -259,11 +259,11 @@ class Turn:
             connection.memory.remember(self._lane, response.id, KnownHistory(all_items, size_bytes))
         elif self._previous_id is not None:
             connection.memory.evict(self._lane, self._previous_id)
-        successor = connection.steering.end(response)
-        if successor is not None:
+        next_turn = connection.steering.end(response)
+        if next_turn is not None:
             lease = connection.service.body_budget.lease(self._lease.holder)
-            turn = Turn(connection, successor.lane, successor.request, response.id, lease, successor.submissions)
-            connection.lanes.add_first(successor.lane, turn)
+            turn = Turn(connection, next_turn.lane, next_turn.request, response.id, lease, next_turn.submissions)
+            connection.lanes.add_first(next_turn.lane, turn)
 
     def _fail(self, error: ApiError) -> None:
         """Tell the client of an error, unless its response did, and forget what it could not continue."""

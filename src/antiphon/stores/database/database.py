@@ -212,7 +212,7 @@ class Database:
         Raises:
             StoreError: it can't be used.
         """
-        with self.judge_use():
+        with self.track_use():
             self.backend.identify()
             await self._register()
 
@@ -240,7 +240,7 @@ class Database:
         Raises:
             StoreError: the database failed.
         """
-        with self.judge_use():
+        with self.track_use():
             self.backend.identify()
             async with self._connection(self._engine) as connection, connection.transaction():
                 yield connection
@@ -248,7 +248,7 @@ class Database:
     @asynccontextmanager
     async def write_transaction(self) -> AsyncIterator[TimedConnection]:
         """
-        A transaction, committed on leaving without an error. It raises the database's own errors; `judge_use`
+        A transaction, committed on leaving without an error. It raises the database's own errors; `track_use`
         translates them.
         """
         identity = self.backend.identify()
@@ -265,12 +265,12 @@ class Database:
         Raises:
             StoreError: the database failed.
         """
-        with self.judge_use(is_write=True):
+        with self.track_use(is_write=True):
             async with self.write_transaction() as connection:
                 yield connection
 
     @contextmanager
-    def judge_use(self, *, is_write: bool = False) -> Iterator[None]:
+    def track_use(self, *, is_write: bool = False) -> Iterator[None]:
         """Note whether a use of the database succeeds; turns its errors into a `StoreError`."""
         try:
             yield

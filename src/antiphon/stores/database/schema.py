@@ -394,13 +394,13 @@ _alembic_version = Table(
 )
 
 
-def is_impossible_id(id: str) -> bool:
+def has_nul(text: str) -> bool:
     """
-    Whether no row can have that id: PostgreSQL stores no text with a NUL, and raises an error for a query with one.
+    Whether no row can have that text, as an id: PostgreSQL stores none with a NUL, and raises an error for a query with one.
 
     Source: https://www.postgresql.org/docs/current/datatype-character.html
     """
-    return "\0" in id
+    return "\0" in text
 
 
 def lock_rows(query: Select[tuple[KeyT]], *, skips_locked: bool = True) -> Select[tuple[KeyT]]:

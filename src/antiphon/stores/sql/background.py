@@ -7,7 +7,7 @@ from sqlalchemy import BindParameter, ColumnElement, bindparam, delete, func, in
 from antiphon.records import BackgroundRecord, ConversationTurn, EventRun, ResponseRecord
 from antiphon.stores.base import PAGE_BYTES, EventPage
 from antiphon.stores.database.database import Database
-from antiphon.stores.database.schema import background_responses, is_impossible_id, is_unfinished, response_events, responses
+from antiphon.stores.database.schema import background_responses, has_nul, is_unfinished, response_events, responses
 from antiphon.stores.sql.webhook_outbox import WebhookOutbox
 from antiphon.stores.sql.writes import WRITE_OFF, AppendEvents, FinishRecord, PutRecord, event_row, note_status
 
@@ -141,14 +141,14 @@ class SqlBackgroundStore:
         return is_ours
 
     async def get(self, tenant: str, response_id: str) -> BackgroundRecord | None:
-        if is_impossible_id(response_id):
+        if has_nul(response_id):
             return None
         async with self._database.read_connection() as connection:
             row = (await connection.execute(_GET, {"id": response_id, "tenant": tenant})).first()
         return None if row is None else BackgroundRecord(key_id=row.key_id, request=row.request, is_streamed=row.is_streamed)
 
     async def events(self, tenant: str, response_id: str, after: int, limit: int) -> EventPage | None:
-        if is_impossible_id(response_id):
+        if has_nul(response_id):
             return None
         async with self._database.read_connection() as connection:
             row = (await connection.execute(_GET, {"id": response_id, "tenant": tenant})).first()

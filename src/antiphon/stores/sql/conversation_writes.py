@@ -96,7 +96,7 @@ def conversation_id_of(write: ConversationWrite) -> str:
             return write.conversation_id
 
 
-class LockJudge(Struct, frozen=True):
+class LockRules(Struct, frozen=True):
     """
     Knows whose locks count.
 
@@ -127,9 +127,9 @@ class ConversationChanges:
         server_number: the owner of new locks.
     """
 
-    def __init__(self, connection: TimedConnection, judge: LockJudge, server_number: int) -> None:
+    def __init__(self, connection: TimedConnection, lock_rules: LockRules, server_number: int) -> None:
         self._connection = connection
-        self._judge = judge
+        self._lock_rules = lock_rules
         self._server_number = server_number
         self._rows: dict[str, _Conversation] = {}
 
@@ -226,8 +226,8 @@ class ConversationChanges:
             return False
         # This server's own lock counts only if it knows it: others are left from writes whose answers were lost.
         if row.owner == self._server_number:
-            return row.response_id in self._judge.held_by
-        return not await self._judge.is_dead(self._connection, row.owner)
+            return row.response_id in self._lock_rules.held_by
+        return not await self._lock_rules.is_dead(self._connection, row.owner)
 
     async def _set_lock(self, row: _Conversation, response_id: str | None) -> bool:
         row.response_id, row.owner = response_id, None if response_id is None else self._server_number

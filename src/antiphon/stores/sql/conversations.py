@@ -20,7 +20,7 @@ from antiphon.stores.base import (
 )
 from antiphon.stores.database.connection import TimedConnection
 from antiphon.stores.database.database import Database
-from antiphon.stores.database.schema import conversation_items, conversations, is_impossible_id
+from antiphon.stores.database.schema import conversation_items, conversations, has_nul
 from antiphon.stores.sql.conversation_writes import (
     AddItems,
     ConversationWrite,
@@ -29,7 +29,7 @@ from antiphon.stores.sql.conversation_writes import (
     DeleteItem,
     EndTurn,
     LockConversation,
-    LockJudge,
+    LockRules,
     UnlockConversation,
     UpdateConversation,
     WriteResult,
@@ -56,13 +56,13 @@ class SqlConversationStore:
         self._conversation_ids: dict[str, str] = {}  # the locks of this server, by response
         self._leftovers: dict[str, str] = {}  # those that could not be given back, by response too
         self._is_dead = select(database.backend.is_dead(bindparam("owner", type_=BigInteger)))
-        self.judge = LockJudge(self._conversation_ids.keys(), self._judge_death)
+        self.lock_rules = LockRules(self._conversation_ids.keys(), self._judge_death)
 
     async def create(self, conversation: ConversationRecord, items: Sequence[ItemRecord]) -> None:
         await self._write(CreateConversation(conversation, items))
 
     async def get(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
-        if is_impossible_id(conversation_id):
+        if has_nul(conversation_id):
             return None
         async with self._database.read_connection() as connection:
             row = (await connection.execute(_ONE, {"tenant": tenant, "conversation_id": conversation_id})).first()
@@ -74,7 +74,7 @@ class SqlConversationStore:
         query = query.order_by(number if order == "asc" else number.desc()).limit(limit + 1)
         async with self._database.read_connection() as connection:
             if after is not None:
-                start = None if is_impossible_id(after) else await self._number(connection, tenant, after)
+                start = None if has_nul(after) else await self._number(connection, tenant, after)
                 if start is None:
                     raise UnknownCursor(after)
                 query = query.where(number > start if order == "asc" else number < start)
@@ -82,20 +82,20 @@ class SqlConversationStore:
         return ConversationPage(tuple(_conversation(row) for row in rows[:limit]), has_more=len(rows) > limit)
 
     async def update(self, tenant: str, conversation_id: str, metadata: bytes) -> ConversationRecord | None:
-        if is_impossible_id(conversation_id) or not await self._write(UpdateConversation(tenant, conversation_id, metadata)):
+        if has_nul(conversation_id) or not await self._write(UpdateConversation(tenant, conversation_id, metadata)):
             return None
         return await self.get(tenant, conversation_id)
 
     async def delete(self, tenant: str, conversation_id: str) -> bool:
-        return not is_impossible_id(conversation_id) and await self._write(DeleteConversation(tenant, conversation_id))
+        return not has_nul(conversation_id) and await self._write(DeleteConversation(tenant, conversation_id))
 
     async def add_items(self, tenant: str, conversation_id: str, items: Sequence[ItemRecord]) -> None:
-        if is_impossible_id(conversation_id):
+        if has_nul(conversation_id):
             raise UnknownConversation(conversation_id)
         await self._write(AddItems(tenant, conversation_id, items))
 
     async def delete_item(self, tenant: str, conversation_id: str, item_id: str) -> ConversationRecord | None:
-        if is_impossible_id(conversation_id + item_id) or not await self._write(DeleteItem(tenant, conversation_id, item_id)):
+        if has_nul(conversation_id + item_id) or not await self._write(DeleteItem(tenant, conversation_id, item_id)):
             return None
         return await self.get(tenant, conversation_id)
 
@@ -107,14 +107,14 @@ class SqlConversationStore:
             page, start = _PAGE_QUERIES[order]
             if after is not None:
                 cursor = {"number": number, "id": after}
-                start = None if is_impossible_id(after) else await connection.scalar(_CURSOR, cursor)
+                start = None if has_nul(after) else await connection.scalar(_CURSOR, cursor)
             if start is None:
                 raise UnknownCursor(after)
             rows = (await connection.execute(page, {"number": number, "start": start, "limit": limit + 1})).all()
         return ItemPage(tuple(_item(row) for row in rows[:limit]), has_more=len(rows) > limit)
 
     async def item(self, tenant: str, item_id: str, conversation_id: str | None = None) -> ItemRecord | None:
-        if is_impossible_id(item_id):
+        if has_nul(item_id):
             return None
         async with self._database.read_connection() as connection:
             if conversation_id is None:
@@ -145,7 +145,7 @@ class SqlConversationStore:
         return ConversationWindow(items, ids)
 
     async def lock(self, tenant: str, conversation_id: str, response_id: str) -> bool:
-        if is_impossible_id(conversation_id):
+        if has_nul(conversation_id):
             return False
         # Before the write: from the moment of its commit on, the lock must count for the writes behind it in the batch.
         self._conversation_ids[response_id] = conversation_id
@@ -193,14 +193,14 @@ class SqlConversationStore:
         return conversation_id
 
     async def _write(self, write: ConversationWrite) -> bool:
-        with self._database.judge_use(is_write=True):
+        with self._database.track_use(is_write=True):
             result = await self._write_one(write)
         if isinstance(result, Exception):
             raise result
         return result
 
     async def _number(self, connection: TimedConnection, tenant: str, conversation_id: str) -> int | None:
-        if is_impossible_id(conversation_id):
+        if has_nul(conversation_id):
             return None
         row = (await connection.execute(_ONE, {"tenant": tenant, "conversation_id": conversation_id})).first()
         return row.number if row else None

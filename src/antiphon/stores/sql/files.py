@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Row, and_, delete, func, insert, or_, sele
 from antiphon.records import FileRecord
 from antiphon.stores.base import UnknownCursor
 from antiphon.stores.database.database import Database
-from antiphon.stores.database.schema import files, is_impossible_id
+from antiphon.stores.database.schema import files, has_nul
 from antiphon.stores.files import FilePage, FileUsage
 from antiphon.stores.sql.conversations import READ_ROWS
 
@@ -36,7 +36,7 @@ class SqlFileStore:
             return (await connection.execute(statement)).rowcount > 0
 
     async def get(self, tenant: str, file_id: str, now: int) -> FileRecord | None:
-        if is_impossible_id(file_id):
+        if has_nul(file_id):
             return None
         query = select(*_COLUMNS).where(files.c.id == file_id, files.c.tenant == tenant, _is_visible(now))
         async with self._database.read_connection() as connection:
@@ -44,7 +44,7 @@ class SqlFileStore:
         return _file(row) if row else None
 
     async def get_all(self, tenant: str, file_ids: Collection[str], now: int) -> Mapping[str, FileRecord]:
-        ids = [file_id for file_id in file_ids if not is_impossible_id(file_id)]
+        ids = [file_id for file_id in file_ids if not has_nul(file_id)]
         query = select(*_COLUMNS).where(files.c.tenant == tenant, _is_visible(now))
         records: dict[str, FileRecord] = {}
         async with self._database.read_connection() as connection:
@@ -64,12 +64,12 @@ class SqlFileStore:
         async with self._database.read_connection() as connection:
             if after is not None:
                 cursor = select(number).where(*visible, files.c.id == after)
-                start = None if is_impossible_id(after) else await connection.scalar(cursor)
+                start = None if has_nul(after) else await connection.scalar(cursor)
                 if start is None:
                     raise UnknownCursor(after)
                 query = query.where(number > start if order == "asc" else number < start)
             # After the cursor: an unknown one is an error whatever the purpose.
-            if purpose is not None and is_impossible_id(purpose):
+            if purpose is not None and has_nul(purpose):
                 return FilePage((), has_more=False)
             result = await connection.execute(query)
             records: list[FileRecord] = []
@@ -79,7 +79,7 @@ class SqlFileStore:
         return FilePage(tuple(records[:limit]), has_more=len(records) > limit)
 
     async def hide(self, tenant: str, file_id: str, now: int) -> bool:
-        if is_impossible_id(file_id):
+        if has_nul(file_id):
             return False
         condition = (files.c.id == file_id, files.c.tenant == tenant, _is_visible(now))
         async with self._database.write() as connection:

@@ -7,7 +7,7 @@ from sqlalchemy.exc import IntegrityError
 
 from antiphon.records import PromptRecord, PromptVersionRecord
 from antiphon.stores.database.database import Database
-from antiphon.stores.database.schema import is_impossible_id, prompt_versions, prompts
+from antiphon.stores.database.schema import has_nul, prompt_versions, prompts
 
 _MAX_VERSION = 2**31 - 1
 """The highest number that the column holds in PostgreSQL."""
@@ -72,7 +72,7 @@ class SqlPromptStore:
         return True
 
     async def add_version(self, tenant: str, prompt_id: str, body: bytes, *, at: int, is_default: bool) -> int | None:
-        if is_impossible_id(prompt_id):
+        if has_nul(prompt_id):
             return None
         key = _key(tenant, prompt_id)
         async with self._database.write() as connection:
@@ -84,7 +84,7 @@ class SqlPromptStore:
         return int(row.latest_version)
 
     async def find(self, tenant: str | None, prompt_id: str | None = None) -> Sequence[PromptRecord]:
-        if prompt_id is not None and is_impossible_id(prompt_id):
+        if prompt_id is not None and has_nul(prompt_id):
             return ()
         conditions: list[ColumnElement[bool]] = []
         if tenant is not None:
@@ -96,7 +96,7 @@ class SqlPromptStore:
             return [PromptRecord(**row) for row in rows.mappings()]
 
     async def version(self, tenant: str, prompt_id: str, version: int | None = None) -> PromptVersionRecord | None:
-        if is_impossible_id(prompt_id) or (version is not None and not 0 < version <= _MAX_VERSION):
+        if has_nul(prompt_id) or (version is not None and not 0 < version <= _MAX_VERSION):
             return None
         query, values = (_DEFAULT_VERSION, {}) if version is None else (_ONE_VERSION, {"of_version": version})
         async with self._database.read_connection() as connection:
@@ -104,19 +104,19 @@ class SqlPromptStore:
         return _version(row) if row else None
 
     async def versions(self, tenant: str, prompt_id: str) -> Sequence[PromptVersionRecord]:
-        if is_impossible_id(prompt_id):
+        if has_nul(prompt_id):
             return ()
         async with self._database.read_connection() as connection:
             return [_version(row) for row in (await connection.execute(_VERSIONS, _key(tenant, prompt_id))).mappings()]
 
     async def set_default(self, tenant: str, prompt_id: str, version: int) -> bool:
-        if is_impossible_id(prompt_id) or not 0 < version <= _MAX_VERSION:
+        if has_nul(prompt_id) or not 0 < version <= _MAX_VERSION:
             return False
         async with self._database.write() as connection:
             return (await connection.execute(_SET_DEFAULT, _key(tenant, prompt_id) | {"of_version": version})).rowcount > 0
 
     async def delete(self, tenant: str, prompt_id: str) -> bool:
-        if is_impossible_id(prompt_id):
+        if has_nul(prompt_id):
             return False
         async with self._database.write() as connection:
             return (await connection.execute(_DELETE, _key(tenant, prompt_id))).rowcount > 0

@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, RowMapping, bindparam, delete, func, inser
 from antiphon.records import SessionRecord
 from antiphon.stores.base import SessionPage, SortOrder, UnknownCursor
 from antiphon.stores.database.database import Database
-from antiphon.stores.database.schema import is_impossible_id, sessions
+from antiphon.stores.database.schema import has_nul, sessions
 
 _COLUMNS = [column for column in sessions.c if column.name != "number"]
 _ADD = insert(sessions)
@@ -33,7 +33,7 @@ class SqlSessionStore:
                 await connection.execute(_ADD, values)
 
     async def get(self, tenant: str | None, session_id: str) -> SessionRecord | None:
-        if is_impossible_id(session_id):
+        if has_nul(session_id):
             return None
         async with self._database.read_connection() as connection:
             row = (
@@ -47,7 +47,7 @@ class SqlSessionStore:
         async with self._database.read_connection() as connection:
             if after is not None:
                 cursor = select(number).where(*_tenant_filter(tenant), sessions.c.id == after)
-                start = None if is_impossible_id(after) else await connection.scalar(cursor)
+                start = None if has_nul(after) else await connection.scalar(cursor)
                 if start is None:
                     raise UnknownCursor(after)
                 query = query.where(number > start if order == "asc" else number < start)
@@ -55,7 +55,7 @@ class SqlSessionStore:
         return SessionPage(tuple(_session(row) for row in rows[:limit]), has_more=len(rows) > limit)
 
     async def delete(self, tenant: str | None, session_id: str) -> bool:
-        if is_impossible_id(session_id):
+        if has_nul(session_id):
             return False
         async with self._database.write() as connection:
             result = await connection.execute(delete(sessions).where(*_tenant_filter(tenant), sessions.c.id == session_id))

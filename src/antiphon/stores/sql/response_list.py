@@ -7,7 +7,7 @@ from sqlalchemy import Row, Select, bindparam, func, select, text, true, update
 
 from antiphon.stores.base import UNFINISHED_STATUSES, UnknownCursor
 from antiphon.stores.database.database import Database
-from antiphon.stores.database.schema import is_impossible_id, is_unindexed, items, responses
+from antiphon.stores.database.schema import has_nul, is_unindexed, items, responses
 from antiphon.stores.response_list import (
     MAX_SEARCH_BYTES,
     ResponsePage,
@@ -16,7 +16,7 @@ from antiphon.stores.response_list import (
     RootPage,
     RootRow,
     UnindexedResponse,
-    fitting,
+    count_fitting,
 )
 
 _newer = responses.alias("newer")
@@ -119,17 +119,17 @@ class SqlResponseList:
         statement = select(*_COLUMNS).where(_OF_TENANT).order_by(number if query.order == "asc" else number.desc()).limit(query.limit + 1)
         for column, value in ((responses.c.model, query.model), (responses.c.status, query.status), (responses.c.root_id, query.root)):
             if value is not None:
-                if is_impossible_id(value):
+                if has_nul(value):
                     return ResponsePage((), has_more=False)
                 statement = statement.where(column == value)
         if query.ids is not None:
-            statement = statement.where(responses.c.id.in_([id for id in query.ids if not is_impossible_id(id)]))
+            statement = statement.where(responses.c.id.in_([id for id in query.ids if not has_nul(id)]))
         values: dict[str, object] = {"tenant": tenant}
         statement = self._narrow(statement, query.words, values)
         async with self._database.read_connection() as connection:
             if query.after is not None:
                 cursor = {"tenant": tenant, "after": query.after}
-                start = None if is_impossible_id(query.after) else await connection.scalar(_CURSOR, cursor)
+                start = None if has_nul(query.after) else await connection.scalar(_CURSOR, cursor)
                 if start is None:
                     raise UnknownCursor(query.after)
                 statement = statement.where(number > start if query.order == "asc" else number < start)
@@ -145,7 +145,7 @@ class SqlResponseList:
             if not numbers:  # deleted since they were listed
                 return [[] for _ in rows]
             sizes = {row.response_number: row.bytes for row in await connection.execute(_INPUT_SIZES, {"numbers": [*numbers.values()]})}
-            count = fitting((len(row.body) + sizes.get(numbers.get(row.id), 0) for row in rows), max_bytes)
+            count = count_fitting((len(row.body) + sizes.get(numbers.get(row.id), 0) for row in rows), max_bytes)
             bodies: dict[int, list[bytes]] = {numbers[row.id]: [] for row in rows[:count] if row.id in numbers}
             for row in await connection.execute(_INPUTS, {"numbers": [*bodies]}):
                 bodies[row.response_number].append(row.body)
@@ -162,7 +162,7 @@ class SqlResponseList:
         async with self._database.read_connection() as connection:
             if after is not None:
                 cursor = {"tenant": tenant, "after": after}
-                start = None if is_impossible_id(after) else await connection.scalar(_ROOT_CURSOR, cursor)
+                start = None if has_nul(after) else await connection.scalar(_ROOT_CURSOR, cursor)
                 if start is None:
                     raise UnknownCursor(after)
                 statement = statement.where(responses.c.number < start)
@@ -174,7 +174,7 @@ class SqlResponseList:
         return RootPage(tuple(rows), has_more=len(latest) > limit)
 
     async def replace_body(self, tenant: str, response_id: str, body: bytes) -> bool:
-        if is_impossible_id(response_id):
+        if has_nul(response_id):
             return False
         async with self._database.write() as connection:
             values = {"of_tenant": tenant, "of_id": response_id, "new_body": body}

@@ -22,7 +22,7 @@ from antiphon.stores.base import (
 )
 from antiphon.stores.database.database import TIMEOUT_S, Database
 from antiphon.stores.database.group_commit import GroupCommit
-from antiphon.stores.database.schema import is_impossible_id, is_unfinished, items, responses
+from antiphon.stores.database.schema import has_nul, is_unfinished, items, responses
 from antiphon.stores.sql.background import SqlBackgroundStore
 from antiphon.stores.sql.client_secrets import SqlClientSecretStore
 from antiphon.stores.sql.conversation_writes import WriteResult
@@ -109,7 +109,7 @@ class SqlStore:
 
     async def _write_record(self, write: PutRecord | FinishRecord | AppendEvents) -> bool:
         try:
-            with self._database.judge_use(is_write=True):
+            with self._database.track_use(is_write=True):
                 result = raise_refusal(await self._writer.write(write))
         except ServerError:  # what is stored has no end now, or none is known: a connection may fail after the commit
             if isinstance(write, AppendEvents):  # these are written again
@@ -121,9 +121,9 @@ class SqlStore:
         return result
 
     async def delete(self, tenant: str, response_id: str) -> bool:
-        if is_impossible_id(response_id):
+        if has_nul(response_id):
             return False
-        with self._database.judge_use(is_write=True):
+        with self._database.track_use(is_write=True):
             return raise_refusal(await self._writer.write(DeleteRecord(tenant, response_id)))
 
     async def get(self, tenant: str, response_id: str) -> ResponseRecord | None:
@@ -160,7 +160,7 @@ class SqlStore:
         return {"living": self._database.backend.live_servers} | ours
 
     async def item(self, tenant: str, item_id: str) -> ItemRecord | None:
-        if is_impossible_id(item_id):
+        if has_nul(item_id):
             return None
         async with self._database.read_connection() as connection:
             row = (await connection.execute(_SELECT_ITEM, {"tenant": tenant, "id": item_id})).first()
@@ -171,13 +171,13 @@ class SqlStore:
     ) -> ItemPage | None:
         async with self._database.read_connection() as connection:
             key = {"id": response_id, "tenant": tenant}
-            number = None if is_impossible_id(response_id) else await connection.scalar(_ONE_QUERY.numbers, key)
+            number = None if has_nul(response_id) else await connection.scalar(_ONE_QUERY.numbers, key)
             if number is None:
                 return None
             page, cursor, start = _PAGE_QUERIES[order]
             filters = {"number": number, "direction": direction}
             if after is not None:
-                start = None if is_impossible_id(after) else await connection.scalar(cursor, filters | {"id": after})
+                start = None if has_nul(after) else await connection.scalar(cursor, filters | {"id": after})
             if start is None:
                 raise UnknownCursor(after)
             rows = (await connection.execute(page, filters | {"start": start, "limit": limit + 1})).all()
@@ -187,7 +187,7 @@ class SqlStore:
         self, query: "_RecordQuery", values: Mapping[str, object], check: Callable[["_Extent"], None] = lambda _extent: None
     ) -> Sequence[ResponseRecord]:
         """The records of a query with their items, from one state of the database, unless `check` refuses them."""
-        if is_impossible_id(str(values.get("id"))):
+        if has_nul(str(values.get("id"))):
             return ()
         async with self._database.read_connection() as connection:
             # Counted first: reading what is too much would take the memory that the limit is for.
@@ -206,7 +206,7 @@ class SqlStore:
         """Write a batch in one transaction; returns the result of each write."""
         outbox = self.webhooks.new_outbox()
         async with self._database.write_transaction() as connection:
-            results = await write_batch(connection, writes, self._database.server_number, self.conversations.judge, outbox)
+            results = await write_batch(connection, writes, self._database.server_number, self.conversations.lock_rules, outbox)
         outbox.announce()
         return results
 

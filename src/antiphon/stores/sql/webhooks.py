@@ -7,7 +7,7 @@ from sqlalchemy import Executable, RowMapping, and_, bindparam, delete, null, se
 
 from antiphon.records import DeliveryStatus, DisabledEndpoint, WebhookDelivery
 from antiphon.stores.database.database import Database
-from antiphon.stores.database.schema import disabled_webhooks, is_impossible_id, is_pending, lock_rows, webhook_deliveries
+from antiphon.stores.database.schema import disabled_webhooks, has_nul, is_pending, lock_rows, webhook_deliveries
 from antiphon.stores.sql.webhook_outbox import COUNT_PENDING, WebhookOutbox
 from antiphon.stores.webhooks import MAX_EXPIRED, WebhookSubscriber
 
@@ -115,7 +115,7 @@ class SqlWebhookStore:
             return [_delivery(row) for row in (await connection.execute(query)).mappings()]
 
     async def resend(self, delivery_id: str, now_ms: int, expires_at: int) -> bool:
-        if is_impossible_id(delivery_id):
+        if has_nul(delivery_id):
             return False
         return await self._write(_RESEND, {"of_id": delivery_id, "now_ms": now_ms, "new_expires_at": expires_at}) > 0
 

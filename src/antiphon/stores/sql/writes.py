@@ -13,12 +13,12 @@ from antiphon.errors import conversation_lock_lost
 from antiphon.records import BackgroundRecord, ConversationTurn, EventRun, ResponseRecord
 from antiphon.stores.base import UNFINISHED_STATUSES
 from antiphon.stores.database.connection import TimedConnection
-from antiphon.stores.database.schema import background_responses, is_impossible_id, is_unfinished, items, response_events, responses
+from antiphon.stores.database.schema import background_responses, has_nul, is_unfinished, items, response_events, responses
 from antiphon.stores.sql.conversation_writes import (
     MAX_ROWS,
     ConversationChanges,
     ConversationWrite,
-    LockJudge,
+    LockRules,
     WriteResult,
     conversation_id_of,
 )
@@ -197,14 +197,14 @@ class Changes:
 
 
 async def write_batch(
-    connection: TimedConnection, writes: Sequence[StoreWrite], server_number: int, judge: LockJudge, outbox: WebhookOutbox
+    connection: TimedConnection, writes: Sequence[StoreWrite], server_number: int, lock_rules: LockRules, outbox: WebhookOutbox
 ) -> Sequence[WriteResult]:
     """
     Perform writes within a transaction.
 
     Args:
         server_number: who owns the unfinished responses.
-        judge: knows whose locks count.
+        lock_rules: says whose locks count.
         outbox: gets the background responses that end.
 
     Returns:
@@ -212,7 +212,7 @@ async def write_batch(
     """
     record_writes = [write for write in writes if isinstance(write, RecordWrite)]
     rows = await _lock_responses(connection, record_writes)
-    conversations = ConversationChanges(connection, judge, server_number)
+    conversations = ConversationChanges(connection, lock_rules, server_number)
     await conversations.lock_rows(conversation_id for write in writes if (conversation_id := _conversation_id(write)) is not None)
     # Of a response that lost its conversation to another one nothing is stored, and it fails (docs/decisions/0025).
     lost_turns = {turn.response_id for write in record_writes if (turn := _turn(write)) is not None and conversations.is_lost(turn)}
@@ -293,7 +293,7 @@ async def _roots(connection: TimedConnection, records: Sequence[ResponseRecord])
     """The root of the tree of each new record, by its id."""
     new_ids = {record.id for record in records}
     known_ids = {id for record in records if (id := record.previous_response_id or record.branch_of)} - new_ids
-    known_ids = {id for id in known_ids if not is_impossible_id(id)}
+    known_ids = {id for id in known_ids if not has_nul(id)}
     rows = await connection.execute(_SELECT_ROOTS, {"ids": [*known_ids]}) if known_ids else ()
     roots = {(row.tenant, row.id): row.root_id or row.id for row in rows}
     # What continues a response that is gone has that one's id as its root, as have all others that continue it.

@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Row, RowMapping, Select, func, select
 from antiphon.records import FileBatchRecord, FileCounts, IndexedFileRecord, IndexingError, VectorStoreRecord
 from antiphon.stores.base import UnknownCursor
 from antiphon.stores.database.connection import TimedConnection
-from antiphon.stores.database.schema import is_impossible_id, vector_store_files, vector_stores
+from antiphon.stores.database.schema import has_nul, vector_store_files, vector_stores
 from antiphon.stores.vector_stores import PageCursor
 
 _FILE_FIELDS = (
@@ -121,7 +121,7 @@ async def read_page(
     is_rising = cursor.order == "asc"
     for name, is_lower_bound in ((cursor.after, is_rising), (cursor.before, not is_rising)):
         if name is not None:
-            place = None if is_impossible_id(name) else await connection.scalar(query.with_only_columns(number).where(id == name))
+            place = None if has_nul(name) else await connection.scalar(query.with_only_columns(number).where(id == name))
             if place is None:
                 raise UnknownCursor(name)
             page = page.where(number > place if is_lower_bound else number < place)

@@ -16,7 +16,7 @@ from antiphon.records import FileBatchRecord, IndexedFileRecord, IndexingStatus,
 from antiphon.stores.database.connection import TimedConnection
 from antiphon.stores.database.database import Database
 from antiphon.stores.database.schema import (
-    is_impossible_id,
+    has_nul,
     lock_rows,
     vector_store_batches,
     vector_store_files,
@@ -72,7 +72,7 @@ class SqlVectorStoreRecords:
             await _insert_files(connection, await connection.scalar(statement), store.tenant, files)
 
     async def get(self, tenant: str, store_id: str) -> VectorStoreRecord | None:
-        if is_impossible_id(store_id):
+        if has_nul(store_id):
             return None
         async with self._database.read_connection() as connection:
             rows = (await connection.execute(select(vector_stores).where(*owned_store(tenant, store_id)))).all()
@@ -86,7 +86,7 @@ class SqlVectorStoreRecords:
             return VectorStorePage(tuple(await read_stores(connection, rows)), has_more)
 
     async def update(self, tenant: str, store_id: str, changes: VectorStoreChanges, now: int) -> bool:
-        if is_impossible_id(store_id):
+        if has_nul(store_id):
             return False
         conditions = owned_store(tenant, store_id)
         values: dict[str, object] = {name: value for name, value in asdict(changes).items() if value is not UNSET}
@@ -103,7 +103,7 @@ class SqlVectorStoreRecords:
             await connection.execute(update(vector_stores).where(_stores.id == store_id, _is_active(now)).values(_used_at(now)))
 
     async def delete(self, tenant: str, store_id: str) -> bool:
-        if is_impossible_id(store_id):
+        if has_nul(store_id):
             return False
         statement = bump_version(*owned_store(tenant, store_id)).values(state="deleted").returning(_stores.number)
         async with self._database.write() as connection:
@@ -142,7 +142,7 @@ class SqlVectorStoreRecords:
     async def add_files(
         self, tenant: str, store_id: str, files: Sequence[IndexedFileRecord], *, now: int, batch: FileBatchRecord | None = None
     ) -> bool:
-        if is_impossible_id(store_id):
+        if has_nul(store_id):
             return False
         statement = bump_version(*owned_store(tenant, store_id), _is_active(now)).values(_used_at(now)).returning(_stores.number)
         async with self._database.write() as connection:
@@ -161,7 +161,7 @@ class SqlVectorStoreRecords:
         return True
 
     async def file(self, tenant: str, store_id: str, file_id: str) -> IndexedFileRecord | None:
-        if is_impossible_id(store_id + file_id):
+        if has_nul(store_id + file_id):
             return None
         query = SELECT_FILES.where(*owned_store(tenant, store_id), _files.file_id == file_id)
         async with self._database.read_connection() as connection:
@@ -171,7 +171,7 @@ class SqlVectorStoreRecords:
     async def page_files(
         self, tenant: str, store_id: str, cursor: PageCursor, *, status: IndexingStatus | None = None, batch_id: str | None = None
     ) -> IndexedFilePage:
-        if is_impossible_id(store_id + (batch_id or "")):
+        if has_nul(store_id + (batch_id or "")):
             return IndexedFilePage((), has_more=False)
         query = SELECT_FILES.where(*owned_store(tenant, store_id))
         query = query if batch_id is None else query.where(_files.batch_id == batch_id)
@@ -188,7 +188,7 @@ class SqlVectorStoreRecords:
 
     async def _change_file(self, tenant: str, store_id: str, file_id: str, attributes: bytes | None) -> bool:
         """Set a file's attributes, or without them take it out."""
-        if is_impossible_id(store_id + file_id):
+        if has_nul(store_id + file_id):
             return False
         async with self._database.write() as connection:
             store_number = await connection.scalar(bump_version(*owned_store(tenant, store_id)).returning(_stores.number))
@@ -201,7 +201,7 @@ class SqlVectorStoreRecords:
             return store_number is not None and (await connection.execute(change)).rowcount > 0
 
     async def remove_everywhere(self, tenant: str, file_id: str) -> None:
-        if is_impossible_id(file_id):
+        if has_nul(file_id):
             return
         is_it = and_(_files.file_id == file_id, _files.tenant == tenant)
         async with self._database.read_connection() as connection:
@@ -244,7 +244,7 @@ async def _insert_files(connection: TimedConnection, store_number: int, tenant: 
 
 
 async def _find_batch(connection: TimedConnection, tenant: str, store_id: str, batch_id: str) -> RowMapping | None:
-    if is_impossible_id(store_id + batch_id):
+    if has_nul(store_id + batch_id):
         return None
     query = select(vector_store_batches).join(vector_stores, _stores.number == _batches.store_number)
     return (await connection.execute(query.where(*owned_store(tenant, store_id), _batches.id == batch_id))).mappings().first()
