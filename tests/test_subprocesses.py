@@ -96,7 +96,7 @@ class Mortal:
 
     async def start(self):
         if self._failures:
-            raise ServerError(self._failures.pop())
+            raise self._failures.pop()
         self.process = await spawn(python(ECHO), Line)
 
     async def stop(self, grace_s):
@@ -108,13 +108,13 @@ class Mortal:
         self.exit_event.set()
 
 
-def test_it_is_tried_until_one_can_be_started():
+def test_it_is_tried_until_one_can_be_started_whatever_fails():
     async def scenario():
         failures, lines = [], []
         process = SupervisedProcess("echo", lambda lost: Mortal(lost, failures), lines.append, (0,))
         await process.start()
         first = process.child
-        failures += ["not yet", "not yet", "never"]
+        failures += [ServerError("Not yet."), OSError(24, "Too many open files"), RuntimeError()]
         first.die()
         second = await process.wait_ready(60)
         assert second is process.child is not first
@@ -123,7 +123,8 @@ def test_it_is_tried_until_one_can_be_started():
 
     died, *others = asyncio.run(scenario())
     assert "was killed by SIGKILL; it is being replaced" in died
-    assert others == [f"The echo could not be replaced: {reason}" for reason in ("never", "not yet", "not yet")]
+    reasons = ("RuntimeError.", "[Errno 24] Too many open files.", "Not yet.")
+    assert others == [f"The echo could not be replaced: {reason}" for reason in reasons]
 
 
 def test_the_pauses_grow_with_every_early_exit_in_a_row_until_there_is_no_use_in_more():

@@ -149,6 +149,11 @@ def resolve(future: "asyncio.Future[T]", result: T | ApiError) -> None:
         future.set_result(result)
 
 
+def _reason(error: Exception) -> str:
+    """An error, as a sentence."""
+    return error.operator_message if isinstance(error, ApiError) else f"{str(error) or type(error).__name__}."
+
+
 def exit_reason(process: asyncio.subprocess.Process) -> str:
     """How a process ended, as a verb phrase to put behind its name in a message."""
     code = process.returncode or 0
@@ -260,8 +265,9 @@ class SupervisedProcess(Generic[C]):
             await asyncio.sleep(self._restarts.delay_s(uptime_s))
             try:
                 return await self._start_child()
-            except ApiError as error:
-                self._notice(f"The {self._name} could not be replaced: {error.message}")
+            # Whatever failed, such as a fork without memory: nobody else would ever start it again.
+            except Exception as error:
+                self._notice(f"The {self._name} could not be replaced: {_reason(error)}")
                 uptime_s = 0.0
 
     async def _start_child(self) -> C:
