@@ -15,7 +15,8 @@ from antiphon.errors import ApiError, ClientError, overloaded_error
 
 Deliver = Callable[[Sequence[events.EngineEvent]], TextRoute | None]
 """
-Takes the engine's events, in order; synchronous, on the event loop. What arrived together is delivered together.
+Takes the engine's events, in order, and at least one; synchronous, on the event loop. What arrived together is delivered
+together.
 
 An engine may call it at any time, also from within `send`. Returns how text that follows may take the fast path; None
 where each event must be delivered.

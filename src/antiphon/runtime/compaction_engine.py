@@ -161,7 +161,8 @@ class _CompactingConversation:
         """Take what the engine behind delivers. Behind a summary it must see each event."""
         if (summary := self._summary) is None:
             return self._deliver(batch)
-        self._deliver([other for event in batch if (other := self._translate(event, summary)) is not None])
+        if output := [other for event in batch if (other := self._translate(event, summary)) is not None]:
+            self._deliver(output)
         return None
 
     def _translate(self, event: events.EngineEvent, summary: _Summary) -> events.EngineEvent | None:

@@ -70,6 +70,24 @@ async def test_a_worker_that_was_lost_and_then_crashes_takes_nothing_from_the_ne
     await free(coordinator)
 
 
+@pytest.mark.parametrize("before", [(), (events.TextDelta("resp_1", "Hel"),)])
+async def test_what_a_worker_said_last_comes_before_its_loss_and_nothing_is_delivered_empty(before):
+    stage, heard, sizes = Stage(), Heard(), []
+    coordinator = places(stage)
+
+    def deliver(batch):
+        sizes.append(len(batch))
+        heard(batch)
+
+    async with QueuedEngine(coordinator, "m").open(settings("realtime"), deliver):
+        await heard.until(events.WorkerAssigned)
+        stage.say((*before, events.EngineLost(code="backend_error", message="The worker has been lost.")))
+        await heard.until(events.EngineError)
+    assert tuple(heard.words[1 : 1 + len(before)]) == before
+    assert 0 not in sizes
+    await free(coordinator)
+
+
 async def test_whoever_comes_again_stands_where_they_stood():
     bad = Stage()
     bad.fails = [UpstreamError("no")]

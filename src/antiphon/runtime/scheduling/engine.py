@@ -348,7 +348,8 @@ class _QueuedConversation(ForwardingConversation):
             elif kind in _OUTPUT_EVENTS:
                 active_ids.add(event.id)  # also of responses that nobody requested: a duplex engine begins its own
             elif isinstance(event, engine_events.EngineLost):
-                self._deliver(events[:index])
+                if index:
+                    self._deliver(events[:index])
                 self._on_lost(attempt, event)
                 return
         self._deliver(events)
