@@ -77,18 +77,21 @@ class _Summary:
 
     Attributes:
         text: set at its end, or raises `_SummaryFailed`.
+        has_ended: whether the engine writes no more.
     """
 
     def __init__(self, request: commands.Respond) -> None:
         self.request = request
         self.usage: events.Usage | None = None
         self.text: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.has_ended = False
         self._chunks: list[str] = []
         self._size = 0
 
     def take(self, event: events.EngineEvent) -> None:
+        self.has_ended = self.has_ended or isinstance(event, events.TerminalEvent)
         match event:
-            case events.TextDelta(_, text):
+            case events.TextDelta(_, text) if not self.text.done():
                 self._chunks.append(text)
                 self._size += len(text)
                 if self._size > MAX_SUMMARY_CHARACTERS:
@@ -214,7 +217,12 @@ class _CompactingConversation:
         """The summary of the request's conversation; raises `_SummaryFailed`."""
         summary = self._summary = _Summary(await self._summary_request(request))
         self._send(summary.request)
-        return await summary.text
+        try:
+            return await summary.text
+        except _SummaryFailed:
+            if not summary.has_ended:  # it is too long
+                self._send(commands.Cancel(summary.request.id))
+            raise
 
     async def _summary_request(self, request: commands.Respond) -> commands.Respond:
         prompt = history.Message("user", (history.TextPart(SUMMARY_PROMPT),))
