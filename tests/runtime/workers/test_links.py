@@ -212,6 +212,27 @@ def test_whoever_is_cancelled_while_leaving_still_leaves_first():
     play(scenario)
 
 
+def test_a_worker_that_does_not_close_a_conversation_is_lost_even_to_one_who_is_cancelled_while_leaving():
+    async def scenario():
+        async with bare_worker(leave_timeout_s=0.01) as (remote, bare):
+
+            async def converse():
+                async with remote.open(SETTINGS, Heard()):
+                    asyncio.current_task().cancel()
+
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(answer_opens(bare, 1))
+                task = tasks.create_task(converse())
+                await asyncio.wait([task])
+            assert task.cancelled()
+            # Its slot may still be taken, so no other conversation may get it.
+            with pytest.raises(ApiError, match="worker is gone"):
+                async with remote.open(SETTINGS, Heard()):
+                    pass
+
+    play(scenario)
+
+
 def test_whoever_gives_up_before_the_conversation_has_begun_leaves_none_behind():
     async def scenario():
         async with linked(Engine(), slots=1) as (remote, _):

@@ -115,6 +115,7 @@ class RemoteEngine:
         on_drain: called when the worker itself announces that it takes no more conversations.
         notice: takes lines for the operator.
         load_silence_s: how long the worker may be silent between its first message and its hello.
+        leave_timeout_s: how long its engine may take to close a conversation.
 
     Attributes:
         capabilities: those of the engine there, from its hello on.
@@ -129,8 +130,10 @@ class RemoteEngine:
         on_drain: Callable[[], None] = lambda: None,
         notice: Callable[[str], None] = lambda _line: None,
         load_silence_s: float = LOAD_SILENCE_S,
+        leave_timeout_s: float = LEAVE_TIMEOUT_S,
     ) -> None:
         self.capabilities = Capabilities()
+        self._leave_timeout_s = leave_timeout_s
         self._load_silent_beats = int(load_silence_s / HEARTBEAT_S)
         self.endpoint: LinkEndpoint[FromWorker, ToWorker] = LinkEndpoint(
             from_worker_decoder, self._on_frame, self._on_lost, heartbeat=Heartbeat()
@@ -234,10 +237,13 @@ class RemoteEngine:
         # First, as its client has gone: what still comes must not be delivered.
         conversation.detach()
         self.endpoint.send(CloseConversation(conversation.number))
-        if not await _wait_through_cancellation(conversation.leave_future, LEAVE_TIMEOUT_S):
-            # The state of its slot is unknown, so no other conversation may get it.
-            self.endpoint.abort("a conversation was not closed in time")
-        self._conversations.pop(conversation.number, None)
+        try:
+            await _wait_through_cancellation(conversation.leave_future, self._leave_timeout_s)
+        finally:
+            if not conversation.leave_future.done():
+                # The state of its slot is unknown, so no other conversation may get it.
+                self.endpoint.abort("a conversation was not closed in time")
+            self._conversations.pop(conversation.number, None)
 
     # Frames from the worker
 
@@ -406,8 +412,8 @@ def _size_bytes(event: engine_events.EngineEvent) -> int:
     return len(msgpack.encode(event))
 
 
-async def _wait_through_cancellation(future: "asyncio.Future[None]", timeout_s: float) -> bool:
-    """Wait for a future; a cancellation is raised only after the wait. Returns whether the future is done."""
+async def _wait_through_cancellation(future: "asyncio.Future[None]", timeout_s: float) -> None:
+    """Wait for a future; a cancellation is raised only after the wait."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     cancellation: asyncio.CancelledError | None = None
@@ -418,7 +424,6 @@ async def _wait_through_cancellation(future: "asyncio.Future[None]", timeout_s: 
             cancellation = error
     if cancellation is not None:
         raise cancellation
-    return future.done()
 
 
 def unavailable_error(message: str, retry_after_s: float = 2) -> ApiError:
