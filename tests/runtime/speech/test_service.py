@@ -82,6 +82,17 @@ def test_ears_that_are_switched_off_are_not_there(tmp_path):
 
 
 @pytest.mark.weights
+def test_clients_are_not_told_where_a_voice_was_looked_for(copied):
+    notes = []
+    speech = SpeechService(SpeechSettings(), copied, {}, notes.append)
+    for settings in (copied / SpeechSettings().voice).glob("*.json"):
+        settings.write_text("?")
+    with pytest.raises(ServerError, match="can't be read") as refused:
+        asyncio.run(speech.load())
+    assert str(copied) in notes[0] and str(copied) not in refused.value.message
+
+
+@pytest.mark.weights
 def test_engines_that_read_get_ears_and_a_voice_and_others_keep_their_own():
     speech = SpeechService(SpeechSettings(), WEIGHTS, {})
     reads, hears = engine(**READS), engine()

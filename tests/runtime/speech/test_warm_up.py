@@ -84,6 +84,33 @@ def test_models_that_can_not_be_loaded_are_told_of_and_not_waited_for(tmp_path):
     assert speech.warm_up_state == "failed"
 
 
+@pytest.mark.parametrize("what", ["loaded", "run"])
+def test_whatever_keeps_a_model_from_answering_ends_the_wait_and_is_told_to_the_operator(tmp_path, what):
+    class Broken(Model):
+        async def start(self):
+            if what == "loaded":
+                raise OSError(24, "Too many open files")
+
+        async def transcribe(self, pcm, options):
+            raise OSError(24, "Too many open files")
+
+    notes = []
+    speech = SpeechService(SpeechSettings(), tmp_path, {}, notes.append, stack=SpeechStack(transcriber=Broken([])))
+    with pytest.raises(ApiError, match=f"could not be {what}. The operator finds the reason"):
+        asyncio.run(speech.warm_up())
+    assert speech.warm_up_state == "failed"
+    assert [f"could not be {what}: OSError: [Errno 24] Too many open files." in note for note in notes] == [True]
+
+
+def test_clients_learn_of_files_by_their_names_and_the_operator_where_they_are(tmp_path):
+    fault, notes = ServerError(f"The model 'm' in {tmp_path}/m can't be loaded: Load model from {tmp_path}/m/a.onnx failed."), []
+    speech = SpeechService(SpeechSettings(), tmp_path, {}, notes.append, stack=SpeechStack(transcriber=Model([], fault)))
+    with pytest.raises(ApiError) as refused:
+        asyncio.run(speech.load())
+    assert refused.value.message == "The model 'm' in m can't be loaded: Load model from a.onnx failed."
+    assert f"{tmp_path}/m/a.onnx" in notes[0]
+
+
 def test_all_wait_for_the_same_loading_which_goes_on_if_one_leaves(tmp_path):
     class Slow(Model):
         async def start(self):

@@ -9,7 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from weakref import WeakValueDictionary
 
+import structlog
+
 from antiphon import installation
+from antiphon.config.listing import hide_folders
 from antiphon.config.settings import TURN_MODEL, VAD_MODEL, SpeechSettings
 from antiphon.engine_api.engine import Engine
 from antiphon.errors import ApiError, ServerError, quote_list
@@ -45,7 +48,7 @@ class SpeechService:
         count_speculation: called with the outcome of each speculative response.
 
     Attributes:
-        missing_reason: why there is no speech, and how to get it; None where there is.
+        missing_reason: why there is no speech, and how to get it, for anybody; None where there is.
         warm_up_state: how far the models are loaded.
         is_loaded: whether they are.
         transcripts: of audio in conversations.
@@ -122,15 +125,23 @@ class SpeechService:
                     await asyncio.to_thread(_verify_weights, self._settings, self._weights)
                 await self._parts.start(stack.parts)
         except TimeoutError:
-            raise self._loading_failed(ServerError(f"The speech models were not loaded within {LOAD_TIMEOUT_S:g} seconds.")) from None
-        except ApiError as error:
-            raise self._loading_failed(error) from None
+            late = ServerError(f"The speech models were not loaded within {LOAD_TIMEOUT_S:g} seconds.")
+            raise self._fail("loaded", late) from None
+        except Exception as error:  # whoever waits for the models must hear of any
+            raise self._fail("loaded", error) from None
         self.is_loaded = True
         self.warm_up_state = "done"
 
-    def _loading_failed(self, error: ApiError) -> ApiError:
+    def _fail(self, what: str, error: Exception) -> ApiError:
+        """The models could not be loaded or run: tell the operator why, and return what clients may know."""
         self.warm_up_state = "failed"
-        self._notice(f"The speech models could not be loaded: {error.operator_message} They are tried again when they are needed.")
+        if not isinstance(error, ApiError):
+            structlog.get_logger().error("speech_models_failed", exc_info=error)
+            reason = f"{type(error).__name__}: {error}."
+            error = ServerError(f"The speech models could not be {what}. The operator finds the reason in the server's log.")
+            error.operator_message = reason
+        self._notice(f"The speech models could not be {what}: {error.operator_message} They are tried again when they are needed.")
+        error.message = hide_folders(error.message)
         return error
 
     async def warm_up(self) -> None:
@@ -142,15 +153,16 @@ class SpeechService:
             ApiError: there are none, or they can't be loaded or run.
         """
         self.warm_up_state = "running"
-        await self.prepare()
-        stack = await self.load()
-        # `load` has set it to `done`, but no model was run yet.
-        self.warm_up_state = "running"
         try:
+            await self.prepare()
+            stack = await self.load()
+            # `load` has set it to `done`, but no model was run yet.
+            self.warm_up_state = "running"
             await run_once(stack, transcribes=self._settings.stt_url is None, speaks=self._settings.voice_url is None)
-        except ApiError as error:
-            self.warm_up_state = "failed"
-            self._notice(f"The speech models could not be run: {error.operator_message}")
+        except Exception as error:
+            # Else `load` has told the operator.
+            if self.warm_up_state == "running":
+                raise self._fail("run", error) from None
             raise
         self.warm_up_state = "done"
 
@@ -221,8 +233,8 @@ class SpeechService:
                 voices=voices,
             )
         except ApiError as error:
-            self.missing_reason = error.message
-            self._notice(f"Speech is not available: {error.message}")
+            self.missing_reason = hide_folders(error.message)
+            self._notice(f"Speech is not available: {error.operator_message}")
             return None
 
     def _model_path(self, model: str) -> Path:
