@@ -8,10 +8,11 @@ from collections.abc import AsyncGenerator, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+import structlog
 from msgspec import Struct
 
 from antiphon.engine_api.options import Transcription
-from antiphon.errors import ServerError, quote_list, unsupported_parameter, unsupported_value
+from antiphon.errors import ServerError, quote_list, shorten, unsupported_parameter, unsupported_value
 
 INPUT_RATE_HZ = 16_000
 """The rate of all audio that is transcribed, or searched for speech."""
@@ -223,6 +224,12 @@ def check_options(options: Transcription, model: str, *, languages: Collection[s
 def primary_subtag(language: str) -> str:
     """The code of a language without its region: `en` of `en-GB`."""
     return language.replace("_", "-").partition("-")[0].lower()
+
+
+def transcription_failed(error: Exception) -> ServerError:
+    """The client's error for one of native code, whose words are for the operator's log alone."""
+    structlog.get_logger().error("transcription_failed", message=shorten(error, 300))
+    return ServerError("The audio could not be transcribed.", code="transcription_failed")
 
 
 def check_files(folder: Path, model: str, files: Collection[str]) -> None:

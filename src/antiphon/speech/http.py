@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import msgspec
+import structlog
 
 from antiphon import __version__
 from antiphon.errors import ApiError, ClientError, ServerError, UpstreamError, shorten
@@ -66,6 +67,10 @@ def error_from_response(name: str, status: int, headers: Mapping[str, str], body
         is_client_input: whether the request came from the client, who then gets the server's message.
     """
     detail = _error_message(body)
+    if not 400 <= status < 500:
+        # What broke there is not the client's to know: such words name files and hosts.
+        structlog.get_logger().warning("speech_server_failed", server=name, status=status, message=detail)
+        detail = ""
     match status:
         case 401 | 403:
             return UpstreamError(

@@ -209,7 +209,7 @@ async def test_a_voice_that_is_killed_in_the_middle_of_a_word_fails_that_answer_
         await append(peer, recording("cards_001") + silence(1))
         second = (await peer.until("response.done"))[-1]["response"]
     assert first["status"] == "failed"
-    assert first["status_details"]["error"]["message"] == "The voice broke off. Please try again."
+    assert first["status_details"]["error"]["message"] == "Speech synthesis was interrupted. Please try again."
     assert second["status"] == "completed"
 
 

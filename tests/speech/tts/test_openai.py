@@ -151,7 +151,7 @@ def test_only_voices_that_it_is_known_to_have_are_asked_for():
         (sound(b'{"error": {"message": "no such key"}}', "application/json", 401), 502, "credentials"),
         (sound(b'{"detail": "too many"}', "application/json", 429, {"retry-after": "7"}), 429, "too many"),
         (sound(b'{"error": "no voice"}', "application/json", 400), 502, "no voice"),
-        (sound(b"<html>", "text/html", 500), 502, r"failed \(500\)"),
+        (sound(b'{"detail": "no room in /srv"}', "application/json", 500), 502, r"failed \(500\)\.$"),
         (sound(b"<html>", "text/html"), 502, "instead of sound"),
         (sound(b"", "text/plain", 503), 503, "no more requests"),
         (sound(b"", "text/plain", 504), 504, "ran out of time"),

@@ -16,9 +16,9 @@ import numpy as np
 import onnxruntime
 
 from antiphon.engine_api.options import Transcription
-from antiphon.errors import ServerError, shorten, shutting_down
+from antiphon.errors import ServerError, shutting_down
 from antiphon.speech import onnx
-from antiphon.speech.base import INPUT_RATE_HZ, Transcript, check_files, check_options
+from antiphon.speech.base import INPUT_RATE_HZ, Transcript, check_files, check_options, transcription_failed
 from antiphon.speech.stt.hallucination import is_looping, remove_hallucinations
 from antiphon.speech.stt.segmenting import FloatSamples, collect_evidence, float_samples, split_at_silences
 from antiphon.speech.threads import BoundedThreadPool
@@ -91,7 +91,7 @@ def _transcribe(model: "_Model", pcm: bytes, run_options: onnxruntime.RunOptions
         # onnxruntime reports a run that was stopped as an error.
         if run_options.terminate:
             raise shutting_down() from None
-        raise ServerError(f"The audio could not be transcribed: {shorten(error, 300)}", code="transcription_failed") from None
+        raise transcription_failed(error) from None
 
 
 def _transcribe_segments(model: "_Model", pcm: bytes, run_options: onnxruntime.RunOptions) -> Transcript:

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import msgspec
+import structlog
 from msgspec import Struct
 
 from antiphon.audio import wav_file
@@ -208,9 +209,8 @@ def _decode_response(status: int, headers: Mapping[str, str], body: bytes) -> _T
         return _decoder.decode(body)
     # msgspec raises `RecursionError` for JSON that is nested too deeply.
     except (msgspec.DecodeError, RecursionError):
-        raise UpstreamError(
-            f"The transcription server's response is not a transcript: {shorten(body.decode(errors='replace'))}", code="server_error"
-        ) from None
+        structlog.get_logger().warning("speech_server_failed", server=SERVER_NAME, message=shorten(body.decode(errors="replace")))
+        raise UpstreamError("The transcription server's response is not a transcript.", code="server_error") from None
 
 
 def _transcript(response: _TranscriptionResponse, options: Transcription, evidence: Evidence) -> Transcript:

@@ -14,9 +14,9 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from antiphon.engine_api.options import Transcription
-from antiphon.errors import ServerError, shorten
+from antiphon.errors import ServerError
 from antiphon.installation import install_hint
-from antiphon.speech.base import INPUT_RATE_HZ, TimedText, Transcript, check_files, check_options, primary_subtag
+from antiphon.speech.base import INPUT_RATE_HZ, TimedText, Transcript, check_files, check_options, primary_subtag, transcription_failed
 from antiphon.speech.stt.hallucination import Evidence, remove_hallucinations
 from antiphon.speech.stt.segmenting import FloatSamples, collect_evidence, float_samples
 from antiphon.speech.threads import BoundedThreadPool
@@ -121,7 +121,7 @@ def _transcribe(model: "WhisperModel", samples: FloatSamples, options: Transcrip
                 break
             parts.append(segment)
     except (RuntimeError, ValueError) as error:
-        raise ServerError(f"The audio could not be transcribed: {shorten(error, 300)}", code="transcription_failed") from None
+        raise transcription_failed(error) from None
     return _transcript(parts, samples, evidence, info.language)
 
 

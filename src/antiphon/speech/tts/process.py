@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from contextlib import aclosing
 from pathlib import Path
 
+import structlog
 from msgspec import Struct
 
 from antiphon.audio import SAMPLE_BYTES
@@ -180,7 +181,8 @@ class _VoiceChild:
             case SynthesisDone():
                 self._end(event.id)
             case SynthesisFailed():
-                self._end(event.id, ServerError(f"The voice can't say that: {event.message}.", code="server_error"))
+                structlog.get_logger().error("synthesis_failed", message=event.message)  # for clients, it says too much
+                self._end(event.id, ServerError("Speech synthesis failed.", code="server_error"))
         # Any event is a sign of life.
         if self._pending:
             self._restart_watchdog()
@@ -192,7 +194,7 @@ class _VoiceChild:
             return  # it was cancelled meanwhile
         synthesis.add(audio)
         if synthesis.size_bytes > FRAME_LIMIT_BYTES:
-            synthesis.end(ServerError("The voice can't say that: its speech is too long.", code="server_error"))
+            synthesis.end(ServerError("Speech synthesis failed: the speech is too long.", code="server_error"))
             self.cancel(synthesis)
 
     def _end(self, id: int, error: ApiError | None = None) -> None:
@@ -302,7 +304,11 @@ class VoiceProcess:
 
 def _process_died_error() -> ServerError:
     return ServerError(
-        "The voice broke off. Please try again.", status=503, type="service_unavailable_error", code="server_error", retry_after_s=1
+        "Speech synthesis was interrupted. Please try again.",
+        status=503,
+        type="service_unavailable_error",
+        code="server_error",
+        retry_after_s=1,
     )
 
 
