@@ -36,8 +36,9 @@ def test_pictures_of_a_message_are_seen_too():
     assert find_pictures(lines, {}) == [Picture(3.0, b"\x89PNG")]
 
 
-def test_what_is_missing_or_no_picture_is_left_out():
-    item = {"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64,?"}]}
+@pytest.mark.parametrize("text", ["?", "é"])
+def test_what_is_missing_or_no_picture_is_left_out(text):
+    item = {"role": "user", "content": [{"type": "input_image", "image_url": f"data:image/png;base64,{text}"}]}
     lines = [CREATED, appended(1.0, "frames/9.jpg"), EventLine(1, 3.0, "in", {"type": "conversation.item.create", "item": item})]
     assert find_pictures(lines, FILES) == []
 

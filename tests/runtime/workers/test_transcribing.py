@@ -36,7 +36,7 @@ def engine(tmp_path, **options):
 
 
 def ask(id, *files, before=()):
-    parts = [history.AudioPart(file if file == "no base64" else base64.b64encode(file.encode()).decode(), "wav") for file in files]
+    parts = [history.AudioPart(file if file in ("no base64", "été") else base64.b64encode(file.encode()).decode(), "wav") for file in files]
     return commands.Respond(id=id, history=(*before, history.Message("user", (history.TextPart("Hear:"), *parts))))
 
 
@@ -70,7 +70,7 @@ def test_the_engine_is_given_the_words_of_recordings_old_and_new(conversing):
     conversing(scenario)
 
 
-@pytest.mark.parametrize(("file", "code"), [("noise", "invalid_audio"), ("no base64", "invalid_value")])
+@pytest.mark.parametrize(("file", "code"), [("noise", "invalid_audio"), ("no base64", "invalid_value"), ("été", "invalid_value")])
 def test_a_recording_that_can_not_be_read_fails_its_answer_and_no_other(conversing, file, code):
     async def scenario(conversation, heard):
         conversation.send(ask("resp_1", file))

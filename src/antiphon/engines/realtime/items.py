@@ -1,7 +1,6 @@
 """The items of a history as items of a Realtime conversation, and fingerprints that tell them apart."""
 
 import base64
-import binascii
 import io
 import wave
 from collections.abc import Callable, Hashable
@@ -136,7 +135,7 @@ def _decode_wav(inline: str, format: str) -> tuple[bytes, int]:
         with wave.open(io.BytesIO(base64.b64decode(inline, validate=True))) as file:
             if format == "wav" and file.getnchannels() == 1 and file.getsampwidth() == SAMPLE_BYTES:
                 return file.readframes(file.getnframes()), file.getframerate()
-    except (binascii.Error, wave.Error, EOFError):
+    except (ValueError, wave.Error, EOFError):  # base64 that is not ASCII is no `binascii.Error`
         pass
     raise ClientError(
         f"Invalid audio: this model takes audio as mono 16-bit WAV, but got '{format}'.",

@@ -1,7 +1,6 @@
 """The pictures that the client of a recording sent, and when each is shown in a film."""
 
 import base64
-import binascii
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -59,7 +58,7 @@ def _event_pictures(line: EventLine, files: Mapping[str, bytes]) -> Iterator[byt
         if match := _DATA_URL.match(text):
             try:
                 yield base64.b64decode(text[match.end() :], validate=True)
-            except binascii.Error:
+            except ValueError:  # also where it is not ASCII
                 continue
 
 

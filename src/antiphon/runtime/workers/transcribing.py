@@ -116,6 +116,7 @@ async def _transcribe_message(item: history.HistoryItem, transcribe_file: Transc
 
 async def _transcribe_part(part: history.AudioPart, transcribe_file: TranscribeFile) -> history.TextPart:
     try:
-        return history.TextPart(await transcribe_file(binascii.a2b_base64(part.inline, strict_mode=True)))
-    except binascii.Error:
+        file = binascii.a2b_base64(part.inline, strict_mode=True)
+    except ValueError:  # also where it is not ASCII
         raise invalid_base64("input") from None
+    return history.TextPart(await transcribe_file(file))
