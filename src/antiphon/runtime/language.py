@@ -126,7 +126,8 @@ for _language, _words in _FREQUENT_WORDS.items():
         _languages_by_word.setdefault(_word, []).append(_language)
 
 _CODE = re.compile(r"```[^`]*(?:```|\Z)|~~~[^~]*(?:~~~|\Z)|``[^\n]*?``|`[^`\n]+`")
-_ADDRESS = re.compile(r"\b(?:https?://|www\.)\S+|\S+@\S+")
+# An address begins where a word does: else a word without `@` is searched from each of its characters, and 4,000 take 40 ms.
+_ADDRESS = re.compile(r"\b(?:https?://|www\.)\S+|(?<!\S)\S+@\S+")
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
 
 
