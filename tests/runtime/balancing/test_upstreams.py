@@ -242,6 +242,37 @@ def test_a_conversation_finds_its_upstream_again_and_it_is_counted():
     asyncio.run(scenario())
 
 
+class CountingClock(Clock):
+    """A clock that counts how often it is read."""
+
+    reads = 0
+
+    def __call__(self):
+        self.reads += 1
+        return self.now
+
+
+def test_where_nothing_is_free_a_long_line_is_not_looked_through():
+    async def reads_for(waiting):
+        clock = CountingClock()
+        pool = pool_of(clock, {"concurrency": 1}, {"concurrency": 1}, max_waiting=waiting)
+        busy, failing = [await pool.acquire(None) for _ in range(2)]
+        async with asyncio.TaskGroup() as tasks:
+            waiters = [tasks.create_task(pool.acquire(None, (failing.name,))) for _ in range(waiting)]
+            await settle()
+            fail(failing, cause="429", status=429, code="rate_limit_exceeded", retry_after_s=5)
+            clock.reads = 0
+            pool.release(failing)
+            reads = clock.reads
+            for waiter in waiters:
+                waiter.cancel()
+        pool.release(busy)
+        pool.close()
+        return reads
+
+    assert asyncio.run(reads_for(2)) == asyncio.run(reads_for(20))
+
+
 class RunningClock(Clock):
     """A clock that advances with every read."""
 

@@ -429,11 +429,17 @@ class UpstreamPool:
     def _serve_waiters(self) -> None:
         """Give what is free to those that wait, the first one first."""
         waits = self._waits_s()  # before: a rest may end between the look at its upstream and the one at the clock
-        for waiter in tuple(self._waiters):
-            if not waiter.turn.done() and (upstream := self._take(waiter.key, waiter.exclude)) is not None:
-                self._waiters.remove(waiter)
-                waiter.turn.set_result(upstream)
+        waiting = iter(tuple(self._waiters))
+        # Looked at anew after each that is taken: where nothing is free, a long line costs nothing.
+        while self._ready(()) and (waiter := next((each for each in waiting if self._serve(each)), None)) is not None:
+            self._waiters.remove(waiter)
         self._set_timer([*waits, *self._waits_s()])
+
+    def _serve(self, waiter: _Waiter) -> bool:
+        if waiter.turn.done() or (upstream := self._take(waiter.key, waiter.exclude)) is None:
+            return False
+        waiter.turn.set_result(upstream)
+        return True
 
     def _waits_s(self) -> list[float]:
         return [wait_s for upstream in self.upstreams if (wait_s := upstream.wait_s()) > 0]
