@@ -11,8 +11,8 @@ import contextlib
 import msgspec
 from msgspec import Struct
 
-from antiphon.errors import ApiError
 from antiphon.offload import offload
+from antiphon.runtime.upkeep import one_round
 from antiphon.stores.base import Store
 from antiphon.stores.response_list import UnindexedResponse, search_words
 
@@ -42,7 +42,7 @@ class ResponseSearch:
         """Index what is stored, for ever."""
         while True:
             count = 0
-            with contextlib.suppress(ApiError):  # an outage of the store is logged once
+            with one_round("response index"):
                 count = await self._index_batch(None)
             await asyncio.sleep(PAUSE_S if count == BATCH else IDLE_S)
 

@@ -53,6 +53,7 @@ from antiphon.runtime.server_tools import ConfiguredTools, container_limits
 from antiphon.runtime.speech.service import SpeechService
 from antiphon.runtime.statistics.responses import RecentResponses
 from antiphon.runtime.statistics.usage import UsageCounter
+from antiphon.runtime.upkeep import one_round
 from antiphon.runtime.vector_stores.service import VectorStoreService
 from antiphon.runtime.webhooks.dispatcher import WebhookDispatcher
 from antiphon.runtime.webhooks.endpoint import build_endpoints
@@ -438,7 +439,7 @@ class Service:
     async def _watch_store(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
-            with contextlib.suppress(ApiError):  # an outage is logged once
+            with one_round("store watch"):
                 await self.store.check()
 
     async def _warm_up(self) -> None:
@@ -448,7 +449,7 @@ class Service:
     async def _sweep(self, suspects: Collection[str]) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            with contextlib.suppress(ApiError):  # an outage is logged once
+            with one_round("sweeper"):
                 suspects = await self.fail_orphans(suspects)
 
     async def _expire_events(self) -> None:
@@ -456,7 +457,7 @@ class Service:
         limit_bytes = int(settings.events_gb * 1e9) or MAX_INTEGER
         while True:
             ended_before = int(time.time() - 3600 * settings.events_hours) if settings.events_hours else 0
-            with contextlib.suppress(ApiError):  # an outage is logged once
+            with one_round("event sweeper"):
                 if await self.store.background.expire(ended_before, limit_bytes):
                     continue  # there may be more
             await asyncio.sleep(EXPIRY_S)
@@ -476,24 +477,27 @@ class Service:
     async def _expire_files(self) -> None:
         while True:
             await asyncio.sleep(FILE_SWEEP_S)
-            with contextlib.suppress(ApiError):  # an outage is logged once
+            with one_round("file sweeper"):
                 await self.files.sweep()
-            if self._containers is not None or self._containers_folder.is_dir():
-                await self.containers.sweep()
-            if self._sweep_kernels is not None:
-                await self._sweep_kernels()
+            with one_round("container sweeper"):
+                if self._containers is not None or self._containers_folder.is_dir():
+                    await self.containers.sweep()
+            with one_round("kernel sweeper"):
+                if self._sweep_kernels is not None:
+                    await self._sweep_kernels()
 
     async def _write_key_uses(self) -> None:
         while True:
             await asyncio.sleep(LAST_USED_INTERVAL_S)
-            await self.keyring.write_last_used()
+            with one_round("key uses"):
+                await self.keyring.write_last_used()
 
     async def _watch_keys(self) -> None:
         """End sessions whose key was revoked: they may last for an hour."""
         while True:
             await asyncio.sleep(REFRESH_S)
             if key_ids := self.live_sessions.key_ids:
-                with contextlib.suppress(ApiError):  # an outage is logged once
+                with one_round("key watch"):
                     self.live_sessions.revoke(await self.keyring.inactive_keys(key_ids))
 
 

@@ -81,6 +81,20 @@ async def test_telling_rests_nine_times_as_long_as_it_took():
     assert told.at_s[5] - told.at_s[4] >= 9 * 5 * 0.004
 
 
+async def test_a_defect_of_one_client_keeps_no_update_from_the_others():
+    def fail():
+        raise ZeroDivisionError
+
+    told = Told()
+    told.add("a", "b")
+    told.then["a"] = fail
+    told.teller.mark_changed("m")
+    await told.until(("a", 1), ("b", 2))
+    told.add("c")
+    told.teller.mark_changed("m")
+    await told.until(("c", 3))
+
+
 async def test_whoever_leaves_while_others_are_told_is_not():
     told = Told(each_s=2 * SLICE_S)
     _, _, third, _ = told.add("a", "b", "c", "d")

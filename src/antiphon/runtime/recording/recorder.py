@@ -36,6 +36,7 @@ from antiphon.runtime.recording.spool import (
     repair_recordings,
 )
 from antiphon.runtime.recording.writer import DISK_TOO_SLOW, QueuedEnd, QueuedEvent, RecordingWriter
+from antiphon.runtime.upkeep import one_round
 from antiphon.stores.base import SessionStore
 from antiphon.stores.blobs import BlobStore
 from antiphon.wire.minicpmo import server_events as minicpmo_events
@@ -259,7 +260,7 @@ class Recorder:
                 self._to_persist.put_nowait(recording)
                 continue
             # A failure does little harm: a live session is stored again at its end, and a deleted one expires as lost.
-            with contextlib.suppress(ApiError):
+            with one_round("session records"):
                 await self._sessions.put(recording.record)
                 self.live_records.pop(recording.record.id, None)
         self._to_persist.put_nowait(None)
@@ -279,15 +280,18 @@ class Recorder:
                     recording = await self._to_persist.get()
             except TimeoutError:
                 if loop.time() >= sweep_at:
-                    await self.sweep()
+                    with one_round("recording sweeper"):
+                        await self.sweep()
                     sweep_at = loop.time() + SWEEP_S
-                await self.retry_pending()
+                with one_round("recordings that wait"):
+                    await self.retry_pending()
                 retry_at = loop.time() + RETRY_S
                 continue
             if recording is None:
                 return
-            async with self._persist_lock:
-                await self._persist(recording)
+            with one_round("recordings"):
+                async with self._persist_lock:
+                    await self._persist(recording)
 
     async def sweep(self) -> None:
         """Delete recordings that are too old, pending or stored."""

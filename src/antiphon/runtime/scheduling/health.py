@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from antiphon.engine_api.engine import ProbedEngine
 from antiphon.runtime.scheduling.pool import WorkerEntry, WorkerPool
+from antiphon.runtime.upkeep import one_round
 
 MAX_CONCURRENT_PROBES = 16
 
@@ -46,7 +47,8 @@ class HealthChecker:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
-            await self.check_all()
+            with one_round("health checks"):
+                await self.check_all()
 
     async def _probe(self, entry: WorkerEntry, engine: ProbedEngine, semaphore: asyncio.Semaphore) -> None:
         async with semaphore:

@@ -14,6 +14,7 @@ from msgspec import Struct
 from antiphon.engine_api import events
 from antiphon.runtime.scheduling.eta import WaitForecast
 from antiphon.runtime.scheduling.queue import Ticket, TicketQueue
+from antiphon.runtime.upkeep import one_round
 
 DEBOUNCE_S = 0.05
 """How long changes are collected before a sweep."""
@@ -149,4 +150,5 @@ class PositionNotifier:
     def _send_update(self, ticket: Ticket, position: int, wait_s: float, now: float) -> None:
         self._last_updates[ticket.id] = _LastUpdate(position, now)
         length = self._queue.length(ticket.requirements.model)
-        self._notify(events.QueueUpdate(id=ticket.id, position=position, queue_length=length, wait_s=wait_s))
+        with one_round("queue updates"):
+            self._notify(events.QueueUpdate(id=ticket.id, position=position, queue_length=length, wait_s=wait_s))

@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 
 from antiphon.errors import ApiError
 from antiphon.records import UsageRecord
+from antiphon.runtime.upkeep import one_round
 from antiphon.stores.usage import HOUR_S, USAGE_COUNTS, UsageGroup, UsageStore
 
 _log = structlog.get_logger(__name__)
@@ -113,12 +114,13 @@ class UsageCounter:
         writes = 0
         while writes == 0 or not self._close_event.is_set():
             if writes % EXPIRE_EVERY == 0:
-                with contextlib.suppress(ApiError):  # An outage is logged elsewhere, and this is tried again.
+                with one_round("usage"):
                     await self._store.expire(int(self._clock()) - KEEP_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(WRITE_S):
                     await self._close_event.wait()
-            await self.write()
+            with one_round("usage"):
+                await self.write()
             writes += 1
 
     async def total(self, start: int, end: int, width_s: int, groups: Collection[UsageGroup], limit: int) -> Sequence[UsageRecord]:

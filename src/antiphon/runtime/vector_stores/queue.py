@@ -12,6 +12,7 @@ import structlog
 
 from antiphon.errors import ApiError
 from antiphon.records import IndexingJob
+from antiphon.runtime.upkeep import one_round
 from antiphon.stores.vector_stores import IndexRecords
 
 POLL_S = 3.0
@@ -71,7 +72,7 @@ class IndexingQueue:
     async def _run(self) -> None:
         is_free = False
         while True:
-            with contextlib.suppress(ApiError):  # The store reports an outage itself, once.
+            with one_round("indexing queue"):
                 if not is_free:  # An earlier process with this server's number may have died with files claimed.
                     await self._indexes.release()
                     is_free = True

@@ -6,7 +6,6 @@ rest of the server, and many servers have no vector stores.
 """
 
 import asyncio
-import contextlib
 import importlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -15,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from antiphon.config.tools.file_search import FileSearchSettings
 from antiphon.config.tools.vector_stores import VectorStoreSettings
-from antiphon.errors import ApiError, ClientError
+from antiphon.errors import ClientError
 from antiphon.records import IndexedFileRecord, IndexingJob
 from antiphon.runtime.files.library import FileLibrary
+from antiphon.runtime.upkeep import one_round
 from antiphon.runtime.vector_stores.index_files import IndexFiles
 from antiphon.runtime.vector_stores.library import VectorStoreLibrary
 from antiphon.runtime.vector_stores.part_text import StoredText, decode_text, without_overlaps
@@ -176,11 +176,12 @@ class VectorStoreService:
 
     async def _sweep(self) -> None:
         while True:
-            with contextlib.suppress(ApiError):  # The store reports an outage itself, once.
+            with one_round("vector store sweeper"):
                 await self.library.sweep()
                 await self._erase_old_indexes()
-            if self._engine is not None:
-                await self._engine.drop_idle()
+            with one_round("idle indexes"):
+                if self._engine is not None:
+                    await self._engine.drop_idle()
             await asyncio.sleep(SWEEP_S)
 
     async def _erase_old_indexes(self) -> None:

@@ -19,6 +19,7 @@ from antiphon.errors import StoreError
 from antiphon.records import DisabledEndpoint, EndedResponse, WebhookDelivery
 from antiphon.runtime.core import lazy
 from antiphon.runtime.core.metrics import Metrics
+from antiphon.runtime.upkeep import one_round
 from antiphon.runtime.webhooks.endpoint import WebhookEndpoint, new_deliveries
 from antiphon.runtime.webhooks.schedule import RETRY_DELAYS_S, AttemptOutcome, advance
 from antiphon.stores.base import Store
@@ -126,7 +127,7 @@ class WebhookDispatcher:
         clock = asyncio.get_running_loop().time
         upkeep_at = clock() + UPKEEP_S
         while True:
-            with contextlib.suppress(StoreError):  # an outage is logged once
+            with one_round("webhooks"):
                 await self._send_due()
                 if clock() >= upkeep_at:
                     await self._keep_up()
