@@ -1,6 +1,7 @@
 """The driver: effects in order, nothing promised before it is kept, and one write for what came together."""
 
 import asyncio
+import contextlib
 import itertools
 
 import pytest
@@ -214,6 +215,30 @@ def test_hanging_up_before_the_session_began_cancels_it_as_soon_as_it_has():
             await driver.run(ScriptedEngine(Script(pace_ms=1000)), SETTINGS, None, ask=session.ask if Way.asks_first else None)
 
     asyncio.run(run())
+    assert asyncio.run(store.get("", "resp_1")).status == "cancelled"
+
+
+def test_hanging_up_while_the_engine_is_opened_asks_it_nothing_and_cancels_the_session():
+    class Opening(ScriptedEngine):
+        @contextlib.asynccontextmanager
+        async def open(self, settings, deliver):
+            driver.hang_up()
+            async with super().open(settings, deliver) as conversation:
+                yield conversation
+
+    def ask():
+        asked.append(command := session.ask())
+        return command
+
+    asked, store, session, client = [], MemoryStore(), session_for(), Listener()
+    driver = Driver(session, client, store, clock=lambda: 5.0)
+
+    async def run():
+        async with asyncio.timeout(10):
+            await driver.run(Opening(Script(pace_ms=1000)), SETTINGS, None, ask=ask if Way.asks_first else None)
+
+    asyncio.run(run())
+    assert asked == []
     assert asyncio.run(store.get("", "resp_1")).status == "cancelled"
 
 

@@ -345,10 +345,9 @@ class Driver(Generic[ClientEventT, ServerEventT]):
             asyncio.get_running_loop().call_soon(self._handle_batch)
 
     def hang_up(self) -> None:
-        """Report that the client is gone; before `run`, the session learns it once it has begun."""
-        if self._tasks is None:
-            self._has_hung_up = True
-        else:
+        """Report that the client is gone; before the engine is open, the session learns it once it has begun."""
+        self._has_hung_up = True
+        if self._conversation is not None:
             self.receive(Hangup(self._clock()))
 
     def shut_down(self, error: ApiError) -> None:
