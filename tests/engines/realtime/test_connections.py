@@ -351,6 +351,19 @@ def test_more_than_there_is_room_for_is_not_taken():
     playing(scenario, greeting=mute)
 
 
+def test_without_a_connection_there_is_no_room_for_endless_small_commands():
+    async def mute(_session):
+        pass
+
+    async def scenario(conversation, _heard, _server):
+        conversation.send(commands.AppendAudio(bytes(2)))
+        with pytest.raises(EngineOverrun):
+            for _ in range(1 << 17):
+                conversation.send(commands.CommitAudio("turn_1"))
+
+    playing(scenario, greeting=mute)
+
+
 def test_an_engine_that_stops_breaks_its_answers():
     async def play():
         async with asyncio.timeout(20), RealtimeServer(silent).open() as server:

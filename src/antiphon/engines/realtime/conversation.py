@@ -34,6 +34,9 @@ from antiphon.wire.realtime.server_events import ErrorEvent, RealtimeError, Serv
 MAX_BACKLOG_BYTES = 16 << 20
 """Bytes that may wait to be sent; more input is refused."""
 
+COMMAND_BYTES = 1 << 10
+"""What a command that waits counts as, beside its audio: of tiny ones there would be no end."""
+
 MAX_PENDING_REQUESTS = 64
 """Responses that may be requested before there is a connection."""
 
@@ -145,15 +148,15 @@ class RealtimeUpstreamConversation:
         )
 
     def _queue_command(self, command: commands.EngineCommand) -> None:
-        if (
-            self._pending_bytes > MAX_BACKLOG_BYTES
-            or sum(isinstance(pending, commands.Respond) for pending in self._pending_commands) >= MAX_PENDING_REQUESTS
+        if self._pending_bytes > MAX_BACKLOG_BYTES or (
+            isinstance(command, commands.Respond)
+            and sum(isinstance(pending, commands.Respond) for pending in self._pending_commands) >= MAX_PENDING_REQUESTS
         ):
             raise EngineOverrun("the model server is not connected yet")
         if self._connection_task is None:
             self._start_connecting()
         self._pending_commands.append(command)
-        self._pending_bytes += len(command.pcm) if isinstance(command, commands.AppendAudio) else 0
+        self._pending_bytes += COMMAND_BYTES + (len(command.pcm) if isinstance(command, commands.AppendAudio) else 0)
 
     def _start_connecting(self) -> None:
         self.access.upstream.concurrency_limit.reserve()

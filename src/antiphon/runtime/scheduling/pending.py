@@ -11,6 +11,9 @@ Audio and images that are stored: ten seconds at 24 kHz. Older ones are dropped:
 sent.
 """
 
+MAX_MEDIA = 2048
+"""Pieces of audio and images: of tiny ones, each takes more memory than it has bytes."""
+
 MAX_REQUESTS = 64
 MAX_COMMANDS = 256
 """Commands that are stored besides audio and images."""
@@ -21,7 +24,7 @@ class PendingCommands:
 
     def __init__(self) -> None:
         self._commands: list[commands.EngineCommand] = []
-        self._media_bytes = 0
+        self._media_bytes = self._media_count = self._request_count = 0
 
     def add(self, command: commands.EngineCommand) -> None:
         """
@@ -35,19 +38,23 @@ class PendingCommands:
                 if size := _media_size(command):  # empty ones would not count towards the limit
                     self._commands.append(command)
                     self._media_bytes += size
+                    self._media_count += 1
                     self._drop_oldest()
             case commands.Prepare():
                 pass  # only of use to an engine that can act on it at once
             case _:
-                if len(self.response_ids()) >= MAX_REQUESTS or sum(_media_size(each) == 0 for each in self._commands) >= MAX_COMMANDS:
+                if self._request_count >= MAX_REQUESTS or len(self._commands) - self._media_count >= MAX_COMMANDS:
                     raise EngineOverrun("too much is already waiting for a worker")
                 self._commands.append(command)
+                self._request_count += isinstance(command, commands.Respond | commands.Relay)
 
     def cancel(self, id: str) -> bool:
         """Drop the request with that id; returns whether there was one."""
-        count = len(self._commands)
+        before = len(self._commands)
         self._commands = [each for each in self._commands if not (isinstance(each, commands.Respond | commands.Relay) and each.id == id)]
-        return len(self._commands) < count
+        count = before - len(self._commands)
+        self._request_count -= count
+        return count > 0
 
     def response_ids(self) -> list[str]:
         """The ids of the stored requests."""
@@ -55,15 +62,17 @@ class PendingCommands:
 
     def take(self) -> Iterator[commands.EngineCommand]:
         """Return all commands and forget them."""
-        batch, self._commands, self._media_bytes = self._commands, [], 0
+        batch, self._commands = self._commands, []
+        self._media_bytes = self._media_count = self._request_count = 0
         return iter(batch)
 
     def _drop_oldest(self) -> None:
         index = 0
-        while self._media_bytes > MEDIA_LIMIT_BYTES:
+        while self._media_bytes > MEDIA_LIMIT_BYTES or self._media_count > MAX_MEDIA:
             size = _media_size(self._commands[index])
             if size:
                 self._media_bytes -= size
+                self._media_count -= 1
                 del self._commands[index]
             else:
                 index += 1
