@@ -137,7 +137,9 @@ def test_the_client_hears_what_the_model_it_asked_for_said():
         small = scripted({"failure": {"status": 500, "message": "small broke"}})
         words = await heard_of(refusing(429), None, small)
         assert words[-1].status == 429
-        assert [attempt.model for attempt in report_of(words).attempts] == ["m", "m", "small"]
+        report = report_of(words)
+        assert [attempt.model for attempt in report.attempts] == ["m", "m", "small"]
+        assert report.fallback_reason == "", "no other model answers"
 
     run(scenario)
 

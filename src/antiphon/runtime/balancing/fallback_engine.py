@@ -116,6 +116,7 @@ class FallbackEngine:
         if failure is not None:
             # What the model that was asked for said is what its client understands.
             assert first_failure is not None
+            request.fallback_reason = ""
             request.fail(first_failure)
 
     def _report(self, name: str, reason: FallbackReason, _duration_s: float) -> None:
