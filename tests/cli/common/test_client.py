@@ -25,6 +25,19 @@ def test_a_key_is_sent_as_the_bearer():
     assert seen[0][1] == "Bearer sk-1"
 
 
+def test_a_key_is_not_sent_where_another_server_leads():
+    with server(200, b"{}") as (elsewhere, seen), server(302, b"", location=f"{elsewhere}/v1/models") as (url, _):
+        with pytest.raises(UpstreamError, match=f"302 Found. It leads to {elsewhere}/v1/models"):
+            ApiClient(url, "sk-1").get("/v1/models")
+    assert seen == []
+
+
+def test_a_redirect_within_a_server_is_followed_with_the_key():
+    with server(302, b"", location="/v1/models/") as (url, seen), pytest.raises(UpstreamError):
+        ApiClient(url, "sk-1").get("/v1/models")
+    assert seen[:2] == [("/v1/models", "Bearer sk-1", b""), ("/v1/models/", "Bearer sk-1", b"")]
+
+
 def test_a_stream_gives_its_events_as_they_come():
     body = b'event: a\ndata: {"type":"a"}\n\n: still here\n\nevent: b\ndata: {"type":"b"}\n\ndata: [DONE]\n\n'
     with server(200, body) as (url, seen):

@@ -9,7 +9,7 @@ from aiohttp import web
 
 
 @contextlib.contextmanager
-def server(status: int, body: bytes) -> Iterator[tuple[str, list[tuple[str, str | None, bytes]]]]:
+def server(status: int, body: bytes, **headers: str) -> Iterator[tuple[str, list[tuple[str, str | None, bytes]]]]:
     """A server with one answer for all requests; yields its address and the (path, authorization, body) of each request."""
     seen: list[tuple[str, str | None, bytes]] = []
 
@@ -17,6 +17,8 @@ def server(status: int, body: bytes) -> Iterator[tuple[str, list[tuple[str, str 
         def do_POST(self) -> None:
             seen.append((self.path, self.headers["Authorization"], self.rfile.read(int(self.headers["Content-Length"] or 0))))
             self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(body)
 

@@ -9,10 +9,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from http import HTTPStatus
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException, HTTPMessage, HTTPResponse
 from pathlib import Path
-from typing import TypeVar
-from urllib.parse import quote
+from typing import IO, TypeVar
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -39,6 +39,23 @@ _TRUST_HINT = (
     "If you trust that server, name the file of its authority in ANTIPHON_CA_FILE; one that made its own has it in `tls/ca.crt` "
     "in its home folder, and at /ca.crt."
 )
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects within a server: by default any is followed, with the key, which is not for others."""
+
+    def redirect_request(
+        self,
+        request: urllib.request.Request,
+        response: IO[bytes],
+        code: int,
+        message: str,
+        headers: HTTPMessage,
+        url: str,
+    ) -> urllib.request.Request | None:
+        if urlsplit(url)[:2] != urlsplit(request.full_url)[:2]:
+            return None
+        return super().redirect_request(request, response, code, message, headers, url)
 
 
 class ServerUnreachable(UpstreamError):
@@ -168,7 +185,7 @@ class ApiClient:
     def _opener(self) -> urllib.request.OpenerDirector:
         # Without proxies: the server is on this machine, or named by address.
         handlers = [urllib.request.HTTPSHandler(context=self.tls)] if self.base_url.startswith("https:") else []
-        return urllib.request.build_opener(urllib.request.ProxyHandler({}), *handlers)
+        return urllib.request.build_opener(urllib.request.ProxyHandler({}), _Redirects(), *handlers)
 
     @contextlib.contextmanager
     def _answer(self, path: str, body: JsonDict | None, timeout_s: float, method: str | None = None) -> Iterator[HTTPResponse]:
@@ -241,7 +258,8 @@ def _status_error(error: urllib.error.HTTPError) -> UpstreamError:
             message = f"{message.partition('. ')[0].removesuffix('.')}. {_KEY_HINT}"
         return UpstreamError(message, code=body.get("code"), param=body.get("param"), status=error.code)
     except (UpstreamError, KeyError, TypeError, AttributeError):
-        return UpstreamError(f"The server at {error.url} answered {error.code} {error.reason}.", status=error.code)
+        elsewhere = f" It leads to {shorten(location)}." if (location := error.headers.get("location")) else ""
+        return UpstreamError(f"The server at {error.url} answered {error.code} {error.reason}.{elsewhere}", status=error.code)
 
 
 def _decode_object(text: bytes | str) -> JsonDict:
