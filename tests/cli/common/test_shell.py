@@ -57,6 +57,17 @@ def test_only_a_terminal_has_long_lines_broken_for_it():
     assert printed == [1, 3]
 
 
+def test_what_a_model_writes_gives_a_terminal_no_commands_and_a_file_all_of_it():
+    written, printed, err = "one\ttwo\r\n\x1b]0;title\x07", [], io.StringIO()
+    for out in (io.StringIO(), Terminal()):
+        shell = Shell(environ={}, cwd=Path(), stdin=io.StringIO(), stdout=out, stderr=err)
+        shell.say(written, end="")
+        printed.append(out.getvalue())
+    assert printed == [written, "one\ttwo\n\ufffd]0;title\ufffd"]
+    shell.note("\x1b[2J")
+    assert err.getvalue() == "antiphon: \ufffd[2J\n"
+
+
 def test_no_rows_are_no_lines():
     assert list(align_columns([])) == []
 

@@ -21,6 +21,9 @@ _PIPE_COLUMNS = 80
 _CONTROL_REPLACEMENTS = {code: " " if chr(code).isspace() else "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0))}
 """Replaces line breaks and terminal control codes: cells may hold text from strangers."""
 
+_TERMINAL_REPLACEMENTS = _CONTROL_REPLACEMENTS | {ord("\n"): "\n", ord("\t"): "\t", ord("\r"): ""}
+"""The same for text of several lines. By such codes a model or a server could write into the terminal's title or clipboard."""
+
 _GAP = "  "
 
 _MIN_COLUMNS = 40
@@ -49,7 +52,9 @@ class Shell(Struct, frozen=True, eq=False, kw_only=True):
     name: str = "antiphon"
 
     def say(self, text: str = "", end: str = "\n") -> None:
-        """Print a part of the result, at once."""
+        """Print a part of the result, at once; on a terminal without its control codes."""
+        if self.stdout.isatty():
+            text = text.translate(_TERMINAL_REPLACEMENTS)
         print(text, end=end, file=self.stdout, flush=True)
 
     def say_json(self, value: object, indent: int = 2) -> None:
@@ -65,7 +70,7 @@ class Shell(Struct, frozen=True, eq=False, kw_only=True):
     def note(self, text: str) -> None:
         """Print progress or an error, on stderr."""
         for line in text.splitlines():
-            print(f"antiphon: {line}", file=self.stderr, flush=True)
+            print(f"antiphon: {line.translate(_CONTROL_REPLACEMENTS)}", file=self.stderr, flush=True)
 
     @property
     def is_interactive(self) -> bool:
