@@ -1,15 +1,19 @@
 """The start of a server: mistakes in its configuration, and what a server left that died."""
 
+import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from antiphon.config.load import Config, load, pack, unpack
-from antiphon.errors import ServerError
+from antiphon.errors import ClientError, ServerError
 from antiphon.records import ResponseRecord
 from antiphon.runtime.service import Service, is_loopback
 from antiphon.stores.sql.store import SqlStore
+from antiphon.wire.responses.request import Prompt
+from support.server import scripted_server
 
 pytestmark = pytest.mark.anyio
 
@@ -36,6 +40,28 @@ async def test_every_mistake_in_a_models_options_is_told_with_its_line_in_each_p
     first, second = caught.value.message.split("\n")
     assert first.startswith(f"{file}:4: The script of model 'a' is wrong")
     assert second.startswith(f"{file}:5: Model 'b': There is no engine 'scriptd'")
+
+
+async def test_a_reload_that_is_cancelled_leaves_the_old_models_and_the_old_prompts(tmp_path: Path) -> None:
+    async def has_prompt() -> bool:
+        with contextlib.suppress(ClientError):
+            return await service.prompts.find("", Prompt(id="pmpt_new")) is not None
+        return False
+
+    service = Service(scripted_server.configured(tmp_path, {"old": {"engine": "scripted"}}, **{"store.url": "memory"}), print)
+    await service.open()
+    new = scripted_server.configured(
+        tmp_path,
+        {"new": {"engine": "scripted"}},
+        **{"store.url": "memory", "prompts": [{"id": "pmpt_new", "instructions": "Be brief."}]},
+    )
+    async with asyncio.TaskGroup() as tasks:
+        reload = tasks.create_task(service.configure(new))
+        while not reload.done() and not await has_prompt():
+            await asyncio.wait([reload], timeout=0)
+        reload.cancel()
+    assert ([model.name for model in service.registry.all()] == ["new"]) is await has_prompt()
+    await service.close()
 
 
 async def working(url: str) -> SqlStore:

@@ -44,17 +44,7 @@ class PromptLibrary:
 
     def __init__(self, store: PromptStore, entries: Sequence[PromptEntry]) -> None:
         self._store = store
-        self.configure(entries)
-
-    def configure(self, entries: Sequence[PromptEntry]) -> None:
-        """
-        Have these prompts from now on, beside those in the store.
-
-        Raises:
-            ServerError: one of them is invalid; then there are those from before.
-        """
-        versions = {(entry.id, entry.version): configured_version(entry) for entry in entries}
-        self._versions = versions
+        self._versions = {(entry.id, entry.version): configured_version(entry) for entry in entries}
         self._default_versions = default_versions(entries)
 
     async def find(self, tenant: str, prompt: Prompt, param: str = "prompt") -> PromptVersion:

@@ -369,7 +369,7 @@ class Service:
             rewriter = self._build_rewriter(changes.config, lambda name: is_configured(name, names))
             routes = await self._prepare_routes(new)
             tools = await asyncio.to_thread(self._tools.prepare, changes.config)  # it may load libraries
-            self.prompts.configure(new.prompts)
+            prompts = PromptLibrary(self.store.prompts, new.prompts)
         except ApiError as error:
             raise invalid_configuration(error) from None
         models = await self.registry.replace(
@@ -378,7 +378,7 @@ class Service:
         # There is no `await` after the exchange of the models: no request finds the new ones with the old routes.
         self.router.configure(routes)
         self._tools.take(tools, self.config.server.drain_s)
-        self.config = changes.config
+        self.prompts, self.config = prompts, changes.config
         self.metrics.keep_upstreams(
             {*(model.name for model in self.registry.all()), *(f"{view.model}/{view.name}" for view in self.registry.upstreams())}
         )
