@@ -43,7 +43,7 @@ def option_problems(options: Mapping[str, object], kind: type[Struct]) -> Iterat
     """What is wrong with each option by itself: a sentence each. It takes a missing one for a misspelt one."""
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     suggestions = ""
-    for name in options.keys() - fields.keys():
+    for name in [name for name in options if name not in fields]:
         question = did_you_mean(name, option_names(kind))
         suggestions += question
         yield f"Object contains unknown field `{name}`.{question}"
