@@ -1,10 +1,12 @@
 """Texts go to the category whose examples they resemble; vectors are made once."""
 
 import asyncio
+import gc
 
 import numpy as np
 import pytest
 
+from antiphon.errors import ServerError
 from antiphon.runtime.routing.classifier import MIN_LEARNT_EXAMPLES, ExampleClassifier, TextVectors
 from support.runtime.word_embedder import WordEmbedder, embed_words
 
@@ -111,3 +113,26 @@ def test_a_request_does_not_wait_for_long_but_what_comes_late_is_remembered(tmp_
         await source.stop()
 
     asyncio.run(run())
+
+
+def test_a_text_that_fails_when_nobody_waits_any_more_is_no_defect(tmp_path):
+    class Failing(WordEmbedder):
+        async def embed(self, texts):
+            await super().embed(texts)
+            raise ServerError("It is damaged.")
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: reports.append(context))
+        embedder = Failing(is_held=True)
+        source = TextVectors(embedder, tmp_path / "examples.npz")
+        with pytest.raises(TimeoutError):
+            await source.of_request("slow", 0.001)
+        embedder.release.set()
+        with pytest.raises(ServerError):
+            await source.of_request("another", 5)
+        await source.stop()
+        gc.collect()
+
+    reports: list[dict[str, object]] = []
+    asyncio.run(run())
+    assert reports == []

@@ -217,7 +217,7 @@ class TextVectors:
         if (task := self._tasks.get(key)) is None:
             # It may outlive the request, and ends with this object.
             task = self._tasks[key] = asyncio.ensure_future(self._embed(key, text))  # noqa: TID251
-            task.add_done_callback(lambda _task: self._tasks.pop(key, None))
+            task.add_done_callback(lambda task: self._forget(key, task))
         # Not `wait_for`, which would cancel the task: other requests may wait for it, or ask for the text again.
         await asyncio.wait((task,), timeout=timeout_s)
         if not task.done():
@@ -225,6 +225,11 @@ class TextVectors:
         if task.cancelled():
             raise ServerError("The server stops.")
         return task.result()
+
+    def _forget(self, key: bytes, task: "asyncio.Task[Vectors]") -> None:
+        self._tasks.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # marks it as retrieved: who asked may not wait any more, and asyncio would log that
 
     async def _embed(self, key: bytes, text: str) -> Vectors:
         vector: Vectors = (await self._embedder.embed([text]))[0]
