@@ -35,6 +35,7 @@ from antiphon.runtime.recording.minicpmo import AudioAttachment, JpegImage
 
 META, EVENTS = "meta.json", "events.jsonl"
 _META_BYTES = 4096
+_BLOCK_BYTES = 1 << 16
 
 
 class EventLine(Struct, frozen=True):
@@ -171,9 +172,11 @@ def write_meta(folder: Path, record: SessionRecord) -> None:
     Raises:
         OSError: the disk is full, and there was no record before.
     """
+    content = msgspec.json.format(_encode(record), indent=2).ljust(_META_BYTES - 1) + b"\n"
     file = os.open(folder / META, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        os.pwrite(file, msgspec.json.format(_encode(record), indent=2).ljust(_META_BYTES - 1) + b"\n", 0)
+        os.pwrite(file, content, 0)
+        os.truncate(file, len(content))  # the one before may have been longer
     finally:
         os.close(file)
 
@@ -205,10 +208,23 @@ def repair(folder: Path) -> int:
     """
     events = folder / EVENTS
     if events.exists():
-        os.truncate(events, events.read_bytes().rfind(b"\n") + 1)
+        os.truncate(events, _whole_lines_bytes(events))
     for path in folder.rglob("*.wav"):
         _repair_wav(path)
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _whole_lines_bytes(path: Path) -> int:
+    """Where the last whole line of a file ends; it is read from its end, as it may be long."""
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            begin = max(0, end - _BLOCK_BYTES)
+            file.seek(begin)
+            if (at := file.read(end - begin).rfind(b"\n")) >= 0:
+                return begin + at + 1
+            end = begin
+    return 0
 
 
 def _repair_wav(path: Path) -> None:
