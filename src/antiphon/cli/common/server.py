@@ -97,7 +97,7 @@ def _named_server(shell: Shell, url: str | None, file: Path | None) -> ApiClient
         source, key_variable = ("--url", "ANTIPHON_API_KEY") if url else ("OPENAI_BASE_URL", "OPENAI_API_KEY")
         hint = f" Put the key into {key_variable}." if re.search("[?@]", address) else ""
         raise UsageError(f"{source} takes an address such as http://127.0.0.1:8642/v1, not '{mask_address(address)}'.{hint}")
-    # OPENAI_API_KEY belongs to OPENAI_BASE_URL, ANTIPHON_API_KEY to an address that was typed.
+    # Both addresses were named, so both get OPENAI_API_KEY; one that was typed gets ANTIPHON_API_KEY first (docs/decisions/0003).
     key = (shell.environ.get("ANTIPHON_API_KEY") if url else None) or shell.environ.get("OPENAI_API_KEY")
     return ApiClient(address, key, ca_file=trusted_authority(shell, address, file))
 
