@@ -133,6 +133,16 @@ def test_a_film_without_words_or_sound_is_one_too(tmp_path, writer):
 
 
 @writers
+def test_a_picture_that_claims_a_size_beyond_all_bounds_is_not_read(tmp_path, writer):
+    has_encoder, write = WRITERS[writer]
+    picture = jpeg(200)
+    at = picture.index(b"\xff\xc0") + 5  # behind the frame header's marker, length and precision
+    claim = picture[:at] + (20_000).to_bytes(2) * 2 + picture[at + 4 :]
+    write(Film([Shot(claim, 5), Shot(picture, 5)], wav_header(24_000, 0, channels=2), []), choose_format(has_encoder), tmp_path / "film")
+    assert [level for _, level in seen(tmp_path / "film")] == pytest.approx([32, 200], abs=20)
+
+
+@writers
 def test_one_that_can_not_be_written_says_so(tmp_path, writer):
     has_encoder, write = WRITERS[writer]
     with pytest.raises(FilmError):

@@ -9,6 +9,7 @@ from typing import IO
 from antiphon.runtime.export.formats import (
     FRAMES_PER_S,
     HEIGHT,
+    MAX_PICTURE_PIXELS,
     MIX_FILTER,
     PLAIN_LEVEL,
     SCALE_FILTER,
@@ -117,7 +118,8 @@ class Writer:
         if demuxer is None:
             return None
         # Each picture alone first: one that is damaged must not end the film.
-        return self._run("-f", demuxer, "-i", "pipe:0", "-frames:v", "1", "-q:v", "3", "-f", "mjpeg", "pipe:1", content=content)
+        source = ("-f", demuxer, "-max_pixels", str(MAX_PICTURE_PIXELS), "-i", "pipe:0")
+        return self._run(*source, "-frames:v", "1", "-q:v", "3", "-f", "mjpeg", "pipe:1", content=content)
 
     def _run(self, *arguments: str, content: bytes = b"") -> bytes | None:
         command = [self._program, "-hide_banner", "-loglevel", "error", *arguments]

@@ -11,6 +11,9 @@ from antiphon.runtime.export.subtitles import Caption
 WIDTH, HEIGHT, FRAMES_PER_S = 960, 540, 10
 """Pictures are scaled to fit, with bars beside them. Cameras in conversations send one to five a second."""
 
+MAX_PICTURE_PIXELS = 40_000_000
+"""A picture of a few bytes may claim a size that takes gigabytes."""
+
 SOUND_RATE_HZ = 48_000
 """The rate that all players take, and the only one of Opus in most."""
 

@@ -16,6 +16,7 @@ from antiphon.audio import WAV_HEADER_BYTES
 from antiphon.runtime.export.formats import (
     FRAMES_PER_S,
     HEIGHT,
+    MAX_PICTURE_PIXELS,
     MIX_FILTER,
     PLAIN_LEVEL,
     SCALE_FILTER,
@@ -35,7 +36,6 @@ _STEREO_BYTES = 4
 _PICTURE_FORMATS = {b"\xff\xd8": ("jpeg_pipe", "mjpeg"), b"\x89P": ("png_pipe", "png"), b"RI": ("webp_pipe", "webp")}
 """Demuxer and decoder by the first two bytes of an image file."""
 
-_MAX_PICTURE_PIXELS = 40_000_000
 _MS = Fraction(1, 1000)
 
 # The text encoders of FFmpeg take dialogue of SubStation Alpha, and need the header of such a file.
@@ -166,8 +166,7 @@ def _read_picture(content: bytes) -> "av.VideoFrame | None":
     try:
         with av.open(io.BytesIO(content), "r", format=demuxer, options={"codec_whitelist": decoder}) as container:
             track = container.streams.video[0]
-            # A picture of a few bytes may claim a size that takes gigabytes.
-            track.codec_context.options = {"max_pixels": str(_MAX_PICTURE_PIXELS)}
+            track.codec_context.options = {"max_pixels": str(MAX_PICTURE_PIXELS)}
             frame = next(container.decode(track), None)
             return None if frame is None else _scale(frame)
     except (av.FFmpegError, OSError, ValueError, IndexError):
