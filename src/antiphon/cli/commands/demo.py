@@ -60,8 +60,8 @@ _PRICES_NAME = "prices.csv"
 _PRICES = "item,price\n" + "".join(f"item {number},{number * number % 97 + 1}\n" for number in range(1, 41))
 _CODE_QUESTION = "What is the sum of all prices in the file?"
 _CODE_HINT = f"Import csv, and print sum() of float(row['price']) over csv.DictReader(open('/mnt/data/{_PRICES_NAME}'))."
-_WALLS_S = 15.0
-"""How long the server may take to try the walls around code."""
+_SANDBOX_S = 15.0
+"""How long the server may take to try the sandbox for code."""
 
 _MAX_OUTPUT_TOKENS = 300
 """Small models don't always find an end."""
@@ -226,9 +226,7 @@ def _show_code(runner: _DemoRunner) -> None:
     file = {"type": "input_file", "filename": _PRICES_NAME, "file_data": data}
     message = {"role": "user", "content": [file, {"type": "input_text", "text": f"{_CODE_QUESTION} {_CODE_HINT}"}]}
     if not _has_code_interpreter(runner):
-        runner.print_line(
-            "", "No code is run here: the walls around it don't stand on this machine. `antiphon serve` says why when it starts."
-        )
+        runner.print_line("", "No code is run here: its sandbox does not work on this machine. `antiphon serve` says why when it starts.")
         return
     include = ["code_interpreter_call.outputs"]
     response = runner.ask(
@@ -237,12 +235,12 @@ def _show_code(runner: _DemoRunner) -> None:
     calls = [item for item in response["output"] if item["type"] == "code_interpreter_call"]
     if not calls:
         raise UpstreamError("The model ran no code, though it had to.")
-    runner.print_line("", f"{len(calls)} run in a container without a network, behind two walls")
+    runner.print_line("", f"{len(calls)} run in a sandbox without a network")
 
 
 def _has_code_interpreter(runner: _DemoRunner) -> bool:
-    """Whether the server runs code; it tries its walls when it starts, which takes a moment."""
-    deadline = time.monotonic() + _WALLS_S
+    """Whether the server runs code; it tries its sandbox when it starts, which takes a moment."""
+    deadline = time.monotonic() + _SANDBOX_S
     while time.monotonic() < deadline:
         body = {"model": runner.model, "input": "Hi", "tools": [{"type": "code_interpreter", "container": "cntr_none"}]}
         try:

@@ -173,7 +173,7 @@ def check_weights(config: Config) -> Finding:
 
 
 def check_speech(config: Config) -> Finding:
-    """What conversations aloud need; it is `missing` where speech is switched on, otherwise a note."""
+    """What voice conversations need; it is `missing` where speech is switched on, otherwise a note."""
     if config.speech.enabled is False:
         return Finding("speech", "ok", "switched off")
     state: Literal["note", "missing"] = "missing" if config.speech.enabled else "note"
@@ -189,7 +189,7 @@ def check_speech(config: Config) -> Finding:
         return Finding("speech", "ok", ", ".join(config.speech.catalogue_models))
     size_mb = sum(catalogue.find(name).size_bytes for name in names) // 1_000_000
     return Finding(
-        "speech", state, f"conversations aloud need {', '.join(names)}, not fetched yet: {size_mb} MB", checks.pull_command(names)
+        "speech", state, f"voice conversations need {', '.join(names)}, not fetched yet: {size_mb} MB", checks.pull_command(names)
     )
 
 

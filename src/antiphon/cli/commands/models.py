@@ -30,7 +30,7 @@ def list_(*, as_json: JsonFlag = False, file: ConfigFlag = None, shell: ShellPar
     """
     List the models of the catalogue, and which are installed.
 
-    Kinds: llm answers. The others are for conversations aloud: vad detects
+    Kinds: llm answers. The others are for voice conversations: vad detects
     speech, turn the end of a turn, stt transcribes, and tts speaks. You can
     serve any other GGUF file, too: name it by `path` in the configuration.
 
@@ -84,7 +84,7 @@ def pull(*names: str, speech: bool = False, file: ConfigFlag = None, shell: Shel
 
     Args:
         names: from `antiphon models list`; by default the default model.
-        speech: fetch the models for conversations aloud.
+        speech: fetch the models for voice conversations.
     """
     models = [_find(name) for name in names] + list(catalogue.speech_models() if speech else ())
     models = models or list(catalogue.default_models()[:1])

@@ -87,7 +87,7 @@ def with_optional_speech(config: Config, shell: Shell, watch: FetchWatch | None 
         try:
             _fetch_speech(config, shell, watch)
         except ApiError as error:
-            shell.note(f"{error.message} So the server can't hold conversations aloud.")
+            shell.note(f"{error.message} So the server can't hold voice conversations.")
     return served_config
 
 
