@@ -21,7 +21,7 @@ from antiphon.errors import SHUTTING_DOWN_CODE, ApiError, UpstreamError, overloa
 from antiphon.offload import offload
 from antiphon.open_conversations import OpenConversations
 from antiphon.runtime.balancing.affinity import affinity_key
-from antiphon.runtime.balancing.conversation import BalancedRequest, RoutedConversation, Try
+from antiphon.runtime.balancing.conversation import AttemptRun, BalancedRequest, RoutedConversation
 from antiphon.runtime.balancing.failures import CONSEQUENCES, STALL_CAUSE, FailureKind, classify, describe_failure
 from antiphon.runtime.balancing.options import BalanceOptions
 from antiphon.runtime.balancing.upstreams import ModelUpstream, NoUpstream, UpstreamPool
@@ -130,7 +130,7 @@ class BalancedEngine:
             has_output = True
             upstream.record_output(duration_s if is_streaming else None)
 
-        def on_end(one: Try) -> None:
+        def on_end(one: AttemptRun) -> None:
             nonlocal has_ended
             has_ended = True
             if one.usage is not None:
@@ -148,7 +148,7 @@ class BalancedEngine:
                 on_output,
                 on_end,
                 patience_s,
-                lambda: len(asked_names) < self.pool.max_attempts and self._may_leave(upstream, asked_names),
+                lambda: len(asked_names) < self.pool.max_attempts and self._may_fail_over(upstream, asked_names),
             )
         finally:
             if not has_output and not has_ended:  # cancelled
@@ -156,7 +156,7 @@ class BalancedEngine:
             self.pool.release(upstream)
         return one.end if isinstance(one.end, events.ResponseFailed) and not one.is_delivered else None
 
-    def _may_leave(self, upstream: ModelUpstream, asked_names: Collection[str]) -> bool:
+    def _may_fail_over(self, upstream: ModelUpstream, asked_names: Collection[str]) -> bool:
         """
         Whether a request leaves an upstream that says nothing. What that costs is taken at once: who can't afford the
         next try stays.
@@ -187,7 +187,7 @@ class BalancedEngine:
         if kind is FailureKind.FEATURE and failures.count(kind) > 1:
             return None
         if pool.may_come(asked_names):
-            # `_may_leave` has paid for the next try before the stall was declared.
+            # `_may_fail_over` has paid for the next try before the stall was declared.
             return asked_names if failure.cause == STALL_CAUSE or self._take_budget(upstream, asked_names) else None
         # There is no other: the same one is asked again, as in front of a single upstream.
         if kind is FailureKind.BREAKDOWN and failure.cause in _PASSING_CAUSES and pool.has_room(()) and pool.budget.take():

@@ -37,11 +37,11 @@ _OUTPUT = (
 
 Request = commands.Respond | commands.Relay
 
-MayLeave = Callable[[], bool]
+MayFailOver = Callable[[], bool]
 """Whether another engine would answer at once in the place of one that says nothing."""
 
 
-class Try:
+class AttemptRun:
     """
     One engine's try to answer a request. It holds back what comes before the first output, and delivers all after it.
 
@@ -61,8 +61,8 @@ class Try:
         self,
         request: Request,
         deliver: Deliver,
-        on_output: Callable[["Try"], Sequence[events.EngineEvent]],
-        on_end: Callable[["Try"], None],
+        on_output: Callable[["AttemptRun"], Sequence[events.EngineEvent]],
+        on_end: Callable[["AttemptRun"], None],
         *,
         holds_all: bool,
     ) -> None:
@@ -82,14 +82,14 @@ class Try:
         self.conversation: EngineConversation | None = None
 
     async def run(
-        self, engine: Engine, settings: ConversationSettings, *, is_paused: bool, patience_s: float | None, may_leave: MayLeave
+        self, engine: Engine, settings: ConversationSettings, *, is_paused: bool, patience_s: float | None, may_fail_over: MayFailOver
     ) -> events.TerminalEvent:
         """
         Have the engine answer; returns the last event.
 
         Args:
             is_paused: whether the client is behind.
-            patience_s: how long the engine may say nothing before it is left, if `may_leave` then; None for as long as
+            patience_s: how long the engine may say nothing before it is left, if `may_fail_over` then; None for as long as
                 it takes.
         """
         try:
@@ -100,7 +100,7 @@ class Try:
                     self.conversation.send(self._request)
                 except EngineOverrun as error:
                     self.on_events([overrun_event(self._request, error)])
-                await self._wait(patience_s, may_leave)
+                await self._wait(patience_s, may_fail_over)
         except ApiError as error:  # it could not be opened
             self._finish(events.ResponseFailed.from_error(self._request.id, error))
         finally:
@@ -178,11 +178,11 @@ class Try:
     def _is_silent(self) -> bool:
         return self.end is None and not self.has_output
 
-    async def _wait(self, patience_s: float | None, may_leave: MayLeave) -> None:
+    async def _wait(self, patience_s: float | None, may_fail_over: MayFailOver) -> None:
         while patience_s is not None and self._is_silent():
             await asyncio.wait({self._end_signal}, timeout=patience_s)
-            # Asked last, as `may_leave` pays for the next try.
-            if self._is_silent() and may_leave():
+            # Asked last, as `may_fail_over` pays for the next try.
+            if self._is_silent() and may_fail_over():
                 message = "The model server did not begin to answer in time."
                 error = UpstreamError(message, status=504, code="upstream_timeout")
                 error.cause = STALL_CAUSE
@@ -241,7 +241,7 @@ class BalancedRequest:
         self._conversation = conversation
         self._loop = asyncio.get_running_loop()
         self._started_at = self._loop.time()
-        self._try: Try | None = None
+        self._try: AttemptRun | None = None
         self._has_begun = self._is_over = self._is_cancelled = False
         self._is_logged = not _is_within_another.get()
 
@@ -268,10 +268,10 @@ class BalancedRequest:
         command: Request,
         names: tuple[str, str],
         on_output: Callable[[float], None] = lambda _duration_s: None,
-        on_end: Callable[[Try], None] = lambda _try: None,
+        on_end: Callable[[AttemptRun], None] = lambda _try: None,
         patience_s: float | None = None,
-        may_leave: MayLeave = lambda: False,
-    ) -> Try:
+        may_fail_over: MayFailOver = lambda: False,
+    ) -> AttemptRun:
         """
         Have an engine try to answer.
 
@@ -279,20 +279,22 @@ class BalancedRequest:
             names: of the model, and of its upstream.
             on_output: called at the first output, with the seconds that it took.
             on_end: called at the end of the try, unless it is cancelled.
-            patience_s: see `Try.run`.
+            patience_s: see `AttemptRun.run`.
         """
         began_at = self._loop.time()
 
-        def report(one: Try) -> Sequence[events.EngineEvent]:
+        def report(one: AttemptRun) -> Sequence[events.EngineEvent]:
             on_output(self._loop.time() - began_at)
             self._add(one, names, "ok", began_at)
             return [self._report()]
 
         holds_all = isinstance(command, commands.Respond) and command.whole
-        one = self._try = Try(command, self._deliver, report, on_end, holds_all=holds_all)
+        one = self._try = AttemptRun(command, self._deliver, report, on_end, holds_all=holds_all)
         token = _is_within_another.set(True)
         try:
-            end = await one.run(engine, settings, is_paused=self._conversation.is_paused, patience_s=patience_s, may_leave=may_leave)
+            end = await one.run(
+                engine, settings, is_paused=self._conversation.is_paused, patience_s=patience_s, may_fail_over=may_fail_over
+            )
         finally:
             self._try = None
             _is_within_another.reset(token)
@@ -330,7 +332,7 @@ class BalancedRequest:
         if self._try is not None and self._try.conversation is not None:
             self._try.conversation.resume()
 
-    def _add(self, one: Try, names: tuple[str, str], outcome: str, began_at: float) -> None:
+    def _add(self, one: AttemptRun, names: tuple[str, str], outcome: str, began_at: float) -> None:
         started_ms = round((began_at - self._started_at) * 1000)
         if one.report is not None:  # the engine's own tries, counted from the beginning of this one
             self.attempts += [

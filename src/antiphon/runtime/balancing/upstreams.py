@@ -128,7 +128,7 @@ class ModelUpstream:
         self._rest_until = 0.0
         self._well_since: float | None = None
         self._failures = 0
-        self._is_merely_slow = True
+        self._is_reachable = True
         self._is_limited = False
         self._reason = ""
         self._requests = SlidingWindow(RATE_WINDOW_S, clock)
@@ -154,7 +154,7 @@ class ModelUpstream:
     @property
     def may_be_ignored(self) -> bool:
         """Whether it is there, though it fails: its breaker is passed over when most upstreams fail."""
-        return self._is_merely_slow
+        return self._is_reachable
 
     @property
     def is_limited(self) -> bool:
@@ -225,13 +225,13 @@ class ModelUpstream:
             self._failures += 1
             self._reason = describe_failure(failure)
             # One failure in a row that shows it is not there is enough, until it answers again.
-            self._is_merely_slow = is_temporary(failure) and (self._failures == 1 or self._is_merely_slow)
+            self._is_reachable = is_temporary(failure) and (self._failures == 1 or self._is_reachable)
             self._breaker.record_failure()
         # A name that clients choose is not the upstream's fault: by wrong ones they could put all of them out.
         elif CONSEQUENCES[kind].needs_operator and (is_fixed_model or kind is FailureKind.CREDENTIALS):
             self._failures += 1
             self._reason = describe_failure(failure)
-            self._is_merely_slow = False
+            self._is_reachable = False
             self._breaker.open(OPERATOR_REST_S)
             structlog.get_logger().error("upstream_needs_operator", upstream=self._label, reason=self._reason, message=failure.message)
         elif kind is FailureKind.RATE_LIMIT:
@@ -264,7 +264,7 @@ class ModelUpstream:
     def _record_health(self) -> None:
         self._failures = 0
         self._reason = ""
-        self._is_merely_slow = True
+        self._is_reachable = True
         self._breaker.record_success()
 
     def _rate_wait_s(self) -> float:

@@ -153,7 +153,7 @@ def _do_nothing(*_arguments: object) -> None:
     pass
 
 
-class _Nobody:
+class _ClosedSession:
     """Session and client of a driver that has run."""
 
     send = flush = close = staticmethod(_do_nothing)
@@ -162,7 +162,7 @@ class _Nobody:
         return []
 
 
-_NOBODY = _Nobody()
+_CLOSED_SESSION = _ClosedSession()
 
 
 class Driver(Generic[ClientEventT, ServerEventT]):
@@ -286,7 +286,7 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         frees: by then a server may have served gigabytes.
         """
         self._conversation = self._tasks = self._pending_persist = self._tools = None
-        self._session = self._client = _NOBODY
+        self._session = self._client = _CLOSED_SESSION
         self._count_tokens = self._on_retry = self._on_attempts = self._observe = _do_nothing
         for pending in (self._pending_effects, self._pending_events, self._deferred_events):
             pending.clear()
