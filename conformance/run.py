@@ -315,9 +315,12 @@ def node_suite(client: Path, folder: Path) -> list[str | Path]:
     # Node.js looks for packages beside the tests, which are copied as each checkout has its own.
     (folder / "node_modules").symlink_to(node_packages(client))
     tests = [shutil.copy(test, folder / test.name) for test in sorted(client.glob("*.test.mjs"))]
+    # One process for all: `node --test` would start one for each file, which loads the client again.
+    suite = folder / "suite.mjs"
+    suite.write_text("".join(f'import "./{test.name}";\n' for test in tests))
     # The dot reporter doesn't show which tests were skipped.
     reporters = [f"--test-reporter{option}" for name in ("dot", HERE / "skipped.mjs") for option in (f"={name}", "-destination=stdout")]
-    return [node_programs()[0], "--test", *reporters, *tests]
+    return [node_programs()[0], *reporters, suite]
 
 
 def passes(client: Path, environ: dict[str, str]) -> bool:
