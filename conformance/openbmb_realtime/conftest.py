@@ -16,6 +16,13 @@ audio_s = 2
 warning_s = 1
 init_s = 1
 chat_idle_s = 1
+
+# The scripted model hears and speaks by itself.
+[speech]
+enabled = false
+
+[tools.code_interpreter]
+sandbox = "off"
 """
 
 
