@@ -8,6 +8,7 @@ import pytest
 from openai.types.audio import Transcription, TranscriptionVerbose
 
 SENTENCE = "The quick brown fox jumps over the lazy dog."
+KINDS = ["mp3"] if os.environ.get("ANTIPHON_SHORT") else ["mp3", "opus", "flac", "wav"]
 
 
 def words(text):
@@ -37,7 +38,7 @@ def spoken(client):
     return client.audio.speech.create(model="tts-1", voice="alloy", input=SENTENCE, response_format="wav").content
 
 
-@pytest.mark.parametrize("kind", ["mp3", "opus", "flac", "wav"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_is_read_aloud_is_written_down(client, kind):
     sound = client.audio.speech.create(model="gpt-4o-mini-tts", voice="alloy", input=SENTENCE, response_format=kind).content
     said = client.audio.transcriptions.create(model="whisper-1", file=(f"speech.{kind}", sound))
