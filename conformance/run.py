@@ -283,7 +283,7 @@ def python_suite(client: Path, _folder: Path) -> list[str | Path]:
     lock = client / "requirements.txt"
     folder = python_environment(client.name, lock.read_text(), "--no-deps", "--require-hashes", "-r", lock)
     # Without our settings, by which every warning is an error: a client may leave things open.
-    options = ["--quiet", "-c", os.devnull, "--rootdir", client, "-p", "no:cacheprovider"]
+    options = ["--quiet", "-c", os.devnull, "--rootdir", client, "--confcutdir", HERE, "-p", "no:cacheprovider"]
     return [folder / "bin" / "python", "-m", "pytest", *options, client]
 
 
