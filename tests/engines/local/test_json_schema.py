@@ -99,6 +99,7 @@ JSON = st.recursive(
     lambda inner: (
         st.lists(inner) | st.dictionaries(st.text() | st.sampled_from(["type", "properties", "items", "$ref", "anyOf", "pattern"]), inner)
     ),
+    max_leaves=10,
 )
 
 

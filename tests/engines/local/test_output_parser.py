@@ -214,7 +214,7 @@ def test_text_in_a_format_that_was_cut_off_is_nobodys_fault():
 
 
 @given(
-    st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)),
+    st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=10),
     st.text(),
     st.data(),
 )
