@@ -1,6 +1,7 @@
 """The embedded engine: its options, and its answers with the small model."""
 
 import asyncio
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -13,13 +14,17 @@ from antiphon.engine_api.engine import BuildContext, EngineOverrun
 from antiphon.engine_api.options import ConversationSettings, CustomTool, FunctionTool, JsonSchema, Sampling, ToolChoice
 from antiphon.engines.local.engine import MAX_WAITING_RESPONSES, build
 from antiphon.errors import ServerError
+from support.engines import shallow_model
 
 SMALL = "smollm2-135m-instruct"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "antiphon" / "models"
 WEIGHTS = Path(os.environ.get("ANTIPHON_MODELS") or CACHE)
 GREEDY = Sampling(temperature=0, max_tokens=24)
+SECONDS = {"type": "integer", "minimum": 0, "maximum": 3600}
 TOOL = FunctionTool(
-    "set_timer", "Sets a timer", {"type": "object", "properties": {"seconds": {"type": "integer"}}, "required": ["seconds"]}
+    "set_timer",
+    "Sets a timer",
+    {"type": "object", "properties": {"seconds": SECONDS}, "required": ["seconds"], "additionalProperties": False},
 )
 
 
@@ -116,14 +121,33 @@ class Talker:
         return said
 
 
-@pytest.fixture(scope="module")
-def talker():
+@contextlib.contextmanager
+def talking(**options):
     with asyncio.Runner() as runner:
-        engine = build(SMALL, {"context": 512, "threads": 1}, BuildContext(weights_folder=WEIGHTS, base_folder=Path()))
+        engine = build("m", options, BuildContext(weights_folder=WEIGHTS, base_folder=Path()))
         runner.run(engine.start())
         yield Talker(engine, runner)
         runner.run(engine.stop())
         runner.run(engine.stop())
+
+
+@pytest.fixture(scope="module")
+def talker():
+    """One that makes sense."""
+    with talking(model=SMALL, context=512, threads=1) as talker:
+        yield talker
+
+
+@pytest.fixture(scope="module")
+def shallow(tmp_path_factory):
+    return str(shallow_model.write(WEIGHTS, tmp_path_factory.mktemp("shallow")))
+
+
+@pytest.fixture(scope="module")
+def babbler(shallow):
+    """One that is fast, and makes no sense."""
+    with talking(path=shallow, template="chatml", context=512, threads=1) as babbler:
+        yield babbler
 
 
 def text_of(words):
@@ -148,10 +172,10 @@ def test_it_answers_in_words_that_end_once(talker):
 
 
 @weights
-def test_it_counts_what_it_will_read_also_of_what_is_too_long(talker):
+def test_it_counts_what_it_will_read_also_of_what_is_too_long(babbler):
     asked = ask("What is the capital of France?", instructions="Be brief.", tools=(TOOL,))
-    assert talker.runner.run(talker.engine.count(asked)) == used_of(talker.hear(asked)).input_tokens
-    assert talker.runner.run(talker.engine.count(ask("word " * 3000))) > 3000
+    assert babbler.runner.run(babbler.engine.count(asked)) == used_of(babbler.hear(asked)).input_tokens
+    assert babbler.runner.run(babbler.engine.count(ask("word " * 3000))) > 3000
 
 
 def test_a_model_that_is_not_loaded_counts_nothing(tmp_path):
@@ -160,38 +184,38 @@ def test_a_model_that_is_not_loaded_counts_nothing(tmp_path):
 
 
 @weights
-def test_the_second_turn_reads_only_what_is_new(talker):
-    first = talker.hear(ask("Name a colour, please, and say why you like it."), tenant="warm")
+def test_the_second_turn_reads_only_what_is_new(babbler):
+    first = babbler.hear(ask("Name a colour, please, and say why you like it."), tenant="warm")
     again = ask("Name a colour, please, and say why you like it.", message("assistant", text_of(first)), "Another.")
-    used = used_of(talker.hear(again, tenant="warm"))
+    used = used_of(babbler.hear(again, tenant="warm"))
     assert used.cached_tokens >= used_of(first).input_tokens - 1
-    assert used_of(talker.hear(again, tenant="someone else")).cached_tokens == 0
+    assert used_of(babbler.hear(again, tenant="someone else")).cached_tokens == 0
 
 
 @weights
-def test_what_it_was_told_to_foresee_it_has_read_when_it_is_asked(talker):
+def test_what_it_was_told_to_foresee_it_has_read_when_it_is_asked(babbler):
     asked = ask("Tell me what you would like to have for breakfast, and why.", instructions="You are a parrot that loves sunflower seeds.")
     foreseen = ask("Tell me what you would like to have for", instructions=asked.instructions)
-    used = used_of(talker.hear(commands.Prepare(ask("")), commands.Prepare(foreseen), asked, tenant="parrot"))
+    used = used_of(babbler.hear(commands.Prepare(ask("")), commands.Prepare(foreseen), asked, tenant="parrot"))
     assert used.input_tokens - 20 < used.cached_tokens < used.input_tokens
 
 
 @weights
-def test_what_can_not_be_foreseen_is_told_when_it_is_asked(talker):
+def test_what_can_not_be_foreseen_is_told_when_it_is_asked(babbler):
     asked = ask("word " * 3000)
-    (broke,) = talker.hear(commands.Prepare(asked), asked)
+    (broke,) = babbler.hear(commands.Prepare(asked), asked)
     assert broke.code == "context_length_exceeded"
 
 
 @weights
-def test_leaving_while_it_reads_ahead_stops_it(talker):
+def test_leaving_while_it_reads_ahead_stops_it(babbler):
     async def leave():
-        async with talker.engine.open(ConversationSettings(model=SMALL), lambda _: None) as conversation:
+        async with babbler.engine.open(ConversationSettings(model=SMALL), lambda _: None) as conversation:
             conversation.send(commands.Prepare(ask("word " * 450)))
             await asyncio.sleep(0)
 
-    talker.runner.run(leave())
-    assert text_of(talker.hear(ask("What is the capital of France?")))
+    babbler.runner.run(leave())
+    assert text_of(babbler.hear(ask("What is the capital of France?")))
 
 
 @weights
@@ -213,8 +237,8 @@ def test_what_is_read_ahead_gives_way_to_somebody_elses_answer_and_is_read_after
 
 
 @weights
-def test_the_token_limit_cuts_the_answer(talker):
-    said = talker.hear(ask("Count to one hundred.", sampling=Sampling(temperature=0, max_tokens=4)))
+def test_the_token_limit_cuts_the_answer(babbler):
+    said = babbler.hear(ask("Count to one hundred.", sampling=Sampling(temperature=0, max_tokens=4)))
     assert said[-1] == events.ResponseEnded("r", "length")
     assert used_of(said).output_tokens == 4
 
@@ -230,8 +254,8 @@ def test_without_a_limit_a_full_window_cuts_the_answer(talker):
 
 
 @weights
-def test_log_probabilities_come_with_their_tokens(talker):
-    said = talker.hear(ask("Say yes.", sampling=Sampling(temperature=0, max_tokens=3, top_logprobs=2)))
+def test_log_probabilities_come_with_their_tokens(babbler):
+    said = babbler.hear(ask("Say yes.", sampling=Sampling(temperature=0, max_tokens=3, top_logprobs=2)))
     likely = [one for word in said if isinstance(word, events.TextDelta) for one in word.logprobs]
     assert "".join(one.token.token for one in likely) == text_of(said)
     assert all(len(one.alternatives) == 2 and one.token.logprob <= 0 for one in likely)
@@ -240,7 +264,7 @@ def test_log_probabilities_come_with_their_tokens(talker):
 
 @weights
 def test_the_token_that_ends_an_answer_has_no_log_probability(talker):
-    said = talker.hear(ask("Say yes.", sampling=Sampling(temperature=0, top_logprobs=0)))
+    said = talker.hear(ask("What is the capital of France?", sampling=Sampling(temperature=0, top_logprobs=0)))
     texts = [word for word in said if isinstance(word, events.TextDelta)]
     assert said[-1] == events.ResponseEnded("r", "stop")
     assert all(word.text and word.logprobs for word in texts)
@@ -248,9 +272,9 @@ def test_the_token_that_ends_an_answer_has_no_log_probability(talker):
 
 
 @weights
-def test_the_same_seed_says_the_same(talker):
+def test_the_same_seed_says_the_same(babbler):
     warm = Sampling(temperature=1.5, max_tokens=12, extra={"seed": 7})
-    assert text_of(talker.hear(ask("Tell me a story.", sampling=warm))) == text_of(talker.hear(ask("Tell me a story.", sampling=warm)))
+    assert text_of(babbler.hear(ask("Tell me a story.", sampling=warm))) == text_of(babbler.hear(ask("Tell me a story.", sampling=warm)))
 
 
 @weights
@@ -260,14 +284,14 @@ def test_a_stop_text_ends_the_answer_before_it(talker):
 
 
 @weights
-def test_a_schema_is_kept_to(talker):
+def test_a_schema_is_kept_to(babbler):
     schema = {
         "type": "object",
         "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "maximum": 120, "minimum": 0}},
         "required": ["name", "age"],
         "additionalProperties": False,
     }
-    answer = json.loads(text_of(talker.hear(ask("Ada is 36.", format=JsonSchema("person", schema, strict=True)))))
+    answer = json.loads(text_of(babbler.hear(ask("Ada is 36.", format=JsonSchema("person", schema, strict=True)))))
     assert answer.keys() == {"name", "age"} and 0 <= answer["age"] <= 120
 
 
@@ -284,6 +308,7 @@ def test_a_short_question_is_answered_while_long_prompts_are_processed(talker):
     assert used.cached_tokens < 100, "what was processed for this very response is not from the cache"
 
 
+@weights
 @pytest.mark.parametrize(
     "schema",
     [
@@ -296,14 +321,14 @@ def test_a_short_question_is_answered_while_long_prompts_are_processed(talker):
         },
     ],
 )
-def test_a_schema_that_can_not_be_kept_to_breaks_the_answer(talker, schema):
-    (broke,) = talker.hear(ask("Ada", format=JsonSchema("x", schema, strict=True)))
+def test_a_schema_that_can_not_be_kept_to_breaks_the_answer(babbler, schema):
+    (broke,) = babbler.hear(ask("Ada", format=JsonSchema("x", schema, strict=True)))
     assert (broke.status, broke.code, broke.param) == (400, "invalid_json_schema", "text.format.schema")
 
 
 @weights
-def test_a_required_call_is_made_and_its_arguments_stream(talker):
-    said = talker.hear(ask("Five minutes, please.", tools=(TOOL,), tool_choice=ToolChoice("required")))
+def test_a_required_call_is_made_and_its_arguments_stream(babbler):
+    said = babbler.hear(ask("Five minutes, please.", tools=(TOOL,), tool_choice=ToolChoice("required")))
     assert isinstance(said[0], events.ToolCallStarted) and said[0].name == "set_timer"
     pieces = [word.text for word in said if isinstance(word, events.ToolArgumentsDelta)]
     assert len(pieces) > 1 and isinstance(json.loads("".join(pieces))["seconds"], int)
@@ -312,32 +337,32 @@ def test_a_required_call_is_made_and_its_arguments_stream(talker):
 
 
 @weights
-def test_a_required_custom_call_gives_its_text(talker):
-    said = talker.hear(ask("List files.", tools=(CustomTool("shell"),), tool_choice=ToolChoice("required", ("shell",))))
+def test_a_required_custom_call_gives_its_text(babbler):
+    said = babbler.hear(ask("List files.", tools=(CustomTool("shell"),), tool_choice=ToolChoice("required", ("shell",))))
     assert said[0].custom and said[0].name == "shell"
 
 
 @weights
-def test_too_long_an_input_is_refused_with_both_lengths(talker):
-    (broke,) = talker.hear(ask("word " * 2000))
+def test_too_long_an_input_is_refused_with_both_lengths(babbler):
+    (broke,) = babbler.hear(ask("word " * 2000))
     assert (broke.code, broke.status, broke.param) == ("context_length_exceeded", 400, "input")
     assert "512 tokens" in broke.message
 
 
 @weights
-def test_with_truncation_the_oldest_turns_go_and_the_instructions_stay(talker):
+def test_with_truncation_the_oldest_turns_go_and_the_instructions_stay(babbler):
     history = [message(role, f"{number} " + "blah " * 60) for number in range(12) for role in ("user", "assistant")]
-    said = talker.hear(ask(*history, "Hello?", truncate=True, instructions="Be kind."))
+    said = babbler.hear(ask(*history, "Hello?", truncate=True, instructions="Be kind."))
     used = used_of(said)
     assert 256 < used.input_tokens <= 512 - 24
-    (broke,) = talker.hear(ask("word " * 2000, truncate=True))
+    (broke,) = babbler.hear(ask("word " * 2000, truncate=True))
     assert broke.code == "context_length_exceeded"
 
 
 @weights
-def test_control_tokens_in_what_people_say_are_only_text(talker):
-    plain = used_of(talker.hear(ask("x"))).input_tokens
-    assert used_of(talker.hear(ask("x<|im_end|>"))).input_tokens > plain + 1
+def test_control_tokens_in_what_people_say_are_only_text(babbler):
+    plain = used_of(babbler.hear(ask("x"))).input_tokens
+    assert used_of(babbler.hear(ask("x<|im_end|>"))).input_tokens > plain + 1
 
 
 @weights
@@ -355,14 +380,14 @@ def test_a_cancel_ends_the_answer(talker):
 
 
 @weights
-def test_a_cancel_before_anything_was_done_ends_the_answer_too(talker):
-    assert talker.hear(ask("Hi"), commands.Cancel("r")) == [events.ResponseEnded("r", "cancelled")]
+def test_a_cancel_before_anything_was_done_ends_the_answer_too(babbler):
+    assert babbler.hear(ask("Hi"), commands.Cancel("r")) == [events.ResponseEnded("r", "cancelled")]
 
 
 @weights
-def test_a_cancel_while_the_prompt_is_read_frees_the_slot(talker):
+def test_a_cancel_while_the_prompt_is_read_frees_the_slot(babbler):
     long = ask("word " * 450, id="long")
-    both = talker.hear(long, ask("word " * 450, id="too"), ask("Hi", id="hi"), commands.Cancel("long"), commands.Cancel("too"))
+    both = babbler.hear(long, ask("word " * 450, id="too"), ask("Hi", id="hi"), commands.Cancel("long"), commands.Cancel("too"))
     assert {word for word in both if isinstance(word, events.ResponseEnded)} >= {
         events.ResponseEnded("long", "cancelled"),
         events.ResponseEnded("too", "cancelled"),
@@ -371,9 +396,9 @@ def test_a_cancel_while_the_prompt_is_read_frees_the_slot(talker):
 
 
 @weights
-def test_a_completion_right_after_another_finds_an_open_connection(talker):
+def test_a_completion_right_after_another_finds_an_open_connection(babbler):
     """The native server closes a connection after a completion; the next request must not be sent on it."""
-    llama, always = talker.engine._require_llama(), asyncio.Event()
+    llama, always = babbler.engine._require_llama(), asyncio.Event()
     always.set()
 
     async def two_in_a_row():
@@ -381,25 +406,25 @@ def test_a_completion_right_after_another_finds_an_open_connection(talker):
         for _ in range(4):
             await llama.complete({"prompt": tokens, "stream": True, "n_predict": 2}, always, lambda _chunks: True)
 
-    talker.runner.run(two_in_a_row())
+    babbler.runner.run(two_in_a_row())
 
 
 @weights
-def test_more_answers_than_slots_take_turns(talker):
-    said = talker.hear(*(ask(f"Say {number}.", id=str(number)) for number in range(5)))
+def test_more_answers_than_slots_take_turns(babbler):
+    said = babbler.hear(*(ask(f"Say {number}.", id=str(number)) for number in range(5)))
     assert sorted(word.id for word in said if isinstance(word, events.ResponseEnded)) == ["0", "1", "2", "3", "4"]
 
 
 @weights
-def test_beyond_its_queue_it_takes_no_more(talker):
+def test_beyond_its_queue_it_takes_no_more(babbler):
     async def crowd():
-        async with talker.engine.open(ConversationSettings(model=SMALL), lambda _: None) as conversation:
+        async with babbler.engine.open(ConversationSettings(model=SMALL), lambda _: None) as conversation:
             for number in range(2 + MAX_WAITING_RESPONSES):
                 conversation.send(ask("Hi", id=str(number)))
             with pytest.raises(EngineOverrun):
                 conversation.send(ask("Hi", id="one too many"))
 
-    talker.runner.run(crowd())
+    babbler.runner.run(crowd())
 
 
 @weights
@@ -461,9 +486,9 @@ def test_any_gguf_by_path_answers_through_its_own_template():
 
 
 @weights
-def test_stopping_breaks_off_what_is_being_answered():
+def test_stopping_breaks_off_what_is_being_answered(shallow):
     with asyncio.Runner() as runner:
-        engine = build(SMALL, {"context": 512, "slots": 1}, BuildContext(weights_folder=WEIGHTS, base_folder=Path()))
+        engine = build("m", {"path": shallow, "context": 512, "slots": 1}, BuildContext(weights_folder=WEIGHTS, base_folder=Path()))
         runner.run(engine.start())
         # A native server that is stopped before it was ever asked may wait for itself for ever.
         Talker(engine, runner).hear(ask("Hi", sampling=Sampling(max_tokens=1)))
