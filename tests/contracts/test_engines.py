@@ -23,8 +23,8 @@ CASES = [
     pytest.param("worker", {"pace_ms": 1}, id="worker"),
     pytest.param("worker", {}, id="worker-at-once"),
     pytest.param("omni", {}, id="omni"),
-    pytest.param("local", {"model": "smollm2-135m-instruct", "context": 1024}, id="local", marks=pytest.mark.weights),
-    pytest.param("child", {"model": "smollm2-135m-instruct", "context": 1024}, id="child", marks=pytest.mark.weights),
+    pytest.param("local", {"context": 1024}, id="local", marks=pytest.mark.weights),
+    pytest.param("child", {"context": 1024}, id="child", marks=pytest.mark.weights),
 ]
 
 

@@ -27,6 +27,7 @@ from antiphon.runtime.workers.server import ConversationServer
 from antiphon.server.processes.run import background_server
 from antiphon.speech.dsp.resample import resample
 from antiphon.wire.internal.worker_link import VERSION, Hello
+from support.engines import shallow_model
 
 SETTINGS = ConversationSettings(model="m")
 CONTEXT = BuildContext(weights_folder=Path(), base_folder=Path())
@@ -162,21 +163,21 @@ SERVERS = {}
 
 LOADED = {}
 """
-The event loop of a module's tests, with its transcriber and synthesizer, and an engine in a process of its own: they take longer to load
-than a test takes.
+The event loop of a module's tests and a folder for its files, with its transcriber and synthesizer, and local engines, in this process and
+in one of their own: they take longer to load than a test takes.
 """
 
 
 @pytest.fixture(scope="module", autouse=True)
-def loop():
+def loop(tmp_path_factory):
     with asyncio.Runner() as runner:
-        LOADED["loop"] = runner
+        LOADED.update(loop=runner, folder=tmp_path_factory.mktemp("loaded"))
         yield
-        if "speech" in LOADED:
-            runner.run(LOADED.pop("speech").stop())
-        if "child" in LOADED:
-            runner.run(LOADED["child"].stop())
-            runner.run(LOADED.pop("child").stop())
+        for name in ("speech", "local", "child"):
+            if name in LOADED:
+                runner.run(LOADED[name].stop())
+                runner.run(LOADED.pop(name).stop())
+        LOADED.pop("model", None)
 
 
 def speech():
@@ -227,20 +228,25 @@ async def running(engine):
         await engine.stop()
 
 
-async def play_child(options, place, scenario, *, is_shared):
-    """Play with a local engine in a process of its own."""
-    if "child" in LOADED and is_shared:
-        await scenario(LOADED["child"])
-        return
+def local_engine(name, options, place):
+    """A local engine, in this process or in a process of its own."""
+    if "model" not in LOADED:
+        LOADED["model"] = os.fspath(shallow_model.write(place.weights_folder, LOADED["folder"]))
+    options = options | {"path": LOADED["model"], "template": "chatml"}
     inside = load_builder("local")("m", options, place)
-    engine = embedded_engine(ENGINES["local"], "m", options, place, inside.capabilities)
-    if is_shared:
-        await engine.start()
-        LOADED["child"] = engine
-        await scenario(engine)
+    return inside if name == "local" else embedded_engine(ENGINES["local"], "m", options, place, inside.capabilities)
+
+
+async def play_local(name, options, place, scenario, *, is_shared):
+    if not is_shared:
+        async with running(local_engine(name, options, place)) as engine:
+            await scenario(engine)
         return
-    async with running(engine):
-        await scenario(engine)
+    if name not in LOADED:
+        engine = local_engine(name, options, place)
+        await engine.start()
+        LOADED[name] = engine
+    await scenario(LOADED[name])
 
 
 def with_engine(name, options, scenario, *, is_shared=True):
@@ -248,7 +254,7 @@ def with_engine(name, options, scenario, *, is_shared=True):
     Build the engine, start it, play the scenario, stop it.
 
     Args:
-        is_shared: an engine in a process of its own may have played others before, and will play more.
+        is_shared: a local engine may have played others before, and will play more.
     """
 
     async def play():
@@ -275,8 +281,8 @@ def with_engine(name, options, scenario, *, is_shared=True):
         elif name == "omni":
             async with counting_model() as address:
                 await play_with(load_builder("omni")("m", options | {"workers": [address]}, place))
-        elif name == "child":
-            await play_child(options, place, scenario, is_shared=is_shared)
+        elif name in ("local", "child"):
+            await play_local(name, options, place, scenario, is_shared=is_shared)
         else:
             await play_with(load_builder(name)("m", options, place))
 

@@ -1,5 +1,5 @@
 """
-The small language model with its first layers only: it reads sixteen times as fast, writes three times as fast, and what it writes makes no sense.
+The small language model with its first layers only: it reads 16 times as fast and writes 3 times as fast, without making sense.
 
 For tests of all that is not what the model says: tokens, slots, caches, limits, cancelling.
 
