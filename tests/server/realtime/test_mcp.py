@@ -6,14 +6,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 from openai.types.realtime import RealtimeServerEvent
-from pydantic import TypeAdapter
 
 from antiphon.server.processes.run import background_server
 from support.server.realtime_peer import connected, kinds
 from support.server.scripted_server import configured
 from support.tools.mcp_servers import running_servers
-
-THEIR_EVENT: TypeAdapter = TypeAdapter(RealtimeServerEvent)
+from support.wire.adapters import adapter
 
 SCRIPT = {
     "answers": [
@@ -61,7 +59,7 @@ async def listed(peer):
 
 def check_with_sdk(events):
     for event in events:
-        THEIR_EVENT.validate_python(event)
+        adapter(RealtimeServerEvent).validate_python(event)
         assert "secret" not in json.dumps(event)
 
 
