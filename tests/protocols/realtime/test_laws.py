@@ -285,6 +285,7 @@ def fields_of(word):
 
 @pytest.mark.parametrize("dialect", ["ga", "beta"])
 @pytest.mark.parametrize("capabilities", [OMNI, TEXT, READER, SPEAKER], ids=["omni", "text", "reader", "speaker"])
+@settings(max_examples=settings.default.max_examples // 2)
 @given(scripts, ends)
 def test_the_laws_hold_whatever_is_said(dialect, capabilities, script, end):
     play = Play(dialect, capabilities)
