@@ -55,14 +55,14 @@ def test_a_word_that_is_too_long_is_cut_at_last():
 
 @pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize("unit", [".", "!?…", ".)", " ", "\t", ", ", "`, ", "a", "and ", "[a", "。", "\n"])
-@pytest.mark.parametrize("size", [1, 4_000])
+@pytest.mark.parametrize("size", [4, 4_000])
 def test_no_text_takes_the_square_of_its_length_to_cut(unit, size, is_late):
     """ReDoS: rows of dots, as in a table of contents, came to seconds for a few hundred."""
     text = (unit * 4_000)[:4_000]
     clauses = ClauseSplitter(joins_parts=True)
     begun_s = time.process_time()
     pieces = [piece for at in range(0, len(text), size) for piece in clauses.feed(text[at : at + size], is_late=is_late)] + clauses.flush()
-    assert time.process_time() - begun_s < 2, "0.5 ms a character; it is some 0.05"
+    assert time.process_time() - begun_s < 0.5, "0.5 ms for each four characters; it is some 0.05"
     assert "".join(pieces) == text
     assert max(map(len, pieces)) <= 4 * MAX_SENTENCE_CHARS
 
