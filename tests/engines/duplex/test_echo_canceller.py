@@ -78,7 +78,7 @@ class Listener:
         return np.frombuffer(self.heard, "<i2")[samples(start_ms) : samples(end_ms)]
 
 
-@pytest.mark.parametrize("db", [-10, -20, -30])
+@pytest.mark.parametrize("db", [-10, -30, pytest.param(-20, marks=pytest.mark.long)])
 def test_the_voice_that_comes_back_is_known_for_an_echo_and_taken_out_from_there_on(db):
     listener = Listener().hear(echo_of(db), 700)
     starts_ms = LATE_MS + SPEECH_MS

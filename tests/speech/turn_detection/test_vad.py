@@ -86,7 +86,7 @@ def test_how_the_sound_is_cut_makes_no_difference(model, recording, piece_bytes)
     assert [probability for _, probability in told] == pytest.approx([probability for _, probability in expected], abs=1e-3)
 
 
-@pytest.mark.parametrize("hiss", [0, 3])
+@pytest.mark.parametrize("hiss", [0, pytest.param(3, marks=pytest.mark.long)])
 def test_at_24_khz_the_same_turns_are_found_as_at_the_models_rate(model, conversation, hiss):
     sound = quieter(conversation, 0, hiss)
     (expected,), (told,) = listen(model, sound), listen(model, resample(sound, 16_000, 24_000), piece_bytes=960, rate_hz=24_000)
@@ -155,7 +155,9 @@ def test_who_else_is_listened_to_makes_no_difference(model, recording, streams):
         assert [probability for _, probability in told] == pytest.approx([probability for _, probability in alone], abs=1e-3)
 
 
-@pytest.mark.parametrize(("by_db", "hiss"), [(0, 0), (0, 3), (0, 10), (20, 0), (20, 3)])
+@pytest.mark.parametrize(
+    ("by_db", "hiss"), [(0, 0), (0, 10), (20, 3), pytest.param(0, 3, marks=pytest.mark.long), pytest.param(20, 0, marks=pytest.mark.long)]
+)
 def test_the_gate_finds_the_same_turns(model, conversation, by_db, hiss):
     sound = quieter(conversation, by_db, hiss)
     (gated,), (ungated,) = listen(model, sound), listen(model, sound, gated=False)
