@@ -1,7 +1,5 @@
 """A voice that is decoded in pieces: each has the samples of the whole."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
@@ -67,19 +65,16 @@ def test_a_voice_that_needs_more_around_a_piece_gets_it(load):
     assert len([*model.decode(latents, 0, 180, new_job())]) > 1
 
 
-PIPER_MODEL = Path.home() / ".cache" / "antiphon" / "models" / "piper-en-us-joe-medium" / "en_US-joe-medium.onnx"
-
-
-@pytest.mark.skipif(not PIPER_MODEL.exists(), reason="needs the voice piper-en-us-joe-medium")
-def test_a_real_voice_is_decoded_in_pieces():
+@pytest.mark.weights
+def test_a_real_voice_is_decoded_in_pieces(weights):
     def spoken(text):
         ids = np.array([[1, *(id for letter in text for id in (ord(letter) - ord("a") + 14, 0)), 2]], np.int64)
         return {"input": ids, "input_lengths": np.array([ids.size], np.int64), "scales": np.array([0.667, 1, 0.8], np.float32)}
 
-    model = PiperModel(PIPER_MODEL, {})
+    model = PiperModel(weights / "piper-en-us-joe-medium" / "en_US-joe-medium.onnx", {})
     model.calibrate(spoken("sixfoldmelody"), new_job())
     assert model.hop == 256
-    for text in ("a", "blindmanbuff", "mandolinabuilding" * 4):
+    for text in ("a", "blindmanbuff", "mandolinabuilding" * 3):
         latents, durations = model.encode(spoken(text), new_job())
         (whole,) = model.decode(latents, 0, None, new_job())
         pieces = [*model.decode(latents, 0, durations.sum(), new_job())]
