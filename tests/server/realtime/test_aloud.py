@@ -39,10 +39,7 @@ from support.server.scripted_server import configured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.weights]
 
-STORY = (
-    "There was an old man with a beard, who said it is just as I feared. "
-    "Two owls and a hen, four larks and a wren, have all built their nests in my beard."
-)
+STORY = "There was an old man with a beard, who said it is just as I feared. Two owls and a hen."
 
 
 def story(_body):
@@ -136,7 +133,7 @@ async def test_words_are_told_while_the_person_still_speaks(url):
             await append(peer, pcm[at : at + RATE_HZ // 5])
             await asyncio.sleep(0.03)  # three times as fast as people speak: sound that comes at once is heard at once
         await append(peer, silence(1))
-        events = await peer.until("response.done")
+        events = await peer.until("conversation.item.input_audio_transcription.completed")
     told = kinds(events)
     delta = "conversation.item.input_audio_transcription.delta"
     assert told.index(delta) < told.index("input_audio_buffer.speech_stopped")
@@ -154,7 +151,7 @@ async def test_an_answer_that_is_cut_short_is_remembered_up_to_the_word_that_was
         await peer.until("conversation.item.truncated")
         heard = plain(await transcript_of(sound_of(events)[: 2 * 2 * RATE_HZ]))
         await append(peer, recording("cards_005") + silence(1))
-        await peer.until("response.done")
+        await peer.until("response.output_audio.delta")
     (told,) = [message["content"] for message in upstream[1][-1]["messages"] if message["role"] == "assistant"]
     assert STORY.startswith(told)
     assert 4 <= len(plain(told)) <= 12
@@ -240,7 +237,7 @@ async def test_two_people_at_once_are_one_turn_that_is_answered(url):
     assert events[-1]["response"]["status"] == "completed"
 
 
-@pytest.mark.parametrize("turns", [20, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("turns", [10, pytest.param(100, marks=pytest.mark.long)])
 async def test_minutes_that_come_at_once_are_heard_while_others_are_answered(url, turns):
     pcm = (recording("cards_001") + silence(4.9)) * turns
     async with Talking(url) as flooding, Talking(url) as other:
