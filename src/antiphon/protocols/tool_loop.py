@@ -17,6 +17,7 @@ from msgspec import Struct, field, structs
 from antiphon.engine_api import commands, events, history
 from antiphon.engine_api.options import FunctionTool, ToolChoice
 from antiphon.errors import invalid_tool_call
+from antiphon.protocols.call_results import NO_RESULT_TEXT
 from antiphon.protocols.citations import CitationWriter
 from antiphon.protocols.client_tools.calls import ClientCalls, WrongCall
 from antiphon.protocols.client_tools.search import SEARCH_NAME, ToolSearch
@@ -77,9 +78,6 @@ LoopStep: TypeAlias = events.EngineEvent | SendToEngine | CallTool | PrepareTool
 An event for the output machine, or an effect for the driver. Whoever takes steps gives each event to the output machine
 before it takes the next: the loop looks at what is open there.
 """
-
-STILL_RUNNING_TEXT = "(The call is being made. Its result follows later.)"
-"""The result of a call that the model need not wait for, until there is one."""
 
 MAX_WRONG_CALLS = 4
 """After so many calls that the client can't run, the model has none of these tools any more: it won't learn it."""
@@ -279,7 +277,7 @@ class ToolLoop:
             if key not in self._async_keys:
                 return False
             call = _Call(self._new_id("call"), FunctionTool(event.name, namespace=event.namespace), is_async=True, is_custom=event.custom)
-            call.outcome, call.state = ToolOutput((history.TextPart(STILL_RUNNING_TEXT),)), "over"
+            call.outcome, call.state = ToolOutput((history.TextPart(NO_RESULT_TEXT),)), "over"
             self._calls[event.call_id] = call
         elif call is not None and call.is_async and isinstance(event, events.ToolArgumentsDelta):
             call.chunks.append(event.text)

@@ -151,7 +151,7 @@ def test_who_has_waited_long_enough_is_told_when_to_come_again(tmp_path):
             assert time.monotonic() < until
             time.sleep(POLL_S)
         (line,) = written
-        assert line["ms"] >= 100 and line["request_id"] == headers["x-request-id"]
+        assert line["ms"] > 0 and line["request_id"] == headers["x-request-id"]
         assert (line["method"], line["path"], line["status"]) == ("POST", "/v1/responses", 503)
         with (
             pytest.raises(openai.InternalServerError, match="still fetching its models"),

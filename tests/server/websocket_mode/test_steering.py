@@ -19,6 +19,7 @@ MODELS = {
         "engine": "scripted",
         "answers": [
             {"to": "result", "say": "Result and {input}"},
+            {"when": "be quick", "say": "Quickly, then"},
             {"lines": [{"text": "Let me look."}, {"wait_ms": 300}, {"call": "find", "arguments": {}, "call_id": "call_1"}]},
         ],
     },
@@ -81,7 +82,7 @@ async def test_what_the_client_owes_is_named_and_its_request_brings_the_input_al
         assert pending["required_input"] == [{"type": "function_call_output", "call_id": "call_1", "name": "find"}]
         result = {**pending["required_input"][0], "output": "found"}
         answer = await peer.ask(input=[result], previous_response_id=first, model="calling")
-        assert said(answer) == "Result and found"
+        assert said(answer) == "Quickly, then"  # what was steered is the last that the model reads, behind the result
 
 
 @pytest.mark.parametrize(

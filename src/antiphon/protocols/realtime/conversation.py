@@ -13,6 +13,7 @@ from msgspec import UNSET, Struct, field, structs
 from antiphon.audio import duration_ms, size_bytes
 from antiphon.engine_api import events, history
 from antiphon.errors import ClientError, shorten
+from antiphon.protocols.call_results import place_results
 from antiphon.protocols.tool_loop import denial
 from antiphon.tool_api import mcp_function_name
 from antiphon.wire.codec.types import Maybe
@@ -36,9 +37,6 @@ AUDIO_LIMIT_BYTES = 48 << 20
 """
 How much audio a conversation keeps, some 17 minutes at 24 kHz. Beyond it, the oldest items keep their transcripts only.
 """
-
-NO_RESULT_TEXT = "There is no result yet."
-"""The result that a model sees for a call without one."""
 
 IMAGE_LIMIT_CHARACTERS = 64 << 10
 """The longest URL of an image that is echoed to the client."""
@@ -296,7 +294,7 @@ def engine_history(entries: Iterable[ConversationEntry], *, with_audio: bool) ->
             history_items += _denied_call(approvals.get(entry.item.approval_request_id), entry.item)
         elif not entry.is_open:
             history_items += _entry_history(entry, with_audio=with_audio)
-    return tuple(_with_results(history_items))
+    return tuple(place_results(history_items))
 
 
 def _denied_call(request: McpApprovalRequestItem | None, response: McpApprovalResponseItem) -> list[history.HistoryItem]:
@@ -316,21 +314,6 @@ def _entry_history(entry: ConversationEntry, *, with_audio: bool) -> list[histor
     if cache is None or cache.item is not entry.item or cache.with_audio is not with_audio or cache.audio_state != audio_state:
         cache = entry.history_cache = HistoryCache(entry.item, with_audio, audio_state, _convert_entry(entry, with_audio=with_audio))
     return cache.history_items
-
-
-def _with_results(history_items: list[history.HistoryItem]) -> Iterator[history.HistoryItem]:
-    """
-    The history with every call's result right after the call.
-
-    A user goes on speaking while a function runs, but most models accept a call only together with its result.
-    """
-    results = {item.call_id: item for item in history_items if isinstance(item, history.ToolResult)}
-    call_ids = {item.call_id for item in history_items if isinstance(item, history.ToolCall)}
-    for item in history_items:
-        if not isinstance(item, history.ToolResult) or item.call_id not in call_ids:
-            yield item
-        if isinstance(item, history.ToolCall):
-            yield results.get(item.call_id) or history.ToolResult(item.call_id, (history.TextPart(NO_RESULT_TEXT),))
 
 
 def _convert_entry(entry: ConversationEntry, *, with_audio: bool) -> list[history.HistoryItem]:

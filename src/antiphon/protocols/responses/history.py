@@ -1,18 +1,18 @@
 """The conversation so far: from the Responses API's items to a history that any engine understands."""
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from msgspec import structs
 
 from antiphon.engine_api import history as engine_history
 from antiphon.engine_api.options import Tool
 from antiphon.errors import ClientError, shorten, unsupported_value
+from antiphon.protocols.call_results import are_in_place, place_results
 from antiphon.protocols.client_tools.definitions import CLIENT_ITEM_TYPES
 from antiphon.protocols.dispatch import convert, table
 from antiphon.protocols.responses.documents import file_part, image_part
 from antiphon.protocols.responses.history_tools import hosted_history_item, is_item_of, plain_history_items, shell_call_ids
 from antiphon.protocols.responses.tools import TranslationContext
-from antiphon.protocols.tool_loop import STILL_RUNNING_TEXT
 from antiphon.wire.responses import items, parts
 from antiphon.wire.responses.hosted_calls import ComputerCall, ComputerCallOutput, McpApprovalRequest, McpApprovalResponse, McpCall
 
@@ -31,11 +31,12 @@ def to_history(items_with_paths: Sequence[ItemWithPath], context: TranslationCon
     """
     _check_safety_checks(items_with_paths)
     history = [history_item for path, item in items_with_paths for history_item in _history_items(item, path, context)]
-    if async_ids := {
+    async_ids = {
         item.call_id for _, item in items_with_paths if isinstance(item, items.FunctionCall | items.CustomToolCall) and item.async_
-    }:
-        history = list(_with_late_results(history, async_ids))
-    _match_results_to_calls(history, shell_call_ids(items_with_paths))
+    }
+    _match_results_to_calls(history, shell_call_ids(items_with_paths), async_ids)
+    if not are_in_place(history):
+        history = list(place_results(history))
     return tuple(_without_stray_reasoning(history))
 
 
@@ -56,36 +57,6 @@ def plain_history(input_items: Iterable[items.Item]) -> tuple[engine_history.His
         texts = [content] if isinstance(content, str) else [part.text for part in content if isinstance(part, parts.InputText)]
         history.append(engine_history.Message(item.role, tuple(map(engine_history.TextPart, texts)), item.phase or None))
     return tuple(history)
-
-
-def _with_late_results(history: Sequence[engine_history.HistoryItem], async_ids: Container[str]) -> Iterator[engine_history.HistoryItem]:
-    """
-    The history, where a result that comes later than its turn (`async`) has a call of its own, and the first call a note:
-    servers of models take a result only right after its call.
-    """
-    calls: dict[str, engine_history.ToolCall] = {}  # of the turn under way, that have no result yet
-    late_calls: dict[str, engine_history.ToolCall] = {}
-    # None closes the last turn, so that its open calls get their note as well.
-    for item in (*history, None):
-        if not isinstance(item, engine_history.ToolCall | engine_history.ToolResult):
-            for call_id in calls:
-                yield engine_history.ToolResult(call_id, (engine_history.TextPart(STILL_RUNNING_TEXT),))
-            late_calls |= calls
-            calls = {}
-        match item:
-            case engine_history.ToolCall(call_id) if call_id in async_ids:
-                calls[call_id] = item
-            case engine_history.ToolResult(call_id) if call_id in late_calls:
-                # With `_later` these are 64 characters, the most that a `call_id` may have.
-                late_call = structs.replace(late_calls.pop(call_id), call_id=f"{call_id[:58]}_later")
-                yield late_call
-                item = structs.replace(item, call_id=late_call.call_id)
-            case engine_history.ToolResult(call_id):
-                calls.pop(call_id, None)
-            case _:
-                pass
-        if item is not None:
-            yield item
 
 
 def _check_safety_checks(items_with_paths: Sequence[ItemWithPath]) -> None:
@@ -279,10 +250,10 @@ def _without_stray_reasoning(history: Sequence[engine_history.HistoryItem]) -> S
     return remaining[::-1]
 
 
-def _match_results_to_calls(history: list[engine_history.HistoryItem], shell_calls: Mapping[str, str]) -> None:
+def _match_results_to_calls(history: list[engine_history.HistoryItem], shell_calls: Mapping[str, str], async_ids: Container[str]) -> None:
     """
-    Check that every output follows its call and every call has an output, as the original requires. Adapts local shell
-    ids.
+    Check that every output follows its call and every call has an output, as the original requires, but for those that
+    need not wait (`async`). Adapts local shell ids.
     """
     open_calls: dict[str, None] = {}
     call_ids: set[str] = set()
@@ -307,4 +278,6 @@ def _match_results_to_calls(history: list[engine_history.HistoryItem], shell_cal
                 pass
     # The original's rule. A model that sees half of a round trip makes up the rest (docs/decisions/0004).
     for call_id in open_calls:
+        if call_id in async_ids:
+            continue
         raise ClientError(f"No tool output found for function call {call_id}.", param="input")
