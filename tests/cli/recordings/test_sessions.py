@@ -41,7 +41,7 @@ MODELS = [
 def served(home, when):
     """A server with a rule for recordings."""
     home.mkdir()
-    flags = {"models": MODELS, "recording.when": when, "logging.level": "error"}
+    flags = {"models": MODELS, "recording.when": when, "logging.level": "error", "tools.code_interpreter.sandbox": "off"}
     config = load(flags, None, {"HOME": str(home)}, home, system_file=home / "none.toml").config
     sqlite_store(config.home / "antiphon.sqlite3")
     return background_server(config, is_persistent=True)
@@ -66,6 +66,7 @@ def newest(sessions, but=()):
         listed = sessions("list", "--limit", "1", "--json").json
         if listed and listed[0]["status"] == "kept" and listed[0]["id"] not in but:
             return listed[0]["id"]
+        time.sleep(0.05)  # to ask takes processor time from the server, which writes the recording meanwhile
     raise AssertionError("there is no recording")
 
 

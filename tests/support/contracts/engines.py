@@ -191,7 +191,8 @@ def realtime_server(tmp_path_factory):
     """A server of ours in front of scripted models: `m`, which answers at once, and `slow`."""
     home = tmp_path_factory.mktemp("home")
     models = [{"name": "m", "engine": "scripted"}, {"name": "slow", "engine": "scripted", "pace_ms": 1}]
-    config = load({"models": models, "logging.level": "error"}, None, {"HOME": str(home)}, home, system_file=home / "none.toml").config
+    flags = {"models": models, "logging.level": "error", "tools.code_interpreter.sandbox": "off"}
+    config = load(flags, None, {"HOME": str(home)}, home, system_file=home / "none.toml").config
     with background_server(config) as address:
         SERVERS["realtime"] = f"{address}/v1"
         yield
