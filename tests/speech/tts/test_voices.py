@@ -165,6 +165,7 @@ def test_parts_of_a_sentence_are_its_words_without_those_around_them(with_piper)
     with_piper(scenario)
 
 
+@pytest.mark.long  # of another voice, tests/speech/tts/test_process.py asks the same
 @pytest.mark.weights
 @needs_piper
 def test_killed_mid_word_it_fails_what_was_being_said_and_says_the_next(with_piper):
