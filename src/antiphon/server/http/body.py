@@ -105,7 +105,7 @@ def check_content_encoding(coding: str | None) -> None:
 
 
 class ContentResponse(StreamingResponse):
-    """Content that is read as it is sent; for HEAD, none is read."""
+    """Content that is read as it is sent; for HEAD, nothing more than the chunk that `begin_reading` may have read."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] == "HEAD":
