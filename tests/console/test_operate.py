@@ -172,7 +172,7 @@ def test_settings_have_their_origins_and_no_secret(browser, tmp_path, monkeypatc
 def test_the_log_is_followed_and_filtered(visit, url):
     page = section(visit, "log")
     lines = page.get_by_role("region", name="Lines of the log")
-    lines.get_by_text("path=/console/state").first.wait_for()
+    lines.get_by_text("path=/v1/models").first.wait_for()
     ask(url, "Note this")
     lines.get_by_text("path=/v1/responses").last.wait_for()
     page.keyboard.press("/")
