@@ -429,6 +429,18 @@ def test_a_queued_response_tells_its_route_once():
     assert "routing.completed" not in Dialogue(session).types
 
 
+def test_secrets_of_a_container_are_neither_shown_nor_stored():
+    policy = tools.NetworkAllowlist(
+        allowed_domains=["a.example"], domain_secrets=[tools.DomainSecret(domain="a.example", name="k", value="secret-1")]
+    )
+    tool = tools.CodeInterpreterTool(container=tools.AutoContainer(network_policy=policy))
+    dialogue = talk_with(engine_events.TextDelta(ID, "a"), engine_events.ResponseEnded(ID), tools=[tool], capabilities=ALL)
+    [echo] = dialogue.events[-1]["response"]["tools"]
+    assert echo["container"] == {"type": "auto", "network_policy": {"type": "allowlist", "allowed_domains": ["a.example"]}}
+    assert not any("secret-1" in str(event) for event in dialogue.events)
+    assert not any(b"secret-1" in record.body for record in dialogue.kept)
+
+
 def test_secrets_of_an_mcp_server_are_neither_shown_nor_stored():
     tool = tools.McpTool(server_label="s", server_url="https://s.example/mcp", authorization="secret-1", headers={"x-key": "secret-2"})
     dialogue = talk_with(engine_events.TextDelta(ID, "a"), engine_events.ResponseEnded(ID), tools=[tool], capabilities=ALL_WITH_MCP)

@@ -13,6 +13,17 @@ from antiphon.wire.responses.request import decode_request
 
 MCP = {"type": "mcp", "server_label": "s", "server_url": "https://s.example/mcp", "require_approval": "never"}
 SECRETS = {"authorization": "secret-token", "headers": {"x-key": "secret-key"}}
+ALLOWLIST = {
+    "type": "allowlist",
+    "allowed_domains": ["a.example"],
+    "domain_secrets": [{"domain": "a.example", "name": "k", "value": "secret"}],
+}
+CONTAINERS = [
+    {"type": "code_interpreter", "container": {"type": "auto", "network_policy": ALLOWLIST}},
+    {"type": "shell", "environment": {"type": "container_auto", "network_policy": ALLOWLIST}},
+    {"type": "shell", "environment": {"type": "container_auto", "network_policy": {"type": "disabled"}}},
+    {"type": "code_interpreter", "container": "cntr_1"},
+]
 ROUTE = RouteDecision(model="m", category="c", source="rule", reasoning="r")
 
 
@@ -44,7 +55,7 @@ def test_a_request_is_begun_again_with_its_credentials_which_are_stored_encrypte
 @pytest.mark.parametrize("kind", [{"type": "additional_tools", "role": "developer"}, {"type": "tool_search_output", "call_id": "c"}])
 def test_credentials_in_items_of_the_input_are_encrypted_too_each_for_its_own_server(tmp_path, kind):
     server = Server(tmp_path)
-    tools = [MCP | SECRETS, {"type": "web_search"}, MCP, MCP | {"authorization": "secret, too"}]
+    tools = [MCP | SECRETS, {"type": "web_search"}, *CONTAINERS, MCP, MCP | {"authorization": "secret, too"}]
     fields = {"input": [{"role": "user", "content": "Hi"}, {**kind, "tools": tools}], "tools": [MCP | {"headers": {"a": "secret"}}]}
     body = msgspec.json.encode({"model": "m", "background": True, **fields})
     stored = queued(server, body)

@@ -10,6 +10,11 @@ from support.server.raw_http import ask, exchange, request
 from support.server.scripted_server import SCRIPT, configured
 
 SECRET = "the launch code is 1234"
+ALLOWLIST = {
+    "type": "allowlist",
+    "allowed_domains": ["s.example"],
+    "domain_secrets": [{"domain": "s.example", "name": "k", "value": SECRET}],
+}
 
 
 @pytest.fixture
@@ -56,14 +61,20 @@ def test_content_is_logged_where_it_is_asked_for_and_carries_the_same_id(logged)
 
 
 @pytest.mark.parametrize("adding", [{}, {"type": "additional_tools", "role": "developer"}])
-def test_credentials_of_mcp_servers_are_not_even_logged_with_the_content(logged, adding):
-    tool = {"type": "mcp", "server_label": "s", "server_url": "https://s.example", "authorization": SECRET, "headers": {"x-key": SECRET}}
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"type": "mcp", "server_label": "s", "server_url": "https://s.example", "authorization": SECRET, "headers": {"x-key": SECRET}},
+        {"type": "shell", "environment": {"type": "container_auto", "network_policy": ALLOWLIST}},
+    ],
+)
+def test_credentials_of_tools_are_not_even_logged_with_the_content(logged, adding, tool):
     said = {"role": "user", "content": "Hi"}
     fields = {"input": [said, {**adding, "tools": [tool]}]} if adding else {"input": [said], "tools": [tool]}
     body = json.dumps({"model": "parrot", **fields}).encode()
     head = {"content-type": "application/json", "connection": "close", "content-length": str(len(body))}
     _, lines = logged(request("POST", "/v1/responses", body, **head), content=True)
-    assert json.loads(lines[0]["content"])["input"][0] == said and "https://s.example" in lines[0]["content"]
+    assert json.loads(lines[0]["content"])["input"][0] == said and "s.example" in lines[0]["content"]
     assert SECRET not in json.dumps(lines)
 
 

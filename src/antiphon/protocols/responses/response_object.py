@@ -12,7 +12,7 @@ from antiphon.engine_api.routing import RouteDecision
 from antiphon.protocols import output as steps
 from antiphon.protocols.output import ContentPart, OutputItem
 from antiphon.protocols.output_table import OutputKind
-from antiphon.protocols.responses.credentials import item_without_credentials
+from antiphon.protocols.responses.credentials import item_without_credentials, tool_without_credentials
 from antiphon.protocols.responses.include import visible_item
 from antiphon.protocols.responses.request import ResolvedRequest
 from antiphon.protocols.session import NewId
@@ -189,13 +189,13 @@ def _response_reasoning(resolved_request: ResolvedRequest) -> wire.ResponseReaso
 
 def _echo_tool(tool: tools.Tool) -> tools.Tool:
     """The tool as the response shows it: with the defaults that hold, as the original fills them in, and no secrets."""
+    tool = tool_without_credentials(tool)
     defaults = next((fields for kinds, fields in _ECHO_DEFAULTS if isinstance(tool, kinds)), None)
     if defaults is None:
         return tool
     defaults_used = {name: value for name, value in defaults.items() if not is_set(getattr(tool, name))}
     if isinstance(tool, tools.McpTool):
-        # Responses: `authorization` is not in the response, and `headers` are always null. So they are not stored either.
-        defaults_used |= {"authorization": UNSET, "headers": None}
+        defaults_used |= {"authorization": UNSET, "headers": None}  # Responses: they are in each response, as null
     elif isinstance(tool, tools.WebSearchTool | tools.WebSearchPreviewTool) and is_set(place := tool.user_location):
         nulls = {name: None for name in ("city", "country", "region", "timezone") if not is_set(getattr(place, name))}
         defaults_used["user_location"] = msgspec.structs.replace(place, type="approximate", **nulls)

@@ -132,9 +132,13 @@ def get() -> structlog.typing.FilteringBoundLogger:
     return _logger
 
 
+_CREDENTIALS = {"mcp": ("authorization", "headers"), "allowlist": ("domain_secrets",)}
+"""The fields of objects of the Responses API, by their type, that are secret."""
+
+
 def content_text(body: bytes) -> str:
-    """JSON of a client as it is logged where `logging.content` is set: as it came, without credentials of MCP servers."""
-    if b'"mcp"' in body:
+    """JSON of a client as it is logged where `logging.content` is set: as it came, without credentials of tools."""
+    if b'"mcp"' in body or b'"domain_secrets"' in body:
         with contextlib.suppress(msgspec.DecodeError, RecursionError):  # what can't be read is refused, and opens nothing
             body = msgspec.json.encode(_without_credentials(msgspec.json.decode(body)))
     return body.decode(errors="replace")
@@ -145,5 +149,5 @@ def _without_credentials(value: object) -> object:
         return [_without_credentials(each) for each in value]
     if not isinstance(value, dict):
         return value
-    names = ("authorization", "headers") if value.get("type") == "mcp" else ()
-    return {name: _without_credentials(each) for name, each in value.items() if name not in names}
+    names = _CREDENTIALS.get(kind) if isinstance(kind := value.get("type"), str) else None
+    return {name: _without_credentials(each) for name, each in value.items() if name not in (names or ())}
