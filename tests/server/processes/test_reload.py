@@ -337,8 +337,16 @@ def begun_song(url):
     return stream
 
 
+@pytest.fixture
+def heeds_hangups():
+    """This process doesn't ignore SIGHUP, as it does below `nohup`."""
+    former = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, former)
+
+
 @pytest.mark.skipif(has_terminal(), reason="with a terminal, a hangup ends the server")
-def test_a_hangup_before_the_server_accepts_is_a_reload(files):
+def test_a_hangup_before_the_server_accepts_is_a_reload(files, heeds_hangups):
     async def reloaded():
         service = Service(files.load(), print, load=files.load)
         await service.open()
