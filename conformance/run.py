@@ -44,8 +44,8 @@ SLOWEST = ("openbmb_realtime", "openai_python", "livekit")
 """These suites take longest, so they start first."""
 
 LONG = (
-    *("agents_realtime", "aider", "browser", "browser_webrtc", "chat_programs", "langchain", "livekit", "llm", "opencode", "pipecat"),
-    *("pydantic_ai", "vercel_ai"),
+    *("agents_realtime", "aider", "browser", "browser_webrtc", "chat_programs", "generated_client", "langchain", "livekit", "llm"),
+    *("opencode", "pipecat", "pydantic_ai", "vercel_ai"),
 )
 """Browsers, and programs and frameworks on top of protocols that the other suites cover: `make test-long` runs them."""
 

@@ -141,6 +141,7 @@ def test_the_routes_that_need_no_key_are_these():
     assert {path for path, access in open_to_all.items() if access == "public"} <= {
         "/version",
         "/ca.crt",
+        "/openapi-3.1.json",
         "/openapi.json",
         "/docs",
         "/",

@@ -113,6 +113,10 @@ class DocumentValidator(openapi_spec_validator.OpenAPIV32SpecValidator):
     keyword_validators = openapi_spec_validator.OpenAPIV32SpecValidator.keyword_validators | {"schema": SchemaValidator}
 
 
+class DocumentValidator31(openapi_spec_validator.OpenAPIV31SpecValidator):
+    keyword_validators = openapi_spec_validator.OpenAPIV31SpecValidator.keyword_validators | {"schema": SchemaValidator}
+
+
 @pytest.mark.parametrize(
     "profile", [profile if profile == "openai" else pytest.param(profile, marks=pytest.mark.long) for profile in PROFILES]
 )
@@ -307,3 +311,27 @@ def test_the_webhooks_are_described_as_they_are_sent(api):
         headers = signed_headers([bytes(32), bytes(24)], delivery.id, 5, delivery.body)
         for parameter in operation["parameters"]:
             validator(api, parameter["schema"]).validate(headers[parameter["name"]])
+
+
+def test_generators_of_clients_get_a_document_in_openapi_31(base_url, api):
+    plain = json.loads(answered(base_url, "GET", "/openapi-3.1.json")[2])
+    openapi_spec_validator.validate(plain, cls=DocumentValidator31)
+    assert plain["openapi"] == "3.1.1"
+    operations = [
+        {(path, method): told["operationId"] for path, methods in each["paths"].items() for method, told in methods.items()}
+        for each in (plain, api)
+    ]
+    assert operations[0] == operations[1]
+    fields = [{name: [*schema.get("properties", ())] for name, schema in each["components"]["schemas"].items()} for each in (plain, api)]
+    fields[0]["Response"] = fields[0].pop("ResponseObject")
+    assert fields[0] == fields[1]
+    text = json.dumps(plain)
+    assert not [word for word in ("itemSchema", "serializedValue", "defaultMapping", '/Response"') if word in text]
+    stream = plain["paths"]["/v1/responses"]["post"]["responses"]["200"]["content"]["text/event-stream"]
+    assert stream == {"schema": {"$ref": "#/components/schemas/StreamEvent"}}
+    examples = [each["paths"]["/v1/responses"]["post"]["requestBody"]["content"]["application/json"]["examples"] for each in (plain, api)]
+    assert examples[0] == examples[1]
+
+
+def test_no_two_schemas_have_one_title(api):
+    assert [name for name, schema in api["components"]["schemas"].items() if schema.get("title", name) != name] == []

@@ -9,12 +9,14 @@ from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
 from antiphon import __version__
+from antiphon.offload import offload
 from antiphon.runtime.service import Service
 from antiphon.server.admin.health import Readiness
 from antiphon.server.http.auth import Access, GuardedRoute
 from antiphon.server.http.operation import FORM_MEDIA_TYPE, JSON_MEDIA_TYPE, JsonType, Operation
 from antiphon.server.openapi.common import COMMON_HEADERS, KEYLESS, TAGS, Error, common_errors, common_headers
 from antiphon.server.openapi.schemas import Schema, Schemas, build_schemas, reference
+from antiphon.server.openapi.version_31 import to_version_31
 from antiphon.server.openapi.webhooks import describe_webhooks
 from antiphon.wire.http.webhooks import WebhookEvent
 from antiphon.wire.responses.events import OriginalEvent
@@ -45,22 +47,40 @@ class Examples(msgspec.Struct, frozen=True):
 
 
 _DOCUMENT = Operation("getDocument", "Server", "This document", Document)
+_DOCUMENT_31 = Operation("getDocument31", "Server", "This document in OpenAPI 3.1, for generators of clients", Document)
 
 
 def routes(service: Service, others: Sequence[GuardedRoute]) -> list[GuardedRoute]:
-    """The route `/openapi.json`, which describes itself and `others`."""
-    # The first key changes `security`, so there are two at most, each written when it is first asked for.
-    documents: dict[bool, bytes] = {}
+    """The routes of the document, which describes them and `others`."""
+    # The first key changes `security`, so there are two at most of each version, each written when it is first asked for.
+    documents: dict[tuple[bool, bool], bytes] = {}
+
+    def write(is_open: bool, is_31: bool) -> bytes:
+        profile = PROFILES[service.config.responses.profile]
+        latest = document([*others, *own_routes], profile, is_open=is_open)
+        return msgspec.json.encode(to_version_31(latest) if is_31 else latest)
+
+    async def answer(is_31: bool) -> HttpResponse:
+        key = (service.keyring.is_open, is_31)
+        if key not in documents:
+            documents[key] = await offload(_DOCUMENT_BYTES, write, *key)
+        return HttpResponse(documents[key], media_type=JSON_MEDIA_TYPE)
 
     async def openapi(_request: Request) -> HttpResponse:
-        is_open = service.keyring.is_open
-        if is_open not in documents:
-            profile = PROFILES[service.config.responses.profile]
-            documents[is_open] = msgspec.json.encode(document([*others, own_route], profile, is_open=is_open))
-        return HttpResponse(documents[is_open], media_type=JSON_MEDIA_TYPE)
+        return await answer(is_31=False)
 
-    own_route = GuardedRoute("/openapi.json", openapi, service=service, access="public", operation=_DOCUMENT)
-    return [own_route]
+    async def openapi_31(_request: Request) -> HttpResponse:
+        return await answer(is_31=True)
+
+    own_routes = [
+        GuardedRoute("/openapi.json", openapi, service=service, access="public", operation=_DOCUMENT),
+        GuardedRoute("/openapi-3.1.json", openapi_31, service=service, access="public", operation=_DOCUMENT_31),
+    ]
+    return own_routes
+
+
+_DOCUMENT_BYTES = 2_000_000
+"""Its size, roughly. It is written in a thread, as that takes a third of a second."""
 
 
 def document(all_routes: Iterable[GuardedRoute], profile: Profile, *, is_open: bool) -> Schema:
@@ -90,7 +110,8 @@ def document(all_routes: Iterable[GuardedRoute], profile: Profile, *, is_open: b
         "info": {
             "title": "antiphon",
             "version": __version__,
-            "description": "One self-hosted server for the conversation protocols that AI clients use, in front of any engine.",
+            "description": "One self-hosted server for the conversation protocols that AI clients use, in front of any engine. "
+            "Generators of clients that don't read OpenAPI 3.2 take `/openapi-3.1.json`.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],

@@ -228,6 +228,8 @@ def _allow_nulls(schema: Schema) -> None:
 
 def _complete_schema(name: str, schema: Schema, is_request: bool, event_names: Mapping[str, str]) -> Schema:
     """Adds this server's rules to an object's schema."""
+    if "title" in schema:
+        schema["title"] = name  # msgspec's is the class's name, which two classes may share
     fields = schema.get("properties", {})
     if name in {kind.__name__ for kind in _UNTYPED_ITEMS}:
         schema["required"].remove("type")
