@@ -40,7 +40,7 @@ def test_a_killed_model_fails_its_own_answer_and_no_other_and_answers_again(base
         until(other, b"output_text.delta")
         killed, survivor = sorted(children())
         os.kill(killed, signal.SIGKILL)
-        assert b"event: response.failed" in until(one, b'"code":"server_error"')
+        assert b'"code":"server_error"' in until(one, b"event: response.failed")
         assert b"response.failed" not in until(other, b'"usage":{')
     with connect(base_url) as again:
         again.sendall(ask("one", max_output_tokens=16))

@@ -29,12 +29,13 @@ def rest_of(connection):
 
 
 def until(connection, mark):
-    """The bytes up to and including `mark`."""
+    """The bytes up to and including `mark`; those behind it are left for the next to read."""
     got = b""
     while mark not in got:
-        piece = connection.recv(1 << 16)
+        piece = connection.recv(1 << 16, socket.MSG_PEEK)
         assert piece, f"closed after {got!r}"
-        got += piece
+        end = (got + piece).find(mark)
+        got += connection.recv(len(piece) if end < 0 else end + len(mark) - len(got))
     return got
 
 
