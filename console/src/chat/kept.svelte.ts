@@ -6,7 +6,7 @@ const PAGE = 40;
 const MAX_TURNS = 1000;
 /** As many requests as a browser sends to one server at a time. */
 const AT_ONCE = 6;
-/** Whoever has to wait for longer is told so. */
+/** A longer wait is shown. */
 const MOST_WAIT_S = 120;
 
 /** How far a chat is deleted; `limited` while the key has to wait until it may ask again. */

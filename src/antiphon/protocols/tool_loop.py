@@ -75,7 +75,7 @@ class ApprovedCall(Struct, frozen=True):
 
 LoopStep: TypeAlias = events.EngineEvent | SendToEngine | CallTool | PrepareTools
 """
-An event for the output machine, or an effect for the driver. Whoever takes steps gives each event to the output machine
+An event for the output machine, or an effect for the driver. The caller gives each event to the output machine
 before it takes the next: the loop looks at what is open there.
 """
 

@@ -241,7 +241,7 @@ def _part_urls(raw: Raw, place: str) -> dict[str, str]:
         return {}
     file = _decode(part.get("file"), Fields) or {}
     if bytes(file.get("file_id", Raw(_NULL))) != _NULL:
-        # It would name a file of this server's account there, whoever has uploaded it.
+        # It would name a file of this server's account there, whichever tenant uploaded it.
         raise ClientError(
             f"Invalid '{place}.file.file_id': the model's server doesn't know this server's files. Send the file as 'file_data'.",
             code="invalid_value",

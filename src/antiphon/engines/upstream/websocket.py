@@ -58,7 +58,7 @@ PONG_BACKLOG_BYTES = 64 << 10
 PING_AFTER_S = 20.0
 CLOSE_TIMEOUT_S = 1.0
 
-# The library logs what the upstream does; whoever made the request is told that anyway.
+# The library logs what the upstream does; the client that asked is told that anyway.
 _log = logging.getLogger("antiphon.engines.realtime.engine")
 _log.setLevel(logging.CRITICAL)
 

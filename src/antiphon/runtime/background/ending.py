@@ -1,7 +1,7 @@
 """
 Ends background responses from outside their session.
 
-An end is written by whoever wants it, wherever the response is made: it is final, and the server that makes the
+Any server may write the end, also one that doesn't make the response: it is final, and the server that makes the
 response finds out when it stores more of it, or is told.
 """
 

@@ -1,8 +1,8 @@
 """
 The events of a background response on their way into the store.
 
-What a client gets of a background response is what is stored: events are sent once they are durable, so that whoever
-got one can read it again after any crash (docs/decisions/0026-background.md). The events of all responses are stored
+What a client gets of a background response is what is stored: events are sent once they are durable, so that a
+client that got one can read it again after any crash (docs/decisions/0026-background.md). The events of all responses are stored
 together, so that a token costs a fraction of a write, and no other response waits for one.
 """
 

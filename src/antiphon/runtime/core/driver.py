@@ -516,8 +516,8 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         Store a record and the turn that ends with it; one that was deleted since the response was announced stays deleted.
 
         Raises:
-            ServerError: another server took this one for dead, and ended the response as failed. That is final: whoever
-                has read it must not find another end later.
+            ServerError: another server took this one for dead, and ended the response as failed. That is final: a
+                client that has read it must not find another end later.
         """
         if not self._is_stored:
             await self._store.put(record, turn)

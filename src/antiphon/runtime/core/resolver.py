@@ -1,7 +1,7 @@
 """
 Resolves host names that clients give, in threads, as the system's resolver blocks.
 
-Whoever gives a name decides how long its servers take to answer, and a look-up can't be stopped once it runs. So no
+Who gives a name also decides how long its servers take to answer, and a look-up can't be stopped once it runs. So no
 client gets more than a share of the threads: its further names wait for its own, and those of others don't.
 """
 

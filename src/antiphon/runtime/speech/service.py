@@ -127,7 +127,7 @@ class SpeechService:
         except TimeoutError:
             late = ServerError(f"The speech models were not loaded within {LOAD_TIMEOUT_S:g} seconds.")
             raise self._fail("loaded", late) from None
-        except Exception as error:  # whoever waits for the models must hear of any
+        except Exception as error:  # all who wait for the models must hear of any
             raise self._fail("loaded", error) from None
         self.is_loaded = True
         self.warm_up_state = "done"

@@ -186,7 +186,7 @@ def serve(
                     watch = FetchWatch(lambda: on_open(address))
                     fetch = functools.partial(fetch_weights, config, prepare, watch, notice)
                     runner.run(serve_early(listener, config, report_ready, notice, load, fetch, watch))
-        except _SignalReceived as stop:  # for whoever sent it, the process ends by it all the same
+        except _SignalReceived as stop:  # its sender sees the process end by it all the same
             signal.raise_signal(stop.number)
 
 

@@ -63,8 +63,8 @@ def ensure_certificates(config: Config, names: ServerNames, now: datetime.dateti
     """
     Certificates for these names that are valid for some time; what is missing or about to end is made anew.
 
-    The authority is replaced only if it ends, or may not name what the operator gave: whoever trusts it would have to
-    install another. Names and addresses that the machine has got since are left out then.
+    The authority is replaced only if it ends, or may not name what the operator gave: those who trust it would have
+    to install another. Names and addresses that the machine has got since are left out then.
 
     Raises:
         ServerError: the files can't be read or written.

@@ -1,5 +1,5 @@
 """
-Standard error as JSON lines, whoever writes to it: native libraries, child processes, the interpreter.
+Standard error as JSON lines, also what native libraries, child processes and the interpreter write.
 
 The process's file descriptor 2 becomes a pipe, which its children inherit. A thread reads it, and writes each line to
 the former standard error: what is a JSON object already as it is, everything else as the message of one. The lines of a

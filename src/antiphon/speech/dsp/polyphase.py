@@ -1,7 +1,7 @@
 """
 Resamples to 16 kHz without state: any part of a sound, with a little of what is around it, gives what the whole gives.
 
-So audio can be kept as it came and resampled where it is wanted, in batches, whoever it is from. That takes 1 to 3 us
+So audio can be kept as it came and resampled where it is wanted, in batches of several sessions. That takes 1 to 3 us
 for 32 ms, where a stream of libsoxr that may not lag takes 20 (docs/decisions/0047). The filter is a windowed sinc: a
 block of samples, with a context on both sides of it, times a matrix is the block at 16 kHz.
 """

@@ -50,8 +50,8 @@ POLICIES_BY_DELAY = {
 
 HYPOTHESIS_POLICY = PartialsPolicy(500)
 """
-Where nobody reads confirmed text. Of the words of 14 recordings the last hypothesis had 100 of 108, for 14 % of a core
-while somebody spoke; every 300 ms it had 103, for 25 %.
+Where no client reads confirmed text. Of the words of 14 recordings the last hypothesis had 100 of 108, for 14 % of a core
+during speech; every 300 ms it had 103, for 25 %.
 """
 
 _WORD = re.compile(r"[\w'’]+")
