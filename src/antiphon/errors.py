@@ -515,7 +515,7 @@ def prompt_too_large(limit: str) -> ClientError:
 
 
 def references_too_large(param: str, limit_bytes: int) -> ClientError:
-    """The items that a request refers to by id come to more than `limit_bytes`; `param` is the first beyond it."""
+    """The items that a request refers to by id come to more than `limit_bytes`; `param` is what refers to them."""
     return ClientError(
         f"The items that the input refers to are too large: the limit is {limit_bytes >> 20} MiB in all.",
         code="context_length_exceeded",

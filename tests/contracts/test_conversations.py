@@ -92,7 +92,7 @@ async def test_an_id_stands_once_in_a_conversation_and_may_stand_in_another(stor
         await store.conversations.create(replace(CONVERSATION, id="conv_3"), [item("msg_3"), item("msg_3")])
     assert await ids(store) == ["msg_1"]
     assert await store.conversations.get("ada", "conv_3") is None
-    assert await store.conversations.item("ada", "msg_1") == item("msg_1", body=b"other")
+    assert await store.conversations.items("ada", ["msg_1"]) == {"msg_1": item("msg_1", body=b"other")}
     assert await store.conversations.item("ada", "msg_1", "conv_1") == item("msg_1")
 
 
@@ -114,7 +114,7 @@ async def test_a_deleted_conversation_is_gone_with_its_items(store: Store) -> No
     assert await store.conversations.delete("ada", "conv_1") is False
     assert await store.conversations.get("ada", "conv_1") is None
     assert await store.conversations.window("ada", "conv_1") is None
-    assert await store.conversations.item("ada", "msg_1") is None
+    assert await store.conversations.items("ada", ["msg_1"]) == {}
     with pytest.raises(UnknownConversation):
         await store.conversations.add_items("ada", "conv_1", [item("msg_2")])
 
@@ -129,7 +129,7 @@ async def test_another_tenants_conversation_is_as_good_as_none(store: Store, ten
     assert await there.page(tenant, id, after=None, limit=1, order="asc") is None
     assert await there.window(tenant, id) is None
     assert await there.item(tenant, "msg_1", id) is None
-    assert await there.item("eve", "msg_1") is None
+    assert await there.items("eve", ["msg_1"]) == {}
     assert await there.delete_item(tenant, id, "msg_1") is None
     assert await there.lock(tenant, id, "resp_1") is False
     with pytest.raises(UnknownConversation):
@@ -242,7 +242,7 @@ async def test_where_the_conversation_was_deleted_only_the_response_is_stored(st
     await store.put(response(), turn("resp_1", item("msg_1")))
     await store.conversations.end_turn(turn("resp_1", item("msg_1")))
     assert await store.get("ada", "resp_1") == response()
-    assert await store.conversations.item("ada", "msg_1") is None
+    assert await store.conversations.items("ada", ["msg_1"]) == {}
 
 
 async def test_a_response_that_lost_the_conversation_is_not_stored_and_adds_nothing(store: Store) -> None:

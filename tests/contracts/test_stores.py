@@ -8,7 +8,9 @@ from msgspec.structs import replace
 
 from antiphon.errors import ClientError
 from antiphon.records import ClientSecretRecord, Direction, ItemRecord, KeyRecord, ResponseRecord, SessionRecord
-from antiphon.stores.base import MAX_CHAIN_BYTES, ItemPage, MissingAncestor, Store, UnknownCursor
+from antiphon.stores import memory
+from antiphon.stores.base import MAX_CHAIN_BYTES, ItemPage, ItemsTooLarge, MissingAncestor, Store, UnknownCursor
+from antiphon.stores.sql import conversations
 
 pytestmark = pytest.mark.anyio
 
@@ -73,7 +75,7 @@ async def test_an_id_that_no_database_takes_is_an_unknown_one(store: Store) -> N
     await store.put(DIALOGUE)
     assert await store.get("ada", "resp_\0") is None
     assert len(await store.chain("ada", "resp_\0")) == 0
-    assert await store.item("ada", "msg_\0") is None
+    assert await store.items("ada", ["msg_\0"]) == {}
     assert await store.delete("ada", "resp_\0") is False
     assert await store.list_items("ada", "resp_\0", direction="input", after=None, limit=1, order="asc") is None
     with pytest.raises(UnknownCursor):
@@ -84,14 +86,14 @@ async def test_putting_again_replaces_the_record_and_all_its_items(store: Store)
     await store.put(DIALOGUE)
     await store.put(response("resp_1", item("msg_9")))
     assert await store.get("ada", "resp_1") == response("resp_1", item("msg_9"))
-    assert await store.item("ada", "msg_1") is None
+    assert await store.items("ada", ["msg_1"]) == {}
 
 
 async def test_a_deleted_response_is_gone_with_its_items(store: Store) -> None:
     await store.put(DIALOGUE)
     assert await store.delete("ada", "resp_1") is True
     assert await store.get("ada", "resp_1") is None
-    assert await store.item("ada", "msg_1") is None
+    assert await store.items("ada", ["msg_1"]) == {}
     assert await page(store) is None
 
 
@@ -103,7 +105,7 @@ async def test_another_tenants_id_is_as_good_as_none(store: Store) -> None:
     await store.put(DIALOGUE)
     assert await store.get("eve", "resp_1") is None
     assert await store.chain("eve", "resp_1") == [] or await store.chain("eve", "resp_1") == ()
-    assert await store.item("eve", "msg_1") is None
+    assert await store.items("eve", ["msg_1"]) == {}
     assert await store.list_items("eve", "resp_1", direction="input", after=None, limit=1, order="asc") is None
     assert await store.delete("eve", "resp_1") is False
     assert await store.get("ada", "resp_1") == DIALOGUE
@@ -168,17 +170,36 @@ async def test_a_circle_is_refused_as_too_long(store: Store) -> None:
 
 async def test_an_item_is_found_whichever_side_it_came_from(store: Store) -> None:
     await store.put(DIALOGUE)
-    assert await store.item("ada", "msg_2") == item("msg_2")
-    assert await store.item("ada", "msg_3") == item("msg_3", "output")
-    assert await store.item("ada", "msg_5") is None
+    assert await store.items("ada", ["msg_2"]) == {"msg_2": item("msg_2")}
+    assert await store.items("ada", ["msg_3"]) == {"msg_3": item("msg_3", "output")}
+    assert await store.items("ada", ["msg_5"]) == {}
+
+
+async def test_items_are_read_together(store: Store) -> None:
+    await store.put(response("resp_1", *(item(f"msg_{number}", body=b"%d" % number) for number in range(1_500))))
+    await store.put(response("resp_2", item("msg_7", body=b"newer"), item("msg_8"), item("msg_8", body=b"later")))
+    ids = [f"msg_{number}" for number in range(1_500)]
+    found = await store.items("ada", [*ids, "msg_1", "msg_\0", "msg_none"])
+    assert found.keys() == set(ids) and found["msg_1499"].body == b"1499"
+    assert (found["msg_7"].body, found["msg_8"].body) == (b"newer", b"later")
+    assert await store.items("ada", []) == {}
+
+
+async def test_items_that_are_too_large_together_are_not_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (memory, conversations):
+        monkeypatch.setattr(module, "MAX_CHAIN_BYTES", 10)
+    await store.put(response("resp_1", item("msg_1", body=b"12345"), item("msg_2", body=b"12345"), item("msg_3", body=b"1")))
+    assert len(await store.items("ada", ["msg_1", "msg_2", "msg_1"])) == 2
+    with pytest.raises(ItemsTooLarge):
+        await store.items("ada", ["msg_1", "msg_2", "msg_3"])
 
 
 async def test_of_an_id_used_again_the_newest_item_is_found(store: Store) -> None:
     await store.put(response("resp_2", item("msg_1", "output", b"old")))
     await store.put(response("resp_1", item("msg_1", body=b"new")))
-    assert await store.item("ada", "msg_1") == item("msg_1", body=b"new")
+    assert await store.items("ada", ["msg_1"]) == {"msg_1": item("msg_1", body=b"new")}
     await store.delete("ada", "resp_1")
-    assert await store.item("ada", "msg_1") == item("msg_1", "output", b"old")
+    assert await store.items("ada", ["msg_1"]) == {"msg_1": item("msg_1", "output", b"old")}
 
 
 async def test_items_are_listed_by_direction_in_either_order(store: Store) -> None:

@@ -32,7 +32,7 @@ from antiphon.runtime.files.references import load_documents
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.runtime.speech.transcribe_input import transcribe_item
-from antiphon.stores.base import MAX_CHAIN_BYTES, MissingAncestor, Store
+from antiphon.stores.base import MAX_CHAIN_BYTES, ItemsTooLarge, MissingAncestor, Store
 from antiphon.wire.codec.response_ids import read_response_id
 from antiphon.wire.codec.types import Unknown, encode
 from antiphon.wire.responses import items
@@ -231,21 +231,35 @@ async def resolve_references(input_items: Sequence[items.Item], store: Store, te
     Raises:
         ClientError: a reference is to no stored item, or they are too large together.
     """
+    ids = [item.id for item in input_items if isinstance(item, items.ItemReference)]
+    records = await _load_items(store, tenant, ids, path)
     all_items: list[items.Item] = []
     size_bytes = 0
     for index, item in enumerate(input_items):
         if not isinstance(item, items.ItemReference):
             all_items.append(item)
             continue
-        # Items of conversations are stored apart from those of responses.
-        record = await store.item(tenant, item.id) or await store.conversations.item(tenant, item.id)
-        if record is None:
+        if (record := records.get(item.id)) is None:
             raise _item_not_found(item.id, path)
         size_bytes += len(record.body)
         if size_bytes > MAX_CHAIN_BYTES:
             raise references_too_large(f"{path}[{index}].id", MAX_CHAIN_BYTES)
         all_items.append(await offload(len(record.body), read_item, record.body))
     return all_items, size_bytes
+
+
+async def _load_items(store: Store, tenant: str, ids: Sequence[str], path: str) -> Mapping[str, ItemRecord]:
+    """The stored items with these ids; `path` is what refers to them."""
+    if not ids:
+        return {}
+    try:
+        records = await store.items(tenant, ids)
+        # Items of conversations are stored apart from those of responses.
+        if others := [item_id for item_id in ids if item_id not in records]:
+            records = {**records, **await store.conversations.items(tenant, others)}
+    except ItemsTooLarge:
+        raise references_too_large(path, MAX_CHAIN_BYTES) from None
+    return records
 
 
 def _item_not_found(item_id: str, path: str) -> ClientError:
@@ -263,12 +277,13 @@ async def restore_results(input_items: Sequence[items.Item], store: Store, tenan
     Raises:
         ClientError: they are too large together, or there is no such picture.
     """
+    ids = [item_id for item in input_items if (item_id := _id_without_results(item)) is not None]
+    records = await _load_items(store, tenant, ids, path)
     all_items: list[items.Item] = []
     size_bytes = 0
     for index, item in enumerate(input_items):
         if (item_id := _id_without_results(item)) is not None:
-            record = await store.item(tenant, item_id) or await store.conversations.item(tenant, item_id)
-            if record is not None:
+            if (record := records.get(item_id)) is not None:
                 size_bytes += len(record.body)
                 if size_bytes > MAX_CHAIN_BYTES:
                     raise references_too_large(f"{path}[{index}].id", MAX_CHAIN_BYTES)

@@ -109,6 +109,10 @@ class EventPage(Struct, frozen=True):
         return self.status in UNFINISHED_STATUSES
 
 
+class ItemsTooLarge(ValueError):
+    """Items that are read together come to more than `MAX_CHAIN_BYTES`."""
+
+
 class MissingAncestor(LookupError):
     """A response continues one that is no longer stored; `args[0]` is the missing id."""
 
@@ -207,8 +211,11 @@ class ConversationStore(Protocol):
             UnknownCursor: `after` is not among its items.
         """
 
-    async def item(self, tenant: str, item_id: str, conversation_id: str | None = None) -> ItemRecord | None:
-        """One item by its id; without `conversation_id`, the newest of any conversation."""
+    async def item(self, tenant: str, item_id: str, conversation_id: str) -> ItemRecord | None:
+        """One item by its id."""
+
+    async def items(self, tenant: str, item_ids: Collection[str]) -> Mapping[str, ItemRecord]:
+        """As `Store.items`, those of conversations."""
 
     async def window(self, tenant: str, conversation_id: str) -> ConversationWindow | None:
         """
@@ -512,8 +519,13 @@ class Store(Protocol):
                 counted before they are read.
         """
 
-    async def item(self, tenant: str, item_id: str) -> ItemRecord | None:
-        """One item by its id, input or output; the newest where the id was used more than once."""
+    async def items(self, tenant: str, item_ids: Collection[str]) -> Mapping[str, ItemRecord]:
+        """
+        Items by their ids, input or output, without those that are not there; the newest where an id was used more than once.
+
+        Raises:
+            ItemsTooLarge: they are counted before they are read.
+        """
 
     async def list_items(
         self, tenant: str, response_id: str, *, direction: Direction, after: str | None, limit: int, order: SortOrder

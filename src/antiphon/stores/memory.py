@@ -1,6 +1,6 @@
 """A store that forgets everything when the process ends: for tests, and for servers that must leave no trace."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -29,6 +29,7 @@ from antiphon.stores.base import (
     ConversationWindow,
     DuplicateItem,
     ItemPage,
+    ItemsTooLarge,
     MissingAncestor,
     SessionPage,
     SortOrder,
@@ -121,14 +122,11 @@ class MemoryStore:
             raise chain_too_large()
         return chain[::-1]
 
-    async def item(self, tenant: str, item_id: str) -> ItemRecord | None:
-        # Reads all records: a look-up by item is rare.
-        for record in reversed(self._records.values()):
-            if record.tenant == tenant:
-                for item in reversed(record.items):
-                    if item.id == item_id:
-                        return item
-        return None
+    async def items(self, tenant: str, item_ids: Collection[str]) -> Mapping[str, ItemRecord]:
+        # Reads all records once, whatever the number of ids.
+        ids = set(item_ids)
+        newest_first = (item for record in reversed(self._records.values()) if record.tenant == tenant for item in reversed(record.items))
+        return _newest_items(newest_first, ids)
 
     async def list_items(
         self, tenant: str, response_id: str, *, direction: Direction, after: str | None, limit: int, order: SortOrder
@@ -174,6 +172,17 @@ def _size_bytes(record: ResponseRecord) -> int:
 
 def _is_compaction(item: ItemRecord) -> bool:
     return item.direction == "output" and item.id.startswith(COMPACTION_ID_PREFIX)
+
+
+def _newest_items(newest_first: Iterable[ItemRecord], ids: Collection[str]) -> Mapping[str, ItemRecord]:
+    """Those with these ids."""
+    items: dict[str, ItemRecord] = {}
+    for item in newest_first:
+        if item.id in ids and items.setdefault(item.id, item) is item and len(items) == len(ids):
+            break
+    if sum(len(item.body) for item in items.values()) > MAX_CHAIN_BYTES:
+        raise ItemsTooLarge
+    return items
 
 
 def _page(items: list[ItemRecord], after: str | None, limit: int, order: SortOrder) -> ItemPage:
@@ -260,12 +269,19 @@ class MemoryConversationStore:
         current = self._find(tenant, conversation_id)
         return _page([*current.items.values()], after, limit, order) if current else None
 
-    async def item(self, tenant: str, item_id: str, conversation_id: str | None = None) -> ItemRecord | None:
-        # Without a conversation it reads all of them: a look-up by item alone is rare.
-        for each in reversed(self._conversations.values()):
-            if each.record.tenant == tenant and conversation_id in (None, each.record.id) and item_id in each.items:
-                return each.items[item_id]
-        return None
+    async def item(self, tenant: str, item_id: str, conversation_id: str) -> ItemRecord | None:
+        current = self._find(tenant, conversation_id)
+        return None if current is None else current.items.get(item_id)
+
+    async def items(self, tenant: str, item_ids: Collection[str]) -> Mapping[str, ItemRecord]:
+        ids = set(item_ids)
+        newest_first = (
+            each.items[item_id]
+            for each in reversed(self._conversations.values())
+            if each.record.tenant == tenant
+            for item_id in ids & each.items.keys()
+        )
+        return _newest_items(newest_first, ids)
 
     async def window(self, tenant: str, conversation_id: str) -> ConversationWindow | None:
         current = self._find(tenant, conversation_id)

@@ -79,7 +79,7 @@ async def test_a_store_of_the_first_version_opens_with_all_that_it_has(url: str)
         id="resp_2", tenant="ada", created_at=1, status="in_progress", model="parrot", previous_response_id="resp_1", body=b"\x00"
     )
     assert list(await store.chain("ada", "resp_2")) == [first, second]
-    assert await store.item("ada", "msg_2") == theirs[1]
+    assert await store.items("ada", ["msg_2"]) == {"msg_2": theirs[1]}
     assert list(await store.orphans()) == [second]
     assert list(await store.keys.all()) == []
     page = await store.lists.page("ada", ResponseQuery(limit=9))

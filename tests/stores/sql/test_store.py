@@ -377,9 +377,9 @@ class SameAsMemory(RuleBasedStateMachine):
         assert self.told(self.sql.get(tenant, response_id)) == self.told(self.memory.get(tenant, response_id))
         assert self.told(self.sql.chain(tenant, response_id)) == self.told(self.memory.chain(tenant, response_id))
 
-    @rule(tenant=_tenants, item_id=_item_ids)
-    def look_at_an_item(self, tenant: str, item_id: str) -> None:
-        assert self.told(self.sql.item(tenant, item_id)) == self.told(self.memory.item(tenant, item_id))
+    @rule(tenant=_tenants, item_ids=st.lists(_item_ids))
+    def look_at_items(self, tenant: str, item_ids: list[str]) -> None:
+        assert self.told(self.sql.items(tenant, item_ids)) == self.told(self.memory.items(tenant, item_ids))
 
     @rule(
         tenant=_tenants,

@@ -1,18 +1,20 @@
 """Conversations in a SQL database."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, Row, Select, bindparam, func, select
+from sqlalchemy import BigInteger, Column, Row, Select, Table, bindparam, func, select
 
 from antiphon.errors import ServerError
 from antiphon.records import ConversationRecord, ConversationTurn, ItemRecord
 from antiphon.stores.base import (
     COMPACTION_ID_PREFIX,
+    MAX_CHAIN_BYTES,
     ConversationPage,
     ConversationWindow,
     ItemPage,
+    ItemsTooLarge,
     SortOrder,
     UnknownConversation,
     UnknownCursor,
@@ -40,6 +42,44 @@ MAX_LEFTOVERS = 10_000
 
 READ_ROWS = 1000
 """Rows that become records between two turns of the event loop."""
+
+
+class ItemsById:
+    """
+    Reads items of a table by their ids, of each id the newest.
+
+    Args:
+        table: of items.
+        number: its column with the number of what an item belongs to, which rises.
+    """
+
+    def __init__(self, table: Table, number: Column[int]) -> None:
+        place = (number.desc(), table.c.position.desc())
+        # By a window, as it costs the same for an id that thousands of responses have.
+        ranks = (
+            select(number, table.c.position, func.row_number().over(partition_by=table.c.id, order_by=place).label("rank"))
+            .where(table.c.tenant == bindparam("tenant"), table.c.id.in_(bindparam("ids", expanding=True)))
+            .subquery()
+        )
+        is_newest = (number == ranks.c[number.name]) & (table.c.position == ranks.c.position) & (ranks.c.rank == 1)
+        self._sizes = select(func.coalesce(func.sum(func.length(table.c.body)), 0)).select_from(table).join(ranks, is_newest)
+        self._items = select(table).join(ranks, is_newest)
+
+    async def read(self, database: Database, tenant: str, item_ids: Collection[str]) -> Mapping[str, ItemRecord]:
+        """As `Store.items`."""
+        ids = [item_id for item_id in dict.fromkeys(item_ids) if not has_nul(item_id)]
+        keys = [{"tenant": tenant, "ids": ids[start : start + READ_ROWS]} for start in range(0, len(ids), READ_ROWS)]
+        size_bytes = 0
+        records: dict[str, ItemRecord] = {}
+        async with database.read_connection() as connection:
+            for key in keys:
+                size_bytes += await connection.scalar(self._sizes, key) or 0
+                if size_bytes > MAX_CHAIN_BYTES:
+                    break
+                records |= {row.id: _item(row) for row in await connection.execute(self._items, key)}
+        if size_bytes > MAX_CHAIN_BYTES:
+            raise ItemsTooLarge
+        return records
 
 
 class SqlConversationStore:
@@ -113,16 +153,16 @@ class SqlConversationStore:
             rows = (await connection.execute(page, {"number": number, "start": start, "limit": limit + 1})).all()
         return ItemPage(tuple(_item(row) for row in rows[:limit]), has_more=len(rows) > limit)
 
-    async def item(self, tenant: str, item_id: str, conversation_id: str | None = None) -> ItemRecord | None:
+    async def item(self, tenant: str, item_id: str, conversation_id: str) -> ItemRecord | None:
         if has_nul(item_id):
             return None
         async with self._database.read_connection() as connection:
-            if conversation_id is None:
-                row = (await connection.execute(_ANY_ITEM, {"tenant": tenant, "id": item_id})).first()
-            else:
-                number = await self._number(connection, tenant, conversation_id)
-                row = (await connection.execute(_ONE_ITEM, {"number": number, "id": item_id})).first()
+            number = await self._number(connection, tenant, conversation_id)
+            row = (await connection.execute(_ONE_ITEM, {"number": number, "id": item_id})).first()
         return _item(row) if row else None
+
+    async def items(self, tenant: str, item_ids: Collection[str]) -> Mapping[str, ItemRecord]:
+        return await _ITEMS_BY_ID.read(self._database, tenant, item_ids)
 
     async def window(self, tenant: str, conversation_id: str) -> ConversationWindow | None:
         async with self._database.read_connection() as connection:
@@ -246,12 +286,7 @@ _EXTENT = select(
 ).where(_OF_CONVERSATION, _FROM)
 _ONE_ITEM = select(conversation_items).where(_OF_CONVERSATION, conversation_items.c.id == bindparam("id"))
 _CURSOR = _ONE_ITEM.with_only_columns(_position)
-_ANY_ITEM = (
-    select(conversation_items)
-    .where(conversation_items.c.tenant == bindparam("tenant"), conversation_items.c.id == bindparam("id"))
-    .order_by(conversation_items.c.conversation_number.desc())
-    .limit(1)
-)
+_ITEMS_BY_ID = ItemsById(conversation_items, conversation_items.c.conversation_number)
 _PAGE_QUERIES: dict[SortOrder, tuple[Select[Any], int | None]] = {
     "asc": (
         select(conversation_items).where(_OF_CONVERSATION, _position > bindparam("start")).order_by(_position).limit(bindparam("limit")),

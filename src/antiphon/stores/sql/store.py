@@ -1,7 +1,7 @@
 """A store in a SQL database: SQLite by default, or PostgreSQL."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import CTE, FromClause, Label, Row, Select, bindparam, case, exists, func, literal, null, select
@@ -26,7 +26,7 @@ from antiphon.stores.database.schema import has_nul, is_unfinished, items, respo
 from antiphon.stores.sql.background import SqlBackgroundStore
 from antiphon.stores.sql.client_secrets import SqlClientSecretStore
 from antiphon.stores.sql.conversation_writes import WriteResult
-from antiphon.stores.sql.conversations import READ_ROWS, SqlConversationStore, raise_refusal
+from antiphon.stores.sql.conversations import READ_ROWS, ItemsById, SqlConversationStore, raise_refusal
 from antiphon.stores.sql.files import SqlFileStore
 from antiphon.stores.sql.keys import SqlKeyStore
 from antiphon.stores.sql.prompts import SqlPromptStore
@@ -159,12 +159,8 @@ class SqlStore:
         ours = {"this_server": self._database.server_number, "abandoned": [*self._abandoned_ids]}
         return {"living": self._database.backend.live_servers} | ours
 
-    async def item(self, tenant: str, item_id: str) -> ItemRecord | None:
-        if has_nul(item_id):
-            return None
-        async with self._database.read_connection() as connection:
-            row = (await connection.execute(_SELECT_ITEM, {"tenant": tenant, "id": item_id})).first()
-        return _item(row) if row else None
+    async def items(self, tenant: str, item_ids: Collection[str]) -> Mapping[str, ItemRecord]:
+        return await _ITEMS_BY_ID.read(self._database, tenant, item_ids)
 
     async def list_items(
         self, tenant: str, response_id: str, *, direction: Direction, after: str | None, limit: int, order: SortOrder
@@ -316,12 +312,7 @@ def _select_chain() -> Select[int, int]:
 _ONE_QUERY = _RecordQuery(_select_one())
 _CHAIN_QUERY = _RecordQuery(_select_chain(), _select_chain_extent())
 
-_SELECT_ITEM = (
-    select(items)
-    .where(items.c.tenant == bindparam("tenant"), items.c.id == bindparam("id"))
-    .order_by(items.c.response_number.desc(), items.c.position.desc())
-    .limit(1)
-)
+_ITEMS_BY_ID = ItemsById(items, items.c.response_number)
 
 _SELECT_RESPONSE_ITEMS = select(items).where(items.c.response_number == bindparam("number"), items.c.direction == bindparam("direction"))
 _SELECT_CURSOR = _SELECT_RESPONSE_ITEMS.where(items.c.id == bindparam("id"))
