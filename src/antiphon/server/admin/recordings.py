@@ -19,11 +19,10 @@ from antiphon.records import SessionRecord
 from antiphon.runtime.recording.library import RecordingLibrary
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import EndpointFunction, GuardedRoute, guarded_routes, request_caller
-from antiphon.server.http.body import ContentResponse
 from antiphon.server.http.errors import error_response, json_response
 from antiphon.server.http.operation import Operation
 from antiphon.server.http.paging import end_ids, page_limit, page_order, page_parameters
-from antiphon.server.http.streaming import begin_reading
+from antiphon.server.http.streaming import ContentResponse, begin_reading
 from antiphon.stores.blobs import Blob
 from antiphon.wire.codec.types import encode
 from antiphon.wire.http.recordings import RecordedSession, RecordedSessionList, SessionDeleted, SessionFile

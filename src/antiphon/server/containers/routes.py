@@ -13,10 +13,11 @@ from antiphon.offload import offload
 from antiphon.runtime.service import Service
 from antiphon.server.containers.add_file import add_container_file, add_uploaded_file, file_to_wire, find_upload
 from antiphon.server.http.auth import EndpointFunction, GuardedRoute, guarded_routes, request_caller
-from antiphon.server.http.body import ContentResponse, read_json_body
+from antiphon.server.http.body import read_json_body
 from antiphon.server.http.errors import json_response
 from antiphon.server.http.operation import BODY_ERRORS, UNAVAILABLE, Operation, Parameter
 from antiphon.server.http.paging import end_ids, page_limit, page_order, page_parameters
+from antiphon.server.http.streaming import ContentResponse
 from antiphon.tools.code_interpreter.records import Container
 from antiphon.wire.codec.fields import value_or
 from antiphon.wire.codec.structure import check_structure

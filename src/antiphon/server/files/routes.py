@@ -9,11 +9,10 @@ from antiphon.offload import offload
 from antiphon.runtime.service import Service
 from antiphon.server.files.upload import create_file, to_wire
 from antiphon.server.http.auth import EndpointFunction, GuardedRoute, guarded_routes, request_caller
-from antiphon.server.http.body import ContentResponse
 from antiphon.server.http.errors import json_response
 from antiphon.server.http.operation import COMPRESSED_BODY, UNAVAILABLE, Operation, Parameter
 from antiphon.server.http.paging import end_ids, page_limit, page_order, page_parameters
-from antiphon.server.http.streaming import begin_reading
+from antiphon.server.http.streaming import ContentResponse, begin_reading
 from antiphon.wire.codec.types import encode
 from antiphon.wire.http.files import CreateFileForm, FileDeleted, FileList, FileObject
 

@@ -3,8 +3,6 @@
 import re
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
 
 from antiphon.errors import ClientError, shorten
 from antiphon.runtime.access.body_budget import BodyLease
@@ -102,14 +100,3 @@ def check_content_encoding(coding: str | None) -> None:
         status=415,  # RFC 9110, 15.5.16: also for a content coding
         code="unsupported_content_encoding",
     )
-
-
-class ContentResponse(StreamingResponse):
-    """Content that is read as it is sent; for HEAD, nothing more than the chunk that `begin_reading` may have read."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] == "HEAD":
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            await send({"type": "http.response.body"})
-        else:
-            await super().__call__(scope, receive, send)

@@ -3,7 +3,21 @@
 from collections.abc import AsyncIterator
 from typing import TypeVar
 
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
 T = TypeVar("T")
+
+
+class ContentResponse(StreamingResponse):
+    """Content that is read as it is sent; for HEAD, nothing more than the chunk that `begin_reading` may have read."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "HEAD":
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await send({"type": "http.response.body"})
+        else:
+            await super().__call__(scope, receive, send)
 
 
 async def begin_reading(chunks: AsyncIterator[T]) -> AsyncIterator[T]:

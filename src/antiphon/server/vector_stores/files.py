@@ -8,11 +8,11 @@ from starlette.responses import Response
 from antiphon.offload import offload
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import Access, EndpointFunction, request_caller
-from antiphon.server.http.body import ContentResponse, read_json_body
+from antiphon.server.http.body import read_json_body
 from antiphon.server.http.errors import json_response
 from antiphon.server.http.operation import BODY_ERRORS, JSON_MEDIA_TYPE, Header, Operation, Parameter
 from antiphon.server.http.paging import before_parameter, end_ids, page_cursor, page_parameters
-from antiphon.server.http.streaming import begin_reading
+from antiphon.server.http.streaming import ContentResponse, begin_reading
 from antiphon.server.vector_stores.objects import batch_files, batch_object, file_object, new_file
 from antiphon.stores.vector_stores import IndexedFilePage
 from antiphon.wire.codec.reading import Reader, read_query

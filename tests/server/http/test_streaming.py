@@ -2,7 +2,7 @@
 
 import pytest
 
-from antiphon.server.http.body import ContentResponse
+from antiphon.server.http.streaming import ContentResponse
 
 pytestmark = pytest.mark.anyio
 
