@@ -18,11 +18,10 @@ from antiphon.server.chat.prepared import PreparedChat
 from antiphon.server.chat.spoken import encode_audio
 from antiphon.server.http.answered_by import rewrite_headers
 from antiphon.server.http.auth import request_caller
-from antiphon.server.http.body import read_json_body
+from antiphon.server.http.body import read_question
 from antiphon.server.http.driving import driving_session
 from antiphon.server.http.errors import add_headers, error_response, json_response
 from antiphon.server.responses.event_stream import EventStream, run_stream
-from antiphon.server.transport import logs
 from antiphon.wire.chat.response import ChatCompletion
 from antiphon.wire.codec.types import encode
 
@@ -40,10 +39,7 @@ class ChatEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service, started_at = self._service, time.perf_counter()
-        body = await read_json_body(Request(scope, receive))
-        service.live_sessions.check_admission()
-        if service.config.logging.content:
-            logs.get().info("asked", content=body.decode(errors="replace"))
+        body = await read_question(service, Request(scope, receive))
         chat = await prepare_chat(service, scope, body)
         del body  # as large as the request that was made of it
         await send_answer(service, chat, scope, receive, send, started_at)

@@ -18,9 +18,8 @@ from antiphon.server.chat.relay import RelayHead, prepare_relay, read_head
 from antiphon.server.chat.routing import chat_features
 from antiphon.server.http.answered_by import ANSWER_HEADERS, ROUTE_HEADERS
 from antiphon.server.http.auth import GuardedRoute, guarded_routes, request_caller
-from antiphon.server.http.body import read_json_body
+from antiphon.server.http.body import read_question
 from antiphon.server.http.operation import BODY_ERRORS, INVALID_REQUEST, UNAVAILABLE, Operation
-from antiphon.server.transport import logs
 from antiphon.wire.http.completions import Completion, CompletionRequest
 from antiphon.wire.http.embeddings import EmbeddingList, EmbeddingsRequest
 
@@ -79,10 +78,7 @@ class RelayEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service, started_at = self._service, time.perf_counter()
-        body = await read_json_body(Request(scope, receive))
-        service.live_sessions.check_admission()
-        if service.config.logging.content:
-            logs.get().info("asked", content=body.decode(errors="replace"))
+        body = await read_question(service, Request(scope, receive))
         head = await offload(len(body), _read_head, body)
         resolution = await self._resolve(scope, body, head)
         model = resolution.model

@@ -1,4 +1,4 @@
-"""Reads request bodies, and sends stored content."""
+"""Reads request bodies."""
 
 import re
 
@@ -6,7 +6,9 @@ from starlette.requests import ClientDisconnect, Request
 
 from antiphon.errors import ClientError, shorten
 from antiphon.runtime.access.body_budget import BodyLease
+from antiphon.runtime.service import Service
 from antiphon.server.http.headers import request_headers
+from antiphon.server.transport import logs
 from antiphon.server.transport.limits import BODY_LIMIT_BYTES, DISCARD_LIMIT_BYTES, body_too_large
 
 BODY_LEASE_SCOPE_KEY = "antiphon.body_lease"
@@ -24,6 +26,21 @@ async def read_json_body(request: Request) -> bytes:
     """
     _check_content_type(request_headers(request.scope).get("content-type"))
     return await read_body(request)
+
+
+async def read_question(service: Service, request: Request) -> bytes:
+    """
+    The body of a JSON request that a model is to answer; logged where `logging.content` is set.
+
+    Raises:
+        ServerError: the server takes no new work.
+        ClientError: as `read_json_body`.
+    """
+    body = await read_json_body(request)
+    service.live_sessions.check_admission()
+    if service.config.logging.content:
+        logs.get().info("asked", content=logs.content_text(body))
+    return body
 
 
 async def read_body(request: Request, limit_bytes: int = BODY_LIMIT_BYTES) -> bytes:

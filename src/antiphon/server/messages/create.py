@@ -18,7 +18,7 @@ from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.server.http.answered_by import rewrite_headers
 from antiphon.server.http.auth import EndpointFunction, request_caller
-from antiphon.server.http.body import read_json_body
+from antiphon.server.http.body import read_json_body, read_question
 from antiphon.server.http.driving import driving_session
 from antiphon.server.http.errors import add_headers, error_response, json_response
 from antiphon.server.messages.prepare import PreparedMessage, count_input, prepare_message
@@ -69,10 +69,7 @@ class MessagesEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service, started_at = self._service, time.perf_counter()
-        body = await read_json_body(Request(scope, receive))
-        service.live_sessions.check_admission()
-        if service.config.logging.content:
-            logs.get().info("asked", content=body.decode(errors="replace"))
+        body = await read_question(service, Request(scope, receive))
         size_bytes = len(body)
         request = await offload(size_bytes, decode_messages_request, body)
         del body  # as large as the request that was made of it

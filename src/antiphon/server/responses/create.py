@@ -31,7 +31,7 @@ from antiphon.runtime.server_tools import open_tools
 from antiphon.runtime.service import Service
 from antiphon.server.http.answered_by import rewrite_headers
 from antiphon.server.http.auth import caller_settings, request_caller
-from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY, read_json_body
+from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY, read_question
 from antiphon.server.http.driving import driving_session
 from antiphon.server.http.errors import add_headers, error_response, json_response
 from antiphon.server.http.profile import request_encoder
@@ -40,7 +40,6 @@ from antiphon.server.responses.event_stream import EventStream, run_stream
 from antiphon.server.responses.metrics import ResponseMeasurement
 from antiphon.server.responses.omitted import log_omissions, omission_headers
 from antiphon.server.responses.routing import RoutedRequest, route_request
-from antiphon.server.transport import logs
 from antiphon.stores.base import Store
 from antiphon.tools.toolbox import OpenTools
 from antiphon.wire.responses.events import TERMINAL_EVENTS, StreamEvent
@@ -240,10 +239,7 @@ class CreateEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started_at = time.perf_counter()
         # Open Responses puts `openai:` before what it does not know; inside, everything has OpenAI's names (docs/decisions/0036).
-        body = without_prefixes(await read_json_body(Request(scope, receive)))
-        self._service.live_sessions.check_admission()
-        if self._service.config.logging.content:
-            logs.get().info("asked", content=logs.content_text(body))
+        body = without_prefixes(await read_question(self._service, Request(scope, receive)))
         size_bytes = len(body)
         request = await offload(size_bytes, decode_request, body)
         stored_body = body if request.background else b""

@@ -132,13 +132,16 @@ def get() -> structlog.typing.FilteringBoundLogger:
     return _logger
 
 
-_CREDENTIALS = {"mcp": ("authorization", "headers"), "allowlist": ("domain_secrets",)}
-"""The fields of objects of the Responses API, by their type, that are secret."""
+_CREDENTIALS = {"mcp": ("authorization", "headers"), "allowlist": ("domain_secrets",), "url": ("authorization_token",)}
+"""The secret fields of objects, by their type: of the Responses API, and of the Messages API the last."""
+
+_CREDENTIAL_WORDS = (b'"mcp"', b'"domain_secrets"', b'"authorization_token"')
+"""One of them is in each request that has credentials."""
 
 
 def content_text(body: bytes) -> str:
     """JSON of a client as it is logged where `logging.content` is set: as it came, without credentials of tools."""
-    if b'"mcp"' in body or b'"domain_secrets"' in body:
+    if any(word in body for word in _CREDENTIAL_WORDS):
         with contextlib.suppress(msgspec.DecodeError, RecursionError):  # what can't be read is refused, and opens nothing
             body = msgspec.json.encode(_without_credentials(msgspec.json.decode(body)))
     return body.decode(errors="replace")
