@@ -28,8 +28,26 @@ def test_results_of_parallel_calls_stand_behind_both():
     assert placed(*in_order) == in_order
 
 
-def test_what_a_user_says_meanwhile_comes_after_the_result():
-    assert placed(call("a"), said("hm"), result("a")) == [call("a"), result("a"), said("hm")]
+def test_what_a_user_says_before_the_result_comes_before_the_call():
+    assert placed(call("a"), said("hm"), result("a")) == [said("hm"), call("a"), result("a")]
+    look, hm, so = said("look", "assistant"), said("hm"), said("so?")
+    assert placed(look, call("a"), call("b"), result("a"), hm, result("b"), so) == [
+        hm,
+        look,
+        call("a"),
+        call("b"),
+        result("a"),
+        result("b"),
+        so,
+    ]
+
+
+def test_a_result_that_is_sent_again_is_left_out():
+    first = [said("f?"), call("a"), result("a")]
+    assert placed(*first, said("f?"), call("b"), result("a"), result("b")) == [*first, said("f?"), call("b"), result("b")]
+    assert not are_in_place([*first, result("a")]) and placed(*first, result("a")) == first
+    *_, late_call, late_result = placed(*first, result("a", "5"))
+    assert (late_call, late_result) == (call("a_later"), result("a_later", "5"))
 
 
 def test_a_result_that_the_model_did_not_wait_for_stands_where_it_came():
@@ -63,6 +81,11 @@ def test_ids_that_a_model_uses_again_are_told_apart():
     assert placed(*items) == items
 
 
+def is_input(item):
+    """Whether a user says it; None for calls and their results."""
+    return None if isinstance(item, ToolCall | ToolResult) else isinstance(item, Message) and item.role == "user"
+
+
 @given(
     st.lists(st.sampled_from([*map(call, "abc"), *map(result, "abc"), said("u"), said("m", "assistant"), ReasoningItem("r")]), max_size=12)
 )
@@ -78,9 +101,8 @@ def test_every_call_is_followed_by_its_result_and_nothing_is_lost(drawn):
         items.append(item)
     new = placed(*items)
     assert are_in_place(new) and placed(*new) == new
-    assert [item for item in new if not isinstance(item, ToolCall | ToolResult)] == [
-        item for item in items if not isinstance(item, ToolCall | ToolResult)
-    ]
+    for is_said_by_user in (True, False):
+        assert [item for item in new if is_input(item) == is_said_by_user] == [item for item in items if is_input(item) == is_said_by_user]
     assert sum(item.parts[0].text == "4" for item in new if isinstance(item, ToolResult)) == sum(
         isinstance(item, ToolResult) for item in items
     )

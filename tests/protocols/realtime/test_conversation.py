@@ -177,16 +177,16 @@ def test_calls_and_what_they_gave_are_given_and_lists_of_tools_are_not():
     )
 
 
-def test_a_call_stands_before_its_result_whatever_was_said_between():
+def test_a_call_stands_before_its_result_and_what_was_said_between_before_both():
     entries = (
         ConversationEntry(FunctionCallItem(id="a", name="f", call_id="c", arguments="{}")),
         wrote("b"),
         ConversationEntry(FunctionCallOutputItem(id="d", call_id="c", output="4")),
     )
     assert engine_history(entries, with_audio=True) == (
+        text("b"),
         history.ToolCall("c", "f", "{}"),
         history.ToolResult("c", (history.TextPart("4"),)),
-        text("b"),
     )
 
 
