@@ -211,7 +211,6 @@ def test_a_request_that_is_no_handshake_is_told_what_is_needed(url):
     [
         ("model=none", 404, "model_not_found"),
         ("call_id=rtc_1", 404, "call_not_found"),
-        ("intent=transcription&model=parrot", 400, "invalid_model"),
         ("intent=sing", 400, "invalid_value"),
         ("dialect=gamma", 400, "invalid_value"),
     ],
@@ -219,6 +218,17 @@ def test_a_request_that_is_no_handshake_is_told_what_is_needed(url):
 def test_what_there_is_not_is_refused_by_name(url, query, status, code):
     answer = exchange(url, request(path=f"/v1/realtime?{query}", **HANDSHAKE | {"connection": "upgrade, close"}))
     assert statuses(answer) == [status] and error_of(answer)["code"] == code
+
+
+async def test_a_session_that_transcribes_may_name_a_model_but_none_that_converses(tmp_path):
+    writer = MODELS["parrot"] | {"abilities": {"transcribes": False}}
+    with opened(tmp_path, {"parrot": MODELS["parrot"], "writer": writer}) as url:
+        for name in ("gpt-4o-transcribe", "parrot"):  # as LiveKit and others do for servers that aren't the original
+            assert (await session_of(url, intent="transcription", model=name))["type"] == "transcription"
+        answer = exchange(
+            url, request(path="/v1/realtime?intent=transcription&model=writer", **HANDSHAKE | {"connection": "upgrade, close"})
+        )
+    assert statuses(answer) == [400] and error_of(answer)["code"] == "invalid_model"
 
 
 def test_the_modes_of_the_other_protocol_are_refused_where_only_this_one_is_spoken(url):

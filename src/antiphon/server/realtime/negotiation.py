@@ -87,7 +87,10 @@ def select_model(query: QueryParams, preset: AnySession | None, service: Service
     """
     _check_query(query)
     if preset is None and query.get("intent") == "transcription":
-        if "model" in query or "deployment" in query:
+        # The original refuses any `model` here. LiveKit sends one to every other server, of a transcriber: that is taken for
+        # what `session.update` will ask for, and only a model of conversations is refused.
+        name = query.get("model") or query.get("deployment")
+        if name and any(each.name == name and not each.live_engine.capabilities.transcribes for each in service.registry.all()):
             raise ClientError("You must not provide a model parameter for transcription sessions.", code="invalid_model", param="model")
         return transcription_model(service), True
     if isinstance(preset, TranscriptionSession):
