@@ -122,7 +122,26 @@ def limited(tokens, *lines, **more):
 def test_the_token_limit_cuts_the_answer_before_the_first_word_too_many():
     said = limited(3, {"reasoning": "hm"}, {"text": "one two three four"}, {"usage": {"output_tokens": 99}})
     assert [word.text for word in said[:-2]] == ["hm", "one", " two"]
-    assert said[-2:] == [events.Usage(id="resp_1", input_tokens=1, output_tokens=3), events.ResponseEnded("resp_1", "length")]
+    used = events.Usage(id="resp_1", input_tokens=1, output_tokens=3, reasoning_tokens=1)
+    assert said[-2:] == [used, events.ResponseEnded("resp_1", "length")]
+
+
+def test_log_probabilities_are_given_where_they_are_asked_for():
+    texts = [
+        [each for each in answers(engine(), ask("Hi you", sampling=Sampling(top_logprobs=limit))) if isinstance(each, events.TextDelta)]
+        for limit in (None, 0, 2)
+    ]
+    assert [each.text for each in texts[1]] == ["Hi", " you"] and texts[0] == [events.TextDelta("resp_1", each.text) for each in texts[1]]
+    [logprob] = texts[2][1].logprobs
+    assert (logprob.token.token, logprob.token.bytes, logprob.alternatives) == (" you", tuple(b" you"), (logprob.token,))
+    assert texts[1][1].logprobs[0].alternatives == ()
+
+
+def test_keys_beside_the_script_count_before_those_of_its_file(tmp_path):
+    (tmp_path / "s.toml").write_text('answers = [{ say = "From the file." }]\n[abilities]\nimages = false')
+    scripted = engine(tmp_path, script="s.toml", abilities={"tools": False})
+    assert (scripted.capabilities.images, scripted.capabilities.tools) == (True, False)
+    assert answers(scripted, ask("Hi"))[0].text == "From"
 
 
 def test_an_answer_as_long_as_the_limit_is_whole():

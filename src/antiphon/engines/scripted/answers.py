@@ -24,6 +24,7 @@ class _ScriptedResponse(Struct):
     Attributes:
         input_text: the text of the turn that it answers.
         word_count: how many words it has so far.
+        reasoning_count: how many of them are of reasoning.
         audio_bytes: how much audio it has so far.
         call_count: how many tool calls it has so far.
     """
@@ -32,6 +33,7 @@ class _ScriptedResponse(Struct):
     recordings: ScriptedRecordings
     input_text: str
     word_count: int = 0
+    reasoning_count: int = 0
     audio_bytes: int = 0
     call_count: int = 0
 
@@ -40,6 +42,7 @@ class _ScriptedResponse(Struct):
             self.audio_bytes += len(event.pcm)
         self.call_count += isinstance(event, events.ToolCallStarted)
         self.word_count += isinstance(event, _CountedEvent)
+        self.reasoning_count += isinstance(event, events.ReasoningDelta)
 
     def exceeds_limit(self, event: events.EngineEvent) -> bool:
         """Whether the token limit leaves no room for an event; a call needs room for a word of its arguments."""
@@ -157,11 +160,20 @@ def _line_events(line: ScriptLine, response: _ScriptedResponse) -> Iterator[even
         yield events.EngineMetrics(id, line.metrics)
     if voice is not None:
         yield from _speech_events(line, response, voice)
-    for field, new_event in _TEXT_EVENTS.items():
-        if (text := getattr(line, field)) is not None and (voice is None or field != "text"):
-            yield from (new_event(id, piece) for piece in split_words(text, response.input_text))
+    yield from _text_events(line, response)
     if line.summary is not None:
         yield events.ReasoningBoundary(id)
+
+
+def _text_events(line: ScriptLine, response: _ScriptedResponse) -> Iterator[events.EngineEvent]:
+    id, voice = response.request.id, response.request.voice
+    for field, new_event in _TEXT_EVENTS.items():
+        if (text := getattr(line, field)) is not None and (voice is None or field != "text"):
+            pieces = split_words(text, response.input_text)
+            if field == "text" and (limit := response.request.sampling.top_logprobs) is not None:
+                yield from (events.TextDelta(id, piece, (certain_token(piece, limit),)) for piece in pieces)
+            else:
+                yield from (new_event(id, piece) for piece in pieces)
 
 
 def _speech_events(line: ScriptLine, response: _ScriptedResponse, voice: Voice) -> Iterator[events.EngineEvent]:
@@ -190,6 +202,12 @@ def _call_events(line: ScriptLine, name: str, response: _ScriptedResponse) -> It
 def _arguments(line: ScriptLine) -> str:
     arguments: object = line.input if line.input is not None else line.arguments if line.arguments is not None else {}
     return arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+
+
+def certain_token(piece: str, alternatives: int = 0) -> events.TokenLogprob:
+    """A word as a token that had no alternative but itself: its log probability is 0."""
+    token = events.TokenCandidate(piece, 0.0, tuple(piece.encode()))
+    return events.TokenLogprob(token, (token,)[:alternatives])
 
 
 def split_words(text: str, input_text: str = "") -> list[str]:
@@ -222,6 +240,7 @@ def _usage(response: _ScriptedResponse, usage: ScriptedUsage | None) -> events.U
         usage = ScriptedUsage(
             input_tokens=input_tokens,
             output_tokens=response.word_count + output_audio,
+            reasoning_tokens=response.reasoning_count,
             input_audio_tokens=input_audio,
             output_audio_tokens=output_audio,
         )

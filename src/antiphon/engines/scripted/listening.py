@@ -13,7 +13,7 @@ from msgspec import structs
 from antiphon.audio import SAMPLE_BYTES
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.engine import Deliver, deliver_nowhere
-from antiphon.engines.scripted.answers import placeholder_transcript, split_words
+from antiphon.engines.scripted.answers import certain_token, placeholder_transcript, split_words
 from antiphon.engines.scripted.script import Script, ScriptedTranscript
 from antiphon.engines.scripted.turn_detection import LevelVad, ScheduledVad, ScriptedVad
 
@@ -146,7 +146,7 @@ def _transcript_steps(
     if transcript.fails is not None:
         yield events.InputTranscriptFailed(id=id, **structs.asdict(transcript.fails))
         return
-    tokens = [events.TokenLogprob(events.TokenCandidate(piece, 0.0, tuple(piece.encode()))) for piece in split_words(text)]
+    tokens = [certain_token(piece) for piece in split_words(text)]
     for token in tokens:
         yield events.InputTranscriptDelta(id, token.token.token, (token,) if logprobs else ())
     for segment in transcript.segments:

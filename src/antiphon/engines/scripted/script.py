@@ -228,7 +228,7 @@ class Script(Struct, frozen=True, forbid_unknown_fields=True):
         speech: when someone speaks; None to detect speech by the level of the audio.
         duplex: for full duplex.
         abilities: changes to the claimed capabilities; fields of `Capabilities`.
-        script: a TOML file with these fields, read instead of the others.
+        script: a TOML file with these fields; those beside it count before the file's.
     """
 
     answers: tuple[ScriptAnswer, ...] = ()
@@ -253,7 +253,8 @@ def load_script(model: str, options: Mapping[str, Any], build_context: BuildCont
         script = convert_options(options, Script, prefix)
         if script.script is not None:
             path = build_context.base_folder / script.script
-            script, folder = convert_options(_read(path), Script, prefix), path.parent
+            own_options = {name: value for name, value in options.items() if name != "script"}
+            script, folder = convert_options(_read(path) | own_options, Script, prefix), path.parent
         capabilities = _capabilities(script.abilities)
         _check(script)
     except (ValueError, re.error) as error:
