@@ -81,7 +81,7 @@ def test_text_and_subtitles_come_as_text(served):
 
 def test_times_of_segments_and_words_are_told_where_the_ear_knows_them(timed):
     told = transcribed(timed, response_format="verbose_json", timestamp_granularities=["word", "segment"], language="fr")
-    assert (told.duration, told.language, told.text) == (2.0, "fr", "[2.0 s]")
+    assert (told.duration, told.language, told.text) == (2.0, "french", "[2.0 s]")
     assert [(each.start, each.end, each.text) for each in told.segments] == [(0.5, 2.0, "[2.0 s]")]
     assert [(each.start, each.end, each.word) for each in told.words] == [(0.5, 1.0, "[2.0 s]")]
     assert transcribed(timed, response_format="verbose_json").words is None

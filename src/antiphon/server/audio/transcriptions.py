@@ -16,6 +16,7 @@ from antiphon.errors import invalid_value, model_not_found, mutually_exclusive, 
 from antiphon.runtime.service import Service
 from antiphon.runtime.statistics.usage import UsageMeter
 from antiphon.server.audio.form import FILE_LIMIT_BYTES, read_form
+from antiphon.server.audio.languages import language_name
 from antiphon.server.audio.streaming import AUDIO_ERRORS, EVENT_STREAM_TYPE, CancellableRequest, HttpResponseWriter, write_all
 from antiphon.server.http.auth import request_caller, track_response
 from antiphon.server.http.errors import json_response
@@ -251,7 +252,7 @@ class _TranscriptionJob:
         # What the transcriber heard counts before what the request expected.
         language = next((chunk.transcript.language for chunk in self._chunks if chunk.transcript.language), None)
         return VerboseTranscription(
-            language=language or next(iter(self._options.languages), ""),
+            language=language_name(language or next(iter(self._options.languages), "")),
             duration=round(self._duration_s, 3),
             text=self._text,
             segments=_segments(self._segments) if "segment" in granularities else UNSET,

@@ -76,7 +76,7 @@ class TranscriptWord(Wire, kw_only=True):
 
 
 class VerboseTranscription(Wire, kw_only=True):
-    """The text with timestamps; `duration` in seconds, `language` as a code, empty if unknown."""
+    """The text with timestamps; `duration` in seconds, `language` by its English name, empty if unknown."""
 
     task: Literal["transcribe"] = "transcribe"
     language: str
