@@ -212,3 +212,16 @@ def test_another_server_knows_it_from_the_store(settings, tmp_path):
         assert (answer["routing"], answer["model"], answer["rewrite"]) == (TO_TIRED, "small", {"status": "failed"})
         assert background["routing"] == ROUTE
         assert get(url, events[0]["response"]["id"], query="?stream=true") == events
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE", "POST"])
+def test_what_is_not_there_is_told_by_the_id_that_was_asked_for(address, method):
+    id = "550e8400-e29b-41d4-a716-446655440000"
+    path = f"{address}/eugpt/v1/responses/{id}" + "/cancel" * (method == "POST")
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(urllib.request.Request(path, method=method))
+    with caught.value as reply:
+        message = json.load(reply)["error"]["message"]
+    assert id in message and "resp_" not in message
+    status, _, body = post(address, {"model": "small", "input": "Hi", "previous_response_id": id}, "/eugpt/v1/responses")
+    assert status >= 400 and id in json.loads(body)["error"]["message"]

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from msgspec import structs
 
 from antiphon.wire.codec.types import Extra, Unknown
 from antiphon.wire.responses.events import (
@@ -14,7 +15,9 @@ from antiphon.wire.responses.events import (
     encode_event,
     error_event,
 )
+from antiphon.wire.responses.hosted_calls import McpCall, McpToolExecutionError
 from antiphon.wire.responses.profiles import PROFILES, EventEncoder, Profile
+from antiphon.wire.responses.response import Response
 from support.wire.our_samples import alternatives, samples
 
 OPENAI = EventEncoder(PROFILES["openai"])
@@ -91,3 +94,11 @@ def test_a_profile_may_call_every_event_a_message():
 
 def test_a_socket_gets_the_event_alone():
     assert OPENAI.encode_json(DELTA) == encode_event(DELTA)
+
+
+def test_eugpt_tells_in_words_why_a_call_failed():
+    error = McpToolExecutionError(content=[{"type": "text", "text": "The function failed: no such city"}])
+    call = McpCall(id="mcp_1", arguments="{}", name="f", server_label="s", error=error, status="failed")
+    response = structs.replace(next(iter(samples(Response))), output=[call])
+    [shown] = json.loads(EventEncoder(PROFILES["eugpt"]).encode_response(response))["tool_calls"]
+    assert (shown["status"], shown["output"]) == ("failed", "The function failed: no such city")

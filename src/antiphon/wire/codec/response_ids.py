@@ -10,6 +10,7 @@ import re
 
 _PREFIX = "resp_"
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_ID = re.compile(r"resp_[0-9a-f]{48}")
 _UUID_DIGITS, _CHECKSUM_BYTES = 32, 8
 
 
@@ -31,6 +32,11 @@ def uuid_of(response_id: str) -> str:
     if not _is_ours(response_id, digits):
         return response_id
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def with_uuids(text: str) -> str:
+    """A text for a client that knows the UUIDs of responses, and not their ids."""
+    return _ID.sub(lambda match: uuid_of(match[0]), text)
 
 
 def read_response_id(text: str) -> str:

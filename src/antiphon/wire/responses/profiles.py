@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple, get_args
 from msgspec import UNSET, Raw, UnsetType, json, structs
 
 from antiphon.errors import ClientError
+from antiphon.wire.codec.response_ids import with_uuids
 from antiphon.wire.codec.stream_encoder import StreamEncoder
 from antiphon.wire.codec.types import ENCODER, MARKER_BYTE, Extra, JsonDict, Tagged, Unknown, encode, strip_markers
 from antiphon.wire.responses import items
@@ -281,7 +282,8 @@ class EventEncoder:
         if self.profile.error_codes is None:
             return error
         detail = error["error"]
-        return {"error": {"code": self.profile.error_code(detail["code"], detail["type"], status), "message": detail["message"]}}
+        message = with_uuids(detail["message"]) if self.profile.uuid_ids else detail["message"]
+        return {"error": {"code": self.profile.error_code(detail["code"], detail["type"], status), "message": message}}
 
     # Types
 

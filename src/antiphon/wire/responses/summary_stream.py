@@ -202,9 +202,14 @@ def _bare_result(result: object) -> object:
 
 
 def _error_text(error: object) -> str:
-    if isinstance(error, dict):
-        return str(error.get("message") or _text(error.get("content") or error))
-    return str(error)
+    # EU GPT, "Server-run tools": of a call that failed, the output is a text that describes why.
+    if not isinstance(error, dict):
+        return str(error)
+    content = error.get("content")
+    if isinstance(content, list):  # as an MCP server gives it: `mcp_tool_execution_error`
+        texts = [str(part["text"]) for part in content if isinstance(part, dict) and "text" in part]
+        content = "\n".join(texts) or content
+    return str(error.get("message") or _text(content or error))
 
 
 def _text(value: object) -> str:
