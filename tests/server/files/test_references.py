@@ -120,7 +120,7 @@ def test_inline_data_is_read_alike_with_and_without_a_type(content_sent):
         ("openai", {"file_data": "A" * (28 << 20)}, "file_too_large", "file_data"),
         ("vllm", {"file_data": base64.b64encode(PDF).decode()}, "unsupported_parameter", ""),
         ("blind", {"file_data": base64.b64encode(PNG).decode()}, "unsupported_parameter", ""),
-        ("blind", {"file_url": "http://192.168.0.1/a.txt"}, "invalid_url", None),
+        ("blind", {"file_url": "http://192.168.0.1/a.txt"}, "invalid_url", "file_url"),
     ],
 )
 def test_what_a_model_can_not_get_is_refused_by_name(client, model, part, code, param):
@@ -128,8 +128,7 @@ def test_what_a_model_can_not_get_is_refused_by_name(client, model, part, code, 
         client.responses.create(model=model, input=[{"role": "user", "content": [{"type": "input_file", **part}]}])
     assert refusal.value.status_code == (404 if part.get("file_id") == "file-0123" else 400)
     assert refusal.value.code == code
-    if param is not None:
-        assert refusal.value.param == f"input[0].content[0].{param}".removesuffix(".")
+    assert refusal.value.param == f"input[0].content[0].{param}".removesuffix(".")
 
 
 def test_a_file_that_is_no_image_is_no_input_image(client):

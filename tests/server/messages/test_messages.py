@@ -215,7 +215,7 @@ def test_files_are_named_by_the_id_they_were_uploaded_under(url):
 def test_a_document_by_url_is_not_fetched_from_this_machine(url):
     document = {"type": "document", "source": {"type": "url", "url": "http://127.0.0.1:1/secret.pdf"}}
     status, kind, text = refused(url, question([document], model="plain"))
-    assert (status, kind) == (400, "invalid_request_error") and "Failed to download 'url'" in text
+    assert (status, kind) == (400, "invalid_request_error") and "Failed to download 'messages.0.content.0.source.url'" in text
 
 
 # Keys and limits

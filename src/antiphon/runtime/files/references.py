@@ -141,7 +141,10 @@ async def load_references(
     if fetch is not None:
         urls = dict.fromkeys(reference.name for reference in (*references, *previous) if reference.is_url)
         total_bytes = sum(record.bytes * counts[file_id] for file_id, record in records.items())
-        documents |= await _fetch_all(fetch, {url: counts[url] for url in urls}, total_bytes, lease, path)
+        # Of an earlier item the request has no path.
+        unknown_path = "file_url" if path == "input" else "url"
+        paths = dict.fromkeys(urls, unknown_path) | {reference.name: reference.path for reference in references if reference.is_url}
+        documents |= await _fetch_all(fetch, paths, counts, total_bytes, lease, path)
     return documents
 
 
@@ -166,16 +169,19 @@ async def _items_beside_summaries(compactions: Sequence[items.Item], texts: Mapp
     return await offload(size_bytes, lambda: [other for item in compactions for other in items_beside_summary(item, texts)])
 
 
-async def _fetch_all(fetch: Fetch, urls: Mapping[str, int], total_bytes: int, lease: BodyLease, path: str) -> Mapping[str, FileContent]:
-    """The documents at these URLs, each of which is named so many times; `total_bytes` is what the other files come to."""
-    if len(urls) > MAX_FETCHES:
-        raise ClientError(f"The input names {len(urls)} URLs; at most {MAX_FETCHES} are fetched.", code="invalid_url", param=path)
+async def _fetch_all(
+    fetch: Fetch, paths: Mapping[str, str], counts: Mapping[str, int], total_bytes: int, lease: BodyLease, path: str
+) -> Mapping[str, FileContent]:
+    """The documents at URLs with these paths, each of which is named so many times; `total_bytes` is what the other files come to."""
+    if len(paths) > MAX_FETCHES:
+        raise ClientError(f"The input names {len(paths)} URLs; at most {MAX_FETCHES} are fetched.", code="invalid_url", param=path)
     documents: dict[str, FileContent] = {}
     try:
         # One limit for all, as they are fetched one after another while the client waits.
         async with asyncio.timeout(FETCH_TIMEOUT_S):
-            for url, count in urls.items():
-                content, content_type = await fetch(url, "file_url" if path == "input" else "url", ("application/", "text/"))
+            for url, param in paths.items():
+                count = counts[url]
+                content, content_type = await fetch(url, param, ("application/", "text/"))
                 total_bytes += count * len(content)
                 if total_bytes > MAX_TOTAL_BYTES:
                     raise _too_large(path)
