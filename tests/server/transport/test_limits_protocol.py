@@ -381,6 +381,15 @@ def test_an_old_client_is_served_and_its_connection_closed(base_url):
     assert b"connection: close" in answer
 
 
+def test_a_stream_for_an_old_client_is_not_chunked_and_ends_with_the_connection(base_url):
+    answer = exchange(base_url, ask(text="one two three", stream=True).replace(b"HTTP/1.1", b"HTTP/1.0", 1))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert statuses(head) == [200] and b"connection: close" in head and b"transfer-encoding" not in head
+    *events, rest = body.split(b"\n\n")
+    assert rest == b"" and all(event.startswith(b"event: response.") for event in events)
+    assert events[-1].startswith(b"event: response.completed\n") and body.count(b"output_text.delta\n") == 5
+
+
 @pytest.mark.parametrize(
     "content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "", "\xff;;"]
 )

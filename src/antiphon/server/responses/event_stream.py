@@ -85,6 +85,7 @@ class EventStream(Generic[EventT]):
         self._stream_end = encoding.stream_end
         self._opening_events = opening_events
         self._connection = connection.from_scope(scope)
+        self._is_chunked = scope.get("http_version") != "1.0"
         self._send_asgi = send
         self._headers = headers
         self._out = bytearray()
@@ -128,14 +129,14 @@ class EventStream(Generic[EventT]):
         if connection.flow.write_paused and connection.is_overfull:
             connection.drop("backlog")
         else:
-            connection.transport.write(b"".join((b"%x\r\n" % len(out), out, b"\r\n")))
+            connection.transport.write(b"".join((b"%x\r\n" % len(out), out, b"\r\n")) if self._is_chunked else bytes(out))
         out.clear()
 
     def open_text(self, run: TextRun[EventT]) -> SseTextSink | None:
         """Where to write text that follows; None while something else is to be sent first, or where no two events are alike."""
         connection = self._connection
         # Texts go straight to the transport, and would overtake what still waits here.
-        is_busy = self._out or self._pending_events or connection.flow.write_paused
+        is_busy = self._out or self._pending_events or connection.flow.write_paused or not self._is_chunked
         if not self.is_open or self._is_over or self.first_token_at is None or is_busy or not self._encoding.is_stateless:
             return None
         parts = EventParts(lambda text: self._encode(run.sample(text)), is_numbered=run.number is not None)

@@ -16,10 +16,18 @@ class ResponseCycle(RequestResponseCycle):
     A cycle that checks the name of a header once, and the values of all together.
 
     uvicorn's own takes eight calls for each header, which was a twentieth of a request.
+
+    Attributes:
+        ends_with_connection: whether the body has no frame: a client of HTTP/1.0 knows neither its length nor chunks.
     """
 
+    ends_with_connection = False
+
     async def send(self, message: Any) -> None:
-        if message["type"] != "http.response.start" or self.response_started or self.disconnected or self.flow.write_paused:
+        is_paused = self.flow.write_paused and self.scope.get("http_version") != "1.0"
+        if message["type"] != "http.response.start" or self.response_started or self.disconnected or is_paused:
+            if self.ends_with_connection:
+                self.expected_content_length = len(message.get("body", b""))  # the parent compares it with what it sends
             await super().send(message)
             return
         head = self._head(message["status"], [*self.default_headers, *message.get("headers", ())])
@@ -51,8 +59,11 @@ class ResponseCycle(RequestResponseCycle):
         if not self.keep_alive and not closes:
             lines.append(b"connection: close\r\n")
         if self.chunked_encoding is None and self.scope["method"] != "HEAD" and status not in (204, 304):
-            self.chunked_encoding = True
-            lines.append(b"transfer-encoding: chunked\r\n")
+            # RFC 9112 6.1: no transfer coding for HTTP/1.0; 6.3, rule 8: the body ends with the connection then.
+            self.ends_with_connection = is_old = self.scope.get("http_version") == "1.0"
+            self.chunked_encoding = not is_old
+            if not is_old:
+                lines.append(b"transfer-encoding: chunked\r\n")
         lines.append(b"\r\n")
         return b"".join(lines)
 
