@@ -422,6 +422,10 @@ class OutputMachine:
         if self._kind is not _HOSTED_TOOL or item is None:
             return []
         if isinstance(event, events.HostedToolProgress):
+            # An item is added without its arguments; one that is cut off after they came keeps them.
+            arguments = event.event.get("arguments") if event.event.get("type") == "response.mcp_call_arguments.done" else None
+            if item.hosted_item is not None and isinstance(arguments, str):
+                item.hosted_item = item.hosted_item | {"arguments": arguments}
             return [HostedToolProgressed(item, event.event)]
         item.hosted_item = event.item
         return self._move_to(_NONE)

@@ -166,7 +166,18 @@ def test_a_response_that_is_cancelled_stops_its_calls(server_url, math, mcp):
             await peer.until("response.mcp_call_arguments.done")
             await peer.say("response.cancel")
             events = await peer.until("response.done")
-            return events, await peer.ask("Add.")
+            await peer.say("conversation.item.retrieve", item_id=events[-1]["response"]["output"][0]["id"])
+            return events, await peer.until("conversation.item.retrieved"), await peer.ask("Add.")
 
-    events, after = asyncio.run(scenario())
+    events, retrieved, after = asyncio.run(scenario())
+    check_with_sdk(events)
     assert events[-1]["response"]["status"] == "cancelled" and "mcp_call" in outputs(after)
+    assert kinds(events)[:4] == [
+        "response.mcp_call.failed",
+        "conversation.item.done",
+        "response.output_item.done",
+        "response.done",
+    ]
+    for call in (events[1]["item"], events[2]["item"], events[3]["response"]["output"][0], retrieved[-1]["item"]):
+        assert json.loads(call["arguments"]) == {"seconds": 30}
+        assert call["error"] == {"type": "tool_execution_error", "message": "The response ended before the tool answered."}

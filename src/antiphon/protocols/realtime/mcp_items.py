@@ -14,6 +14,9 @@ from antiphon.wire.realtime.items import (
     McpToolExecutionError,
 )
 
+CUT_OFF_ERROR = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "The response ended before the tool answered."}]}
+"""The error of a call whose response is over before it is, as the Responses API has it."""
+
 ITEM_TYPES = frozenset({"mcp_call", "mcp_approval_request"})
 """The types of hosted tools' items that this protocol has, of those that are in a response."""
 

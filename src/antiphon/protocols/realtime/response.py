@@ -15,7 +15,7 @@ from antiphon.protocols.dispatch import convert, on, table
 from antiphon.protocols.outbox import Outbox
 from antiphon.protocols.output_table import OutputKind
 from antiphon.protocols.realtime.conversation import ConversationEntry, ConversationItems, ItemAudio, text_token_counts
-from antiphon.protocols.realtime.mcp_items import ITEM_TYPES, mcp_item, send_progress
+from antiphon.protocols.realtime.mcp_items import CUT_OFF_ERROR, ITEM_TYPES, mcp_item, send_progress
 from antiphon.protocols.realtime.output_buffer import OutputBuffer
 from antiphon.protocols.realtime.plan import ResponsePlan
 from antiphon.protocols.realtime.settings import codec_of, voice_name
@@ -278,7 +278,12 @@ class RealtimeResponse:
             part = TextContent(text=text)
         self._outbox.send(events.ResponseContentPartDone, **position, part=part)
 
-    def _on_item_done(self, step: steps.ItemDone, _at: float) -> None:
+    def _on_item_done(self, step: steps.ItemDone, at: float) -> None:
+        fields = step.item.hosted_item
+        if fields is not None and fields["type"] == "mcp_call" and step.item.status == "incomplete":
+            # Realtime: a call that is in progress completes or fails, and its item has no status to say otherwise.
+            step.item.hosted_item = fields | {"error": CUT_OFF_ERROR}
+            self._on_hosted_tool_progressed(steps.HostedToolProgressed(step.item, {"type": "response.mcp_call.failed"}), at)
         item = self._wire_item(step.item, step.item.status)
         if isinstance(item, FunctionCallItem):
             # Realtime GA: `name` is required here; openai-agents reports an error without it.
