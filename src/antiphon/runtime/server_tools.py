@@ -30,6 +30,7 @@ from antiphon.tools.mcp.requests import OwnServers
 from antiphon.tools.mcp.tool import McpTools
 from antiphon.tools.toolbox import OpenTools, Toolbox, ToolLimits
 from antiphon.wire.codec.fields import is_set
+from antiphon.wire.responses.tools import Tool
 
 
 class _Kind(NamedTuple):
@@ -234,6 +235,11 @@ def loop_limits(settings: ToolsSettings) -> LoopLimits:
 def session_tools(toolbox: Toolbox, tenant: str, model: str) -> OpenTools:
     """The tools of a live session, which are opened as the session names them, and closed with it."""
     return toolbox.open((), ToolContext(response_id="", tenant=tenant, model=model))
+
+
+def tool_check(toolbox: Toolbox, tenant: str, model: str) -> Callable[[Sequence[tuple[str, Tool]]], None]:
+    """What checks the tools that a live session names, by the kinds of tools that it has."""
+    return session_tools(toolbox, tenant, model).check
 
 
 def container_limits(settings: CodeInterpreterSettings) -> ContainerLimits:

@@ -158,16 +158,30 @@ class OpenTools:
         Raises:
             ClientError: a tool's options are wrong, or name what isn't there.
         """
+        # All are opened before one is added: if one is refused, a session keeps exactly what it had.
+        new_tools = self._open(tools)
+        self._types.update(tool.type for _, tool in tools if tool.type in self._kind_by_type)
+        self._tools += new_tools
+        self._tool_by_key |= {function.key: tool for _, tool in new_tools for function in tool.functions}
+        return [tool for _, tool in new_tools]
+
+    def check(self, tools: Sequence[tuple[str, wire_tools.Tool]]) -> None:
+        """
+        Check that `add` would take the tools.
+
+        Raises:
+            ClientError: it wouldn't.
+        """
+        for _, tool in self._open(tools):
+            if isinstance(tool, ClosableTool):
+                tool.close()
+
+    def _open(self, tools: Sequence[tuple[str, wire_tools.Tool]]) -> list[tuple[str, Tool]]:
         tools_by_kind: dict[ToolKind, list[tuple[str, wire_tools.Tool]]] = {}
         for path, tool in tools:
             if (in_use := self._kind_by_type.get(tool.type)) is not None:
                 tools_by_kind.setdefault(in_use.kind, []).append((path, tool))
-        # All are opened before one is added: if one is refused, a session keeps exactly what it had.
-        new_tools = [(own_tools[0][1].type, kind.open(own_tools, self._context)) for kind, own_tools in tools_by_kind.items()]
-        self._types.update(tool.type for own_tools in tools_by_kind.values() for _, tool in own_tools)
-        self._tools += new_tools
-        self._tool_by_key |= {function.key: tool for _, tool in new_tools for function in tool.functions}
-        return [tool for _, tool in new_tools]
+        return [(own_tools[0][1].type, kind.open(own_tools, self._context)) for kind, own_tools in tools_by_kind.items()]
 
     async def prepare(self, report: Report, tools: Sequence[tuple[str, wire_tools.Tool]] = ()) -> None:
         """

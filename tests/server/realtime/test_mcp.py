@@ -8,6 +8,7 @@ import pytest
 from openai.types.realtime import RealtimeServerEvent
 
 from antiphon.server.processes.run import background_server
+from support.server.plain_http import post
 from support.server.realtime_peer import connected, kinds
 from support.server.scripted_server import configured
 from support.tools.mcp_servers import running_servers
@@ -154,6 +155,39 @@ def test_a_server_that_is_away_is_a_list_that_failed(server_url, math):
             return kinds(await listed(peer))
 
     assert asyncio.run(scenario())[2] == "mcp_list_tools.failed"
+
+
+MATH = {"type": "mcp", "server_label": "math", "server_url": "http://127.0.0.1:9999/mcp"}
+
+
+@pytest.mark.parametrize(
+    ("tools", "code", "param"),
+    [
+        ([MATH, MATH], "invalid_value", "tools[1].server_label"),
+        ([{"type": "mcp", "server_label": "mine"}], "missing_required_parameter", "tools[0].server_url"),
+        ([{"type": "mcp", "server_label": "mail", "connector_id": "connector_gmail"}], "unsupported_parameter", "tools[0].connector_id"),
+        ([MATH | {"server_label": "a b"}], "invalid_value", "tools[0].server_label"),
+        ([MATH | {"server_label": f"s{number}"} for number in range(33)], "invalid_value", "tools"),
+    ],
+    ids=["twice", "unknown", "connector", "label", "many"],
+)
+def test_a_server_that_responses_refuse_is_refused(server_url, tools, code, param):
+    async def scenario():
+        async with session_with(server_url) as peer:
+            await peer.say("session.update", session={"type": "realtime", "instructions": "New.", "tools": tools})
+            await peer.say("response.create", response={"tools": tools})
+            await peer.say("session.update", session={"type": "realtime"})
+            return await peer.until("session.updated")
+
+    *errors, updated = asyncio.run(scenario())
+    assert [error["type"] for error in errors] == ["error", "error"]
+    assert [error["error"]["param"] for error in errors] == [f"session.{param}", f"response.{param}"]
+    status, _, content = post(server_url, {"model": "parrot", "input": "Add.", "tools": tools})
+    body = json.loads(content)["error"]
+    assert (status, body["param"], body["code"]) == (400, param, code)
+    for error, place in zip(errors, ("session", "response"), strict=True):
+        assert error["error"]["message"] == body["message"].replace(f"'{param}", f"'{place}.{param}") and error["error"]["code"] == code
+    assert updated["session"]["tools"] == [] and updated["session"]["instructions"] != "New."
 
 
 def test_a_response_that_is_cancelled_stops_its_calls(server_url, math, mcp):

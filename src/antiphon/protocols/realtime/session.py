@@ -31,6 +31,7 @@ from antiphon.protocols.realtime.settings import (
     apply_patch,
     audio_input,
     audio_output,
+    check_servers,
     codec_of,
     initial_session,
     voice_name,
@@ -383,6 +384,7 @@ class RealtimeSession:
         # active one.
         is_out_of_band = params.conversation == "none"
         self._check_active_responses(is_out_of_band=is_out_of_band)
+        check_servers(params.tools, self._config, "response.tools")
         tools, tools_path = effective_tools(params, session)
         if not self._mcp_servers.require(tools, tools_path):
             if len(self._held_params) >= MAX_OUT_OF_BAND_RESPONSES:

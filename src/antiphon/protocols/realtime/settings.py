@@ -81,6 +81,7 @@ class RealtimeSessionConfig(Struct, frozen=True, kw_only=True):
         has_output_buffer: whether the server itself plays audio, as over WebRTC; the client can then set no audio
             formats.
         loop_limits: of the calls that the server makes in a response.
+        check_tools: raises `ClientError` for MCP servers, each with its path, that the server can't or won't ask.
     """
 
     model: str
@@ -94,6 +95,7 @@ class RealtimeSessionConfig(Struct, frozen=True, kw_only=True):
     has_model: Callable[[str], bool] = lambda _name: False
     has_output_buffer: bool = False
     loop_limits: LoopLimits = LoopLimits()
+    check_tools: Callable[[Sequence[tuple[str, McpTool]]], None] = lambda _tools: None
 
 
 def initial_session(config: RealtimeSessionConfig, session_id: str, expires_at: int) -> AnySession:
@@ -135,6 +137,7 @@ def apply_patch(current: AnySession, patch: AnySession, config: RealtimeSessionC
         raise ClientError(message, code="invalid_value", param="session.type")
     if isinstance(patch, Session):
         _check_model(patch, config)
+        check_servers(patch.tools, config, "session.tools")
     patch = structs.replace(patch, **{name: UNSET for name in SERVER_FIELDS if hasattr(patch, name)})
     session = _merge(current, patch, _default_session(config, "", 0))
     if config.has_output_buffer:
@@ -325,6 +328,16 @@ def check_voice(voice: Maybe[str | VoiceId], config: RealtimeSessionConfig, path
     name, voices = voice_name(voice), config.capabilities.voices
     if config.capabilities.audio_out and voices and name not in voices:
         raise unsupported_value(path, name, config.model, voices)
+
+
+def check_servers(tools: Maybe[Sequence[Tool]], config: RealtimeSessionConfig, path: str) -> None:
+    """
+    Check the MCP servers among a client's tools.
+
+    Raises:
+        ClientError: one is not valid.
+    """
+    config.check_tools([(f"{path}[{index}]", tool) for index, tool in enumerate(tools or ()) if isinstance(tool, McpTool)])
 
 
 def _check_output(session: Session, config: RealtimeSessionConfig) -> None:

@@ -13,7 +13,7 @@ from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.routing.features import RouteFeatures, estimate_tokens, route_caller
 from antiphon.runtime.scheduling.engine import QueuedEngine
-from antiphon.runtime.server_tools import loop_limits
+from antiphon.runtime.server_tools import loop_limits, tool_check
 from antiphon.runtime.service import Service
 from antiphon.server.http.operation import Parameter
 from antiphon.server.live.recording import RECORD_PARAMETER
@@ -67,6 +67,7 @@ def build_session_config(
         has_model=service.registry.has,
         has_output_buffer=has_output_buffer,
         loop_limits=loop_limits(service.config.tools),
+        check_tools=tool_check(service.toolbox, caller.tenant, model.name),
     )
 
 

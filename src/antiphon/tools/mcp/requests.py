@@ -140,10 +140,11 @@ def read_requests(tools: Sequence[tuple[str, McpTool]], own_servers: OwnServers)
         ClientError: one of them is wrong.
     """
     if len(tools) > MAX_SERVERS:
+        list_path = tools[-1][0].rpartition("[")[0]
         raise ClientError(
-            f"Invalid 'tools': too many MCP servers. Expected at most {MAX_SERVERS}, but got {len(tools)}.",
+            f"Invalid '{list_path}': too many MCP servers. Expected at most {MAX_SERVERS}, but got {len(tools)}.",
             code="invalid_value",
-            param="tools",
+            param=list_path,
         )
     requests: dict[str, ServerRequest] = {}
     for path, tool in tools:
