@@ -233,6 +233,17 @@ def test_sound_too_long_for_one_event_is_an_error_that_names_the_limit(talk_to):
     session << error("event_too_large", "mine", message=message, param="item_id")
 
 
+def test_sound_too_long_to_be_kept_is_an_error_too(talk_to):
+    session = talk_to().update(audio={"input": {"turn_detection": None}})
+    four_minutes = silence(240_000)
+    for _ in range(5):
+        session.skip() >> event("input_audio_buffer.append", audio=base64_of(four_minutes))
+    session.skip() >> event("input_audio_buffer.commit")
+    session.skip() >> event("conversation.item.retrieve", item_id="item_1")
+    message = "The item has 57600000 bytes of audio, too many for one event. The maximum is 11796480 bytes."
+    session << error("event_too_large", message=message, param="item_id")
+
+
 # Truncating
 
 

@@ -75,6 +75,12 @@ class ItemAudio(Struct):
         """The length up to where it was truncated."""
         return self.full_length_ms if self.truncated_at_ms is None else min(self.full_length_ms, self.truncated_at_ms)
 
+    @property
+    def heard_bytes(self) -> int:
+        """How much audio there is up to where it was truncated, evicted or not."""
+        end_ms = self.truncated_at_ms
+        return self.length_bytes if end_ms is None else min(self.length_bytes, size_bytes(end_ms, self.rate_hz))
+
     def append(self, pcm: bytes) -> None:
         """Add audio; after a truncation it is only counted."""
         self.length_bytes += len(pcm)
@@ -378,25 +384,27 @@ def _is_large(part: Part) -> bool:
     return isinstance(part, InputImage) and len(part.image_url or "") > IMAGE_LIMIT_CHARACTERS
 
 
-def item_with_audio(entry: ConversationEntry, encode: Callable[[ItemAudio], bytes], max_bytes: int) -> tuple[Item, int]:
+def recordings_to_show(entry: ConversationEntry) -> dict[int, ItemAudio]:
+    """The audio that a client can retrieve, by the index of its part: an open response may have audio before it has content."""
+    content = entry.item.content if isinstance(entry.item, MessageItem) else []
+    audio_parts = [index for index, part in enumerate(content) if isinstance(part, InputAudio | OutputAudio)]
+    return {index: entry.audio_by_part[index] for index in audio_parts if index in entry.audio_by_part}
+
+
+def item_with_audio(entry: ConversationEntry, encode: Callable[[ItemAudio], bytes]) -> Item:
     """
-    The item with its audio, for `conversation.item.retrieve`, and how many bytes of audio that is.
+    The item with its audio, for `conversation.item.retrieve`.
 
     Args:
         encode: encodes audio for the client.
-        max_bytes: of audio; no part is encoded once there is more.
     """
     item = without_large_images(entry.item)
-    if not isinstance(item, MessageItem) or not entry.audio_by_part:
-        return item, 0
-    audio_bytes = 0
-    contents: list[Part] = list(item.content)
-    for index, part in enumerate(item.content):  # an open response may have audio before it has content
-        audio = encode(entry.audio_by_part[index]) if index in entry.audio_by_part and audio_bytes <= max_bytes else b""
-        if audio and isinstance(part, InputAudio | OutputAudio):
-            contents[index] = structs.replace(part, audio=audio)
-            audio_bytes += len(audio)
-    return structs.replace(item, content=contents), audio_bytes
+    audio_by_part = {index: audio for index, recording in recordings_to_show(entry).items() if (audio := encode(recording))}
+    if not isinstance(item, MessageItem) or not audio_by_part:
+        return item
+    parts = enumerate(item.content)
+    content = [structs.replace(part, audio=audio_by_part[index]) if index in audio_by_part else part for index, part in parts]
+    return structs.replace(item, content=content)
 
 
 def without_audio(contents: Sequence[Part]) -> list[Part]:

@@ -13,6 +13,7 @@ from antiphon.protocols.realtime.conversation import (
     ItemAudio,
     engine_history,
     item_with_audio,
+    recordings_to_show,
     without_audio,
     without_large_images,
 )
@@ -87,13 +88,15 @@ class ItemCommands:
             ClientError: there is no item with that id, or its audio is too long for one event.
         """
         entry = self._conversation.get(event.item_id, "retrieve")
-        item, audio_bytes = item_with_audio(entry, lambda recording: _encode_audio(recording, format), RETRIEVE_LIMIT_BYTES)
+        # One that is so long that the conversation did not keep its audio is no different from a shorter one.
+        audio_bytes = sum(_encoded_bytes(recording, format) for recording in recordings_to_show(entry).values())
         if audio_bytes > RETRIEVE_LIMIT_BYTES:
             raise ClientError(
                 f"The item has {audio_bytes} bytes of audio, too many for one event. The maximum is {RETRIEVE_LIMIT_BYTES} bytes.",
                 code="event_too_large",
                 param="item_id",
             )
+        item = item_with_audio(entry, lambda recording: _encode_audio(recording, format))
         self._outbox.send(events.ConversationItemRetrieved, item=item)
 
     def is_assistant_item(self, item_id: str) -> bool:
@@ -249,6 +252,13 @@ class ItemCommands:
             raise ClientError(
                 f"Tool call ID '{shorten(item.call_id)}' not found in conversation.", code="invalid_tool_call_id", param=f"{path}.call_id"
             )
+
+
+def _encoded_bytes(item_audio: ItemAudio, format: Maybe[Format]) -> int:
+    codec = codec_of(format)
+    if codec.rate_hz != item_audio.rate_hz:
+        return 0
+    return item_audio.heard_bytes if codec.decode is None else item_audio.heard_bytes // 2  # G.711 has one byte a sample
 
 
 def _encode_audio(item_audio: ItemAudio, format: Maybe[Format]) -> bytes:
