@@ -162,7 +162,7 @@ def test_the_result_of_a_call_that_never_was_is_refused(talk_to):
     [
         ({"type": "message", "role": "user"}, "missing_required_parameter", "item.content"),
         ({"type": "message", "role": "user", "content": [{"type": "input_text"}]}, "missing_required_parameter", "item.content[0].text"),
-        ({"type": "message", "role": "user", "content": [{"type": "output_text", "text": ""}]}, "invalid_value", "item.content[0]"),
+        ({"type": "message", "role": "user", "content": [{"type": "output_text", "text": ""}]}, "invalid_value", "item.content[0].type"),
         ({"type": "message", "role": "narrator", "content": []}, "invalid_value", "item.role"),
         ({"type": "poem"}, "invalid_value", "item.type"),
         ({"type": "function_call", "name": "f"}, "missing_required_parameter", "item.arguments"),

@@ -139,7 +139,7 @@ def test_a_mistake_that_is_found_later_is_told_where_the_beta_has_it():
 
 def test_an_error_about_what_the_model_says_has_the_old_names():
     message = "Invalid value: 'output_text'. Supported values are: 'output_text' and 'output_audio'."
-    error = ga.RealtimeError(type="invalid_request_error", code="invalid_value", message=message, param="item.content[0]")
+    error = ga.RealtimeError(type="invalid_request_error", code="invalid_value", message=message, param="item.content[0].type")
     assert told(ga.ErrorEvent(event_id="event_1", error=error))["error"]["message"] == (
         "Invalid value: 'text'. Supported values are: 'text' and 'audio'."
     )

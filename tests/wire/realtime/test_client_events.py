@@ -335,13 +335,13 @@ def said(role: str, content: Any) -> dict[str, Any]:
             "missing_required_parameter",
             "item.content[0].image_url",
         ),
-        (said("user", [{"type": "output_text", "text": ""}]), "invalid_value", "item.content[0]"),
+        (said("user", [{"type": "output_text", "text": ""}]), "invalid_value", "item.content[0].type"),
         (
             {"type": "message", "role": "assistant", "content": [{"type": "input_text", "text": ""}]},
             "invalid_value",
-            "item.content[0]",
+            "item.content[0].type",
         ),
-        (said("system", [{"type": "input_audio", "audio": ""}]), "invalid_value", "item.content[0]"),
+        (said("system", [{"type": "input_audio", "audio": ""}]), "invalid_value", "item.content[0].type"),
         ({"type": "message", "role": "user", "content": "Hello"}, "invalid_type", "item.content"),
         ({"type": "function_call_output", "output": ""}, "missing_required_parameter", "item.call_id"),
         ({"type": "function_call_output", "call_id": "c", "output": {}}, "invalid_type", "item.output"),
@@ -364,10 +364,10 @@ PARTS_BY_ROLE = {
 @pytest.mark.parametrize("role", ["user", "system"])
 def test_a_part_is_named_as_it_was_written_with_those_that_its_role_may_have(role, part):
     code, param, message = mistake(create(type="message", role=role, content=[{"type": "input_text", "text": "x"}, part]))
-    assert (code, param) == ("invalid_value", "item.content[1]")
+    assert (code, param) == ("invalid_value", "item.content[1].type")
     assert message == f"Invalid value: '{part['type']}'. Supported values are: {PARTS_BY_ROLE[role]}."
     item = {"type": "message", "role": role, "content": [part]}
-    assert mistake(answer(input=[{"type": "item_reference", "id": "x"}, item]))[1] == "response.input[1].content[0]"
+    assert mistake(answer(input=[{"type": "item_reference", "id": "x"}, item]))[1] == "response.input[1].content[0].type"
 
 
 def test_an_unknown_part_of_the_models_is_told_what_the_model_says():
@@ -378,7 +378,7 @@ def test_an_unknown_part_of_the_models_is_told_what_the_model_says():
 
 def test_the_input_of_a_response_is_looked_at_as_items_are():
     item = {"type": "message", "role": "user", "content": [{"type": "output_text", "text": ""}]}
-    assert mistake(answer(input=[item]))[1] == "response.input[0].content[0]"
+    assert mistake(answer(input=[item]))[1] == "response.input[0].content[0].type"
     assert decode_client(answer(input=[{"type": "item_reference", "id": "item_1"}]))
 
 

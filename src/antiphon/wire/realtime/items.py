@@ -218,7 +218,7 @@ def check_part_types(item: object, path: str) -> None:
     for index, part in enumerate(item["content"]) if kinds else ():
         name = part.get("type") if isinstance(part, dict) else None
         if isinstance(name, str) and not any(name in (_tag(kind), *kind.aliases) for kind in kinds):
-            raise errors.invalid_value(f"{path}.content[{index}]", name, map(_tag, kinds))
+            raise errors.invalid_value(f"{path}.content[{index}].type", name, map(_tag, kinds))
 
 
 def _tag(kind: type[Tagged]) -> str:
@@ -240,7 +240,7 @@ def check_item(item: InputItem, path: str) -> None:
     for index, part in enumerate(item.content):
         part_path = f"{path}.content[{index}]"
         if not isinstance(part, _PARTS_BY_ROLE[item.role]):
-            raise errors.invalid_value(part_path, part.type, map(_tag, _PARTS_BY_ROLE[item.role]))
+            raise errors.invalid_value(f"{part_path}.type", part.type, map(_tag, _PARTS_BY_ROLE[item.role]))
         if isinstance(part, InputImage) and part.image_url is UNSET:
             raise errors.missing_parameter(f"{part_path}.image_url")
         if isinstance(part, InputAudio) and part.audio is UNSET and not part.transcript:
