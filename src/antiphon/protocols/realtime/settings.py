@@ -2,7 +2,7 @@
 The settings of a Realtime session: their defaults, how a client changes them, and what the engine gets of them.
 
 A change applies whole or not at all. An absent field keeps its value. Null switches off what can be off; any other
-field it resets to what it was at the start of the session.
+field it resets to what it was at the start of the session, unless that can't change.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,10 +54,11 @@ SPOKEN_INSTRUCTIONS = (
 BETA_TEMPERATURE_DEFAULT = 0.8
 """The beta's default, which it reports. In GA there is no such setting any more."""
 
-NULLABLE_FIELDS = frozenset(
-    {"turn_detection", "transcription", "noise_reduction", "tracing", "prompt", "include", "reasoning", "temperature"}
-)
-"""The fields that null switches off; it resets all others to their defaults."""
+NULLABLE_FIELDS = frozenset({"turn_detection", "transcription", "noise_reduction", "prompt", "include", "reasoning", "temperature"})
+"""The fields that null switches off; it resets all others but `LASTING_FIELDS` to their defaults."""
+
+LASTING_FIELDS = frozenset({"tracing"})
+"""The fields that can't change once they are set: null, which clients send for what they don't set, asks for no change."""
 
 SERVER_FIELDS = ("id", "object", "expires_at", "model")
 """The fields that only the server sets."""
@@ -223,6 +224,8 @@ def _merge(current: T, patch: Wire, default: Wire) -> T:
         if isinstance(value, Audio | AudioInput | AudioOutput):
             if current_value is not UNSET:  # a transcription session has no `audio.output`, so that part of a patch is ignored
                 changes[name] = _merge(current_value, value, default_value)
+        elif value is None and name in LASTING_FIELDS:
+            continue
         elif value is None:
             changes[name] = None if name in NULLABLE_FIELDS else default_value
         else:
