@@ -396,6 +396,18 @@ def test_oddities_that_do_no_harm_are_no_errors(talk_to):
     talk_to() >> update(**odd) << updated(audio={"output": {"voice": "alloy", "speed": 1.0}})
 
 
+def test_what_nobody_reads_is_not_shown(talk_to):
+    session = talk_to().update(audio={"input": {"transcription": {"model": "whisper-1", "foo": 1}}})
+    assert session.log[-1]["session"]["audio"]["input"]["transcription"] == {"model": "whisper-1"}
+    limits = {"post_instructions": 9}
+    truncation = {"type": "retention_ratio", "retention_ratio": 0.5, "token_limits": limits}
+    odd = truncation | {"token_limits": limits | {"new": 1}, "new": 1}
+    shown = session.update(truncation=odd, reasoning={"effort": "low", "new": 1}).log[-1]["session"]
+    assert (shown["truncation"], shown["reasoning"]) == (truncation, {"effort": "low"})
+    old = talk_to(dialect="beta").update(input_audio_transcription={"enabled": True, "model": "whisper-1"})
+    assert old.log[-1]["session"]["input_audio_transcription"] == {"model": "whisper-1"}
+
+
 def test_an_engine_that_can_not_hear_lets_a_client_say_what_it_always_says(talk_to):
     usual = {"audio": {"input": {"turn_detection": {"type": "semantic_vad"}, "transcription": {"model": "whisper-1"}}}}
     talk_to(capabilities=TEXT) >> update(**usual) << "session.updated"

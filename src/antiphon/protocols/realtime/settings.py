@@ -255,12 +255,21 @@ def _fill_in(value: object, previous: object) -> object:
     """
     The value with its absent fields filled in: from the previous value of the same type, or else from the defaults.
     """
-    default = _DEFAULT_VALUES.get(type(value))
-    if default is None or not isinstance(value, Wire):
+    if not isinstance(value, Wire):
         return value
+    default = _DEFAULT_VALUES.get(type(value))
+    if default is None:
+        return _without_extra(value)
     base = previous if isinstance(previous, type(value)) else default()
     changes = {name: each for name in value.__struct_fields__ if (each := getattr(value, name)) is not UNSET and name != "extra"}
     return structs.replace(base, **changes)
+
+
+def _without_extra(value: T) -> T:
+    """The value as far as its fields are known, in the objects in it, too: the rest is ignored, and so not shown."""
+    fields = [(name, getattr(value, name)) for name in value.__struct_fields__ if name != "extra"]
+    inner_values = {name: _without_extra(each) for name, each in fields if isinstance(each, Wire)}
+    return structs.replace(value, extra=UNSET, **inner_values)
 
 
 # Checks
