@@ -269,6 +269,12 @@ def invalid_base64(param: str) -> ClientError:
     return ClientError(f"Invalid '{param}'. Expected base64-encoded audio bytes but got invalid bytes.", code="invalid_value", param=param)
 
 
+def invalid_url(param: str, *beginnings: str) -> ClientError:
+    """A URL that begins otherwise than it may."""
+    expectation = quote_list(beginnings, "or")
+    return ClientError(f"Invalid '{param}': a URL must begin with {expectation}.", code="invalid_url", param=param)
+
+
 def invalid_json(reason: str) -> ClientError:
     """A message is not JSON; `reason` says where."""
     return ClientError(f"Invalid JSON: {reason}.", code="invalid_json")

@@ -335,6 +335,8 @@ def said(role: str, content: Any) -> dict[str, Any]:
             "missing_required_parameter",
             "item.content[0].image_url",
         ),
+        (said("user", [{"type": "input_image", "image_url": "zzz"}]), "invalid_url", "item.content[0].image_url"),
+        (said("user", [{"type": "input_image", "image_url": ""}]), "invalid_url", "item.content[0].image_url"),
         (said("user", [{"type": "output_text", "text": ""}]), "invalid_value", "item.content[0].type"),
         (
             {"type": "message", "role": "assistant", "content": [{"type": "input_text", "text": ""}]},

@@ -17,7 +17,7 @@ from antiphon.engine_api.engine import Fetch
 from antiphon.engines.chat.media import inline_urls
 from antiphon.engines.chat.quirks import Quirks
 from antiphon.engines.chat.request import BLOCKED_KEYS, BLOCKED_TEMPLATE_ARGUMENTS, OWN_KEYS
-from antiphon.errors import ClientError, invalid_type, unparsable_json
+from antiphon.errors import ClientError, invalid_type, invalid_url, unparsable_json
 from antiphon.offload import LARGE_BYTES, offload
 
 RELAYS = ("chat/completions", "completions", "embeddings")
@@ -253,8 +253,7 @@ def _part_urls(raw: Raw, place: str) -> dict[str, str]:
             urls[text] = next((f"{kind}_url" for kind in ("audio", "video", "file") if kind in key), key)
         elif _is_location(name, text) and not _INLINE_URL.match(text):
             # Some servers open what is neither as a file of theirs.
-            begin = "'data:'" if name.endswith("data") else "'https://', 'http://' or 'data:'"
-            raise ClientError(f"Invalid '{place}.{key}': a URL must begin with {begin}.", code="invalid_url", param=f"{place}.{key}")
+            raise invalid_url(f"{place}.{key}", *(("data:",) if name.endswith("data") else ("https://", "http://", "data:")))
     return urls
 
 

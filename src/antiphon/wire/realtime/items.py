@@ -200,6 +200,8 @@ _PARTS_BY_ROLE: dict[Role, tuple[type[Part], ...]] = {
     "assistant": (OutputText, OutputAudio),
 }
 
+_IMAGE_URL_BEGINNINGS = ("https://", "http://", "data:")
+
 
 def check_part_types(item: object, path: str) -> None:
     """
@@ -243,5 +245,8 @@ def check_item(item: InputItem, path: str) -> None:
             raise errors.invalid_value(f"{part_path}.type", part.type, map(_tag, _PARTS_BY_ROLE[item.role]))
         if isinstance(part, InputImage) and part.image_url is UNSET:
             raise errors.missing_parameter(f"{part_path}.image_url")
+        # No engine takes another kind: an item with one would fail every response after it.
+        if isinstance(part, InputImage) and not str(part.image_url)[:8].lower().startswith(_IMAGE_URL_BEGINNINGS):
+            raise errors.invalid_url(f"{part_path}.image_url", *_IMAGE_URL_BEGINNINGS)
         if isinstance(part, InputAudio) and part.audio is UNSET and not part.transcript:
             raise errors.missing_parameter(f"{part_path}.audio")
