@@ -217,6 +217,14 @@ def test_a_chat_calls_its_own_functions_after_the_search(sdk):
     assert [call.function.name for call in choice.message.tool_calls] == ["get_weather"]
 
 
+def test_a_refused_request_leaves_no_container(sdk):
+    before = [container.id for container in sdk.containers.list()]
+    tool = {"type": "code_interpreter", "container": {"type": "auto", "file_ids": ["file-nope"]}}
+    with pytest.raises(openai.NotFoundError):
+        sdk.responses.create(model="parrot", input="x", tools=[tool])
+    assert [container.id for container in sdk.containers.list()] == before
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

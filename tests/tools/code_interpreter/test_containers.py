@@ -131,7 +131,12 @@ def test_limits_of_number_and_size_hold_and_name_themselves(tmp_path):
         second = await containers.create("ann", "2")
         assert await refusal(containers.add_file("ann", second.id, "b", chunks(b"x" * 70_000))) == (400, "file_too_large")
         await containers.create("ann", "3")
-        assert await refusal(containers.create("ann", "4")) == (429, "too_many_containers")
+        clock.now += 60
+        with pytest.raises(ClientError) as caught:
+            await containers.create("ann", "4")
+        error = caught.value
+        assert (error.status, error.type, error.code) == (429, "rate_limit_error", "rate_limit_exceeded")
+        assert error.retry_after_s == 20 * 60 - 60
         await containers.delete("ann", first.id)
         await containers.create("ann", "4")
         await containers.add_file("ann", second.id, "b", chunks(b"x" * 70_000))

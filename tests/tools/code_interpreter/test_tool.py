@@ -231,6 +231,34 @@ def test_what_a_request_asks_for_in_vain_is_refused_with_its_place(house):
     assert refusal(house, lambda: house.runner.run(foreign.prepare(lambda _event: None)))[0] == 404
 
 
+def test_a_container_that_no_call_has_used_goes_with_its_response(house):
+    containers = house.kind.containers
+
+    async def names() -> set[str]:
+        while containers._deletions:
+            await asyncio.wait(containers._deletions)
+        return {each.id for each in (await containers.list("ann", limit=100)).containers}
+
+    before = house.runner.run(names())
+    refused = house.open({"type": "auto", "file_ids": ["file-1", "file-9"]})
+    assert refusal(house, lambda: house.runner.run(refused.prepare(lambda _event: None)))[0] == 404
+    assert house.runner.run(names()) == before
+    ready = house.open({"type": "auto", "file_ids": ["file-1"]})
+    house.runner.run(ready.prepare(lambda _event: None))
+    named = house.open(house.runner.run(containers.create("ann", "own")).id)
+    house.runner.run(named.prepare(lambda _event: None))
+    used = house.open()
+    _, events = house.run(used, "1")
+    assert len(house.runner.run(names()) - before) == 3
+
+    async def close() -> None:
+        for tool in (refused, ready, named, used, refused):
+            tool.close()
+
+    house.runner.run(close())
+    assert house.runner.run(names()) - before == {named._container_id, events[0].item["container_id"]}
+
+
 def test_an_expired_container_is_an_error_of_the_request_and_auto_makes_a_new_one(house):
     container = house.runner.run(house.kind.containers.create("ann", "short"))
     house.kind.containers._clock, clock = (lambda: clock() + 3600), house.kind.containers._clock

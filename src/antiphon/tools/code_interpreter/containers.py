@@ -14,7 +14,7 @@ from typing import Literal, ParamSpec, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from antiphon.errors import ClientError, shorten, unknown_cursor, unsupported_value
+from antiphon.errors import ApiError, ClientError, shorten, unknown_cursor, unsupported_value
 from antiphon.tools.code_interpreter.folder import (
     FileStamp,
     FolderScan,
@@ -81,6 +81,7 @@ class Containers:
         self._end_listeners: list[EndListener] = []
         self._incoming_bytes: Counter[str] = Counter()
         self._placing = asyncio.Lock()
+        self._deletions: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     @property
@@ -141,7 +142,9 @@ class Containers:
                 f"There are too many containers: the limit is {limits.containers} (tools.code_interpreter.containers). "
                 "Delete one, or wait until one has expired.",
                 status=429,
-                code="too_many_containers",
+                type="rate_limit_error",
+                code="rate_limit_exceeded",
+                retry_after_s=max(1, await self._call(self._index.next_expiry, tenant, now) - now),
             )
         return container
 
@@ -216,6 +219,18 @@ class Containers:
         await self.get(tenant, container_id)
         await self._call(self._index.remove, tenant, container_id)
         await self._erase([container_id])
+
+    def delete_later(self, tenant: str, container_id: str) -> None:
+        """Delete a container in the background; one that is gone already is no error."""
+
+        async def delete() -> None:
+            with contextlib.suppress(ApiError):  # If it can't be deleted now, it expires.
+                await self.delete(tenant, container_id)
+
+        # It outlives the response that had the container, and `close` waits for it.
+        task = asyncio.create_task(delete(), name="end of a container")  # noqa: TID251
+        self._deletions.add(task)
+        task.add_done_callback(self._deletions.discard)
 
     async def add_file(
         self,
@@ -384,6 +399,8 @@ class Containers:
 
     async def close(self) -> None:
         """Close the index; idempotent."""
+        if self._deletions:
+            await asyncio.wait(self._deletions)
         if not self._is_closed:
             self._is_closed = True
             await self._call(self._index.close)

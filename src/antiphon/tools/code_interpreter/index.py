@@ -75,6 +75,12 @@ class ContainerIndex:
         )
         return cursor.rowcount > 0
 
+    def next_expiry(self, tenant: str, now: int) -> int:
+        """When the first of a tenant's containers expires if none is used, in Unix seconds; `now` if there is none."""
+        query = f"SELECT MIN(last_active_at + expires_after_minutes * 60) AS at FROM containers WHERE tenant = :tenant AND {_IS_RUNNING}"
+        row = self._database.execute(query, {"tenant": tenant, "now": now}).fetchone()
+        return now if row["at"] is None else int(row["at"])
+
     def touch(self, tenant: str, container_id: str, now: int) -> Container | None:
         """A container; used now, if it has not expired. None if there is none."""
         with self._database:

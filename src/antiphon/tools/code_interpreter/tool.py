@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import binascii
+import contextlib
 import hashlib
 import json
 import secrets
@@ -146,6 +147,7 @@ class CodeInterpreter:
         self._auto = auto
         self._lock = asyncio.Lock()
         self._has_input = False
+        self._unused_id: str | None = None  # of a container that was made for this response, and in which no call has run
 
     @property
     def functions(self) -> Sequence[FunctionTool]:
@@ -159,7 +161,15 @@ class CodeInterpreter:
 
     async def prepare(self, report: Report) -> None:
         """Check that the container and its files exist; without either there is nothing to do before the first call."""
-        await self._find_container()
+        try:
+            await self._find_container()
+        except ApiError:
+            if (container_id := self._unused_id) is not None:
+                self._unused_id = None
+                # Before the client is told, so that it finds none.
+                with contextlib.suppress(ApiError):  # if it can't be deleted now, it expires
+                    await self._containers.delete(self._context.tenant, container_id)
+            raise
 
     async def run(self, call: ServerToolCall, report: Report) -> ToolOutput:
         """Run the code of a call."""
@@ -174,6 +184,7 @@ class CodeInterpreter:
             if self._container_id is not None and error.code in ("container_expired", "not_found"):
                 raise
             return ToolOutput((TextPart(error.message),))
+        self._unused_id = None
         item_id = f"ci_{secrets.token_hex(24)}"
         item = {"id": item_id, "type": "code_interpreter_call", "container_id": container.id}
         report(HostedToolStarted(item_id, {**item, "status": "in_progress", "code": "", "outputs": []}))
@@ -194,6 +205,12 @@ class CodeInterpreter:
     def fail(self, item: Mapping[str, Any], message: str) -> dict[str, Any]:
         """The item of a call that did not end by itself."""
         return {**item, "status": "failed", "outputs": [{"type": "logs", "logs": f"{message}\n"}]}
+
+    def close(self) -> None:
+        """Delete a container that no call has used: no item names it, and it would count against the limit until it expires."""
+        if self._unused_id is not None:
+            self._containers.delete_later(self._context.tenant, self._unused_id)
+            self._unused_id = None
 
     @property
     def _file_ids(self) -> Sequence[str]:
@@ -225,7 +242,9 @@ class CodeInterpreter:
                     continue  # It has expired, or belongs to another server.
                 if memory_limit in (None, container.memory_limit):
                     return container
-        return await self._containers.create(tenant, _AUTO_NAME, memory_limit=memory_limit)
+        container = await self._containers.create(tenant, _AUTO_NAME, memory_limit=memory_limit)
+        self._unused_id = container.id
+        return container
 
     async def _copy_input(self, container: Container) -> None:
         origins = await self._containers.origins(container)
