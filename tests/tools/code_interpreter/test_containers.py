@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.errors import ClientError
+from antiphon.errors import ClientError, ServerError
 from antiphon.tools.code_interpreter import folder
 from antiphon.tools.code_interpreter.containers import FORGET_S, Containers
 from antiphon.tools.code_interpreter.records import ContainerFile, ContainerLimits
@@ -147,6 +147,23 @@ def test_limits_of_number_and_size_hold_and_name_themselves(tmp_path):
         assert await refusal(containers.add_file("ann", second.id, "last", chunks(b""))) == (400, "too_many_files")
 
     with_containers(tmp_path, dialogue)
+
+
+def test_a_full_disk_is_a_passing_error_of_the_server(tmp_path):
+    async def dialogue(containers: Containers, clock: Clock) -> None:
+        database = containers._index._database
+        # SQLite's own limit gives the same error as a full disk: https://www.sqlite.org/rescode.html#full
+        database.execute(f"PRAGMA max_page_count = {database.execute('PRAGMA page_count').fetchone()[0]}")
+        with pytest.raises(ServerError) as caught:
+            for _ in range(1000):
+                await containers.create("ann", "x" * 256)
+        error = caught.value
+        assert (error.status, error.type, error.code) == (503, "service_unavailable_error", "containers_unavailable")
+        assert error.retry_after_s and "disk is full" in error.operator_message and "disk" not in error.message
+        living = {each.id for each in (await containers.list("ann", limit=1000)).containers}
+        assert {path.name for path in containers.data_folder("").iterdir()} == living
+
+    with_containers(tmp_path, dialogue, ContainerLimits(containers=1000))
 
 
 @pytest.mark.parametrize(

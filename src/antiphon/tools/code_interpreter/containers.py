@@ -5,16 +5,17 @@ import contextlib
 import os
 import re
 import secrets
+import sqlite3
 import time
 from collections import Counter
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, ParamSpec, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from antiphon.errors import ApiError, ClientError, shorten, unknown_cursor, unsupported_value
+from antiphon.errors import STORE_RETRY_S, ApiError, ClientError, ServerError, shorten, unknown_cursor, unsupported_value
 from antiphon.tools.code_interpreter.folder import (
     FileStamp,
     FolderScan,
@@ -135,9 +136,15 @@ class Containers:
         )
         # The folder first: a record without one would be a container that can't be used.
         path = self.data_folder(container.id)
-        await asyncio.to_thread(path.mkdir, 0o700)
-        if not await self._call(self._index.add, container, limits.containers):
-            await asyncio.to_thread(path.rmdir)
+        with _disk_errors():
+            await asyncio.to_thread(path.mkdir, 0o700)
+        is_added = False
+        try:
+            is_added = await self._call(self._index.add, container, limits.containers)
+        finally:
+            if not is_added:
+                await asyncio.to_thread(path.rmdir)
+        if not is_added:
             raise ClientError(
                 f"There are too many containers: the limit is {limits.containers} (tools.code_interpreter.containers). "
                 "Delete one, or wait until one has expired.",
@@ -428,13 +435,16 @@ class Containers:
         tenant, own_bytes = container.tenant, 0
         free_bytes = await self._room_bytes(container, filename, param)
         try:
-            with await asyncio.to_thread(open, path, "xb", buffering=0) as file:
+            with _disk_errors():
+                file = await asyncio.to_thread(open, path, "xb", buffering=0)
+            with file:
                 async for chunk in chunks:
                     own_bytes += len(chunk)
                     self._incoming_bytes[tenant] += len(chunk)
                     if self._incoming_bytes[tenant] > free_bytes:
                         raise self._full(param)
-                    await asyncio.to_thread(file.write, chunk)
+                    with _disk_errors():
+                        await asyncio.to_thread(file.write, chunk)
         finally:
             self._incoming_bytes[tenant] -= own_bytes
             if not self._incoming_bytes[tenant]:
@@ -475,7 +485,27 @@ class Containers:
         )
 
     async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: function(*args, **kwargs))
+        with _disk_errors():
+            return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: function(*args, **kwargs))
+
+
+@contextlib.contextmanager
+def _disk_errors() -> Iterator[None]:
+    """Turn a disk that is full or fails into an error that says when to try again; the operator gets the cause."""
+    try:
+        yield
+    except FileNotFoundError:  # the container was deleted
+        raise
+    except (sqlite3.OperationalError, OSError) as error:
+        unavailable = ServerError(
+            "The server can't use its containers now. Please try again later.",
+            status=503,
+            type="service_unavailable_error",
+            code="containers_unavailable",
+            retry_after_s=STORE_RETRY_S,
+        )
+        unavailable.operator_message = f"The containers' folder can't be used: {error}."
+        raise unavailable from error
 
 
 def _new_id(prefix: str) -> str:

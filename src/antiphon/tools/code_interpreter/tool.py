@@ -179,7 +179,7 @@ class CodeInterpreter:
             return ToolOutput((TextPart(f"The arguments must be {wanted_shape}."),))
         try:
             container = await self._find_container()
-        except ClientError as error:
+        except ApiError as error:
             # The container that the request named, or that this response used, is gone: no further call could do better.
             if self._container_id is not None and error.code in ("container_expired", "not_found"):
                 raise
