@@ -17,6 +17,7 @@ SEARCH = FunctionTool("file_search", "Searches files.", {"type": "object"})
 FILES = ServerTools(frozenset({"file_search"}), (ServerFunction("file_search", SEARCH),))
 SEARCH_TOOL = tools.FileSearchTool(vector_store_ids=["vs_1"])
 ADD = FunctionTool("add", namespace="math")
+SUBTRACT = FunctionTool("subtract", namespace="math")
 MATH = ServerTools(frozenset({"mcp"}), (), must_prepare=True)
 MATH_TOOL = tools.McpTool(server_label="math", server_url="https://math.example/mcp", require_approval="never")
 CLIENT_TOOL = tools.FunctionTool(name="weather", parameters={"type": "object"})
@@ -158,6 +159,31 @@ def test_calls_that_the_request_does_not_allow_are_not_run():
     assert note.text == "The call was skipped: the request does not allow calls (tool_choice)."
     dialogue.said(events.TextDelta(ID, "So."), ended())
     assert dialogue.types[-1] == "completed"
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        tools.AllowedToolsChoice(mode="auto", tools=[{"type": "function", "name": "weather"}]),
+        tools.AllowedToolsChoice(mode="auto", tools=[{"type": "mcp", "server_label": "math", "name": "subtract"}]),
+        tools.FunctionChoice(name="weather"),
+    ],
+)
+def test_calls_of_tools_that_the_choice_leaves_out_are_not_run(choice):
+    dialogue = Dialogue(session_for(server_tools=MATH, tools=[MATH_TOOL, CLIENT_TOOL], tool_choice=choice))
+    dialogue.tool_said("", ToolsListed((ServerFunction("mcp", ADD), ServerFunction("mcp", SUBTRACT))), ToolsReady())
+    dialogue.said(*called(name="add", namespace="math", arguments="{}"), ended())
+    assert not dialogue.tool_calls
+    [note] = dialogue.requests[-1].history[-1].parts
+    assert note.text == "The call was skipped: the request does not allow calls of this tool now (tool_choice)."
+
+
+def test_calls_of_tools_that_the_choice_allows_are_run():
+    choice = tools.AllowedToolsChoice(mode="auto", tools=[{"type": "mcp", "server_label": "math"}])
+    dialogue = Dialogue(session_for(server_tools=MATH, tools=[MATH_TOOL, CLIENT_TOOL], tool_choice=choice))
+    dialogue.tool_said("", ToolsListed((ServerFunction("mcp", ADD),)), ToolsReady())
+    dialogue.said(*called(name="add", namespace="math", arguments="{}"), ended())
+    assert [call.name for call in dialogue.tool_calls] == ["add"]
 
 
 @pytest.mark.parametrize(

@@ -325,6 +325,7 @@ class ToolLoop:
     def _run_calls(self) -> Iterator[LoopStep]:
         yield events.ItemBoundary(self._respond.id)  # what the model wrote is complete
         self._turn_items = self._output.items[self._turn_start :]
+        allowed_keys = self._respond.tool_choice.name_set
         for call in self._calls.values():
             if call.state == "over":
                 continue
@@ -337,6 +338,9 @@ class ToolLoop:
                 reason = f"the limit of {self._limits.calls} calls ({self._limits.calls_field}) is reached"
             elif self._respond.tool_choice.mode == "none":
                 reason = "the request does not allow calls (tool_choice)"
+            # Open Responses: `allowed_tools` is a hard limit, which the server has to enforce; not every upstream server does.
+            elif allowed_keys is not None and call.function.key not in allowed_keys:
+                reason = "the request does not allow calls of this tool now (tool_choice)"
             else:
                 self._call_count += 1
                 self._waiting.append(call)
