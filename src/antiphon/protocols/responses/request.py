@@ -25,6 +25,7 @@ from antiphon.protocols.responses.tools import (
     EngineTools,
     TranslationContext,
     build_engine_tools,
+    check_tool_names,
     found_tool_keys,
     later_tool_choice,
     requested_tools,
@@ -373,6 +374,7 @@ _CHECKS: tuple[Callable[[CreateRequest, Capabilities, str], None], ...] = (
     _check_reasoning,
     _check_text,
     _check_audio,
+    check_tool_names,
 )
 
 

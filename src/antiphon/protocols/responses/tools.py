@@ -14,7 +14,7 @@ from msgspec import Struct, UnsetType, field
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.documents import FileContent
 from antiphon.engine_api.options import CustomTool, FunctionTool, HostedTool, Tool, ToolChoice
-from antiphon.errors import ClientError, tool_choice_not_found, unsupported_parameter
+from antiphon.errors import ClientError, shorten, tool_choice_not_found, unsupported_parameter
 from antiphon.protocols.client_tools.definitions import ClientTool, choice_types, client_tool
 from antiphon.protocols.client_tools.search import SEARCH_NAME, DeferredTool, ToolSearch
 from antiphon.protocols.omissions import Omissions
@@ -116,6 +116,32 @@ def build_engine_tools(
         _add_once(search.function, SEARCH_NAME, "tools", engine_tools, keys)
         engine_tools.server_keys[SEARCH_NAME] = [SEARCH_NAME]
     return engine_tools
+
+
+def check_tool_names(request: CreateRequest, _capabilities: Capabilities, _model: str) -> None:
+    """
+    Check that no two functions, custom tools or namespaces of the request's `tools` have the same name: no model could tell
+    them apart. Those that come with items may be there again, as a client names what it has found or added before.
+
+    Raises:
+        ClientError: two have.
+    """
+    paths_by_name: dict[tuple[str, str], str] = {}
+
+    def check_names(path: str, tool_list: Sequence[tools.Tool], namespace: str) -> None:
+        for index, tool in enumerate(tool_list):
+            if not isinstance(tool, tools.FunctionTool | tools.CustomTool | tools.NamespaceTool):
+                continue
+            kind = "namespace" if isinstance(tool, tools.NamespaceTool) else f"tool {namespace}"
+            own_path = f"{path}[{index}]"
+            first_path = paths_by_name.setdefault((kind, tool.name), own_path)
+            if first_path != own_path:
+                message = f"Invalid '{own_path}.name': '{shorten(tool.name)}' is the name of '{first_path}' too. Rename one of them."
+                raise ClientError(message, code="invalid_value", param=f"{own_path}.name")
+            if isinstance(tool, tools.NamespaceTool):
+                check_names(f"{own_path}.tools", tool.tools, tool.name)
+
+    check_names("tools", request.tools or (), "")
 
 
 def found_tool_keys(conversation: Sequence[tuple[str, items.Item]]) -> frozenset[str]:
