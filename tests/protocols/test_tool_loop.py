@@ -392,6 +392,16 @@ def test_an_answer_to_no_request_is_refused(given_items, past, message):
         session_for(server_tools=MATH, tools=[MATH_TOOL], past=past, given=given_items)
 
 
+@pytest.mark.parametrize("offered", [[], [CLIENT_TOOL]])
+def test_an_answer_without_any_mcp_server_is_refused(offered):
+    with pytest.raises(ClientError, match="The MCP server 'math' of the approved call is not in 'tools'"):
+        session_for(tools=offered, past=(USER, REQUEST), given=(approve(),))
+    with pytest.raises(ClientError, match="No approval request found"):
+        session_for(tools=offered, past=(USER, REQUEST), given=(approve(id="mcpr_9"),))
+    assert session_for(tools=offered, past=(USER, REQUEST), given=(approve(False),))
+    assert session_for(tools=offered, past=(USER, REQUEST, approve()), given=(USER,))
+
+
 def test_an_approved_call_needs_its_server():
     other = tools.McpTool(server_label="other", server_url="https://other.example/mcp")
     with pytest.raises(ClientError, match="The MCP server 'math' of the approved call is not in 'tools'"):

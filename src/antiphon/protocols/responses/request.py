@@ -5,7 +5,7 @@ A field that changes the meaning of the response, or what the client finds in it
 it. A hint is taken and echoed, and an engine that can't act on it never sees it (docs/decisions/0024).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Literal
 
 from msgspec import UNSET, Struct, structs
@@ -35,7 +35,8 @@ from antiphon.protocols.tool_loop import ApprovedCall, LoopLimits, ToolFinding
 from antiphon.tool_api import NO_SERVER_TOOLS, ServerTools
 from antiphon.wire.codec.fields import is_set as is_set, value_or
 from antiphon.wire.codec.types import Unknown
-from antiphon.wire.responses import items
+from antiphon.wire.responses import items, tools
+from antiphon.wire.responses.hosted_calls import McpApprovalResponse
 from antiphon.wire.responses.request import CreateRequest, VoiceReference
 from antiphon.wire.responses.websocket import ResponseCreate
 
@@ -176,7 +177,10 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
     history = plain_history(resolved_request.input_items) if is_plain else to_history(items_with_paths, context)
     if not history and instructions is None:
         raise _no_input(resolved_request.input_items, context)
-    engine_tools = build_engine_tools(tuple(requested_tools(request, items_with_paths)), context, found_tool_keys(items_with_paths))
+    tools_with_paths = tuple(requested_tools(request, items_with_paths))
+    engine_tools = build_engine_tools(tools_with_paths, context, found_tool_keys(items_with_paths))
+    if context.approvals is None and not resolved_request.is_warm_up:
+        _check_approvals(items_with_paths, tools_with_paths, capabilities)
     respond = _respond(resolved_request, history, instructions, engine_tools, compaction if capabilities.compacts else None)
     engine_request = EngineRequest(
         respond,
@@ -206,11 +210,25 @@ def _translation_context(resolved_request: ResolvedRequest, conversation: Sequen
 
 def _approved_calls(context: TranslationContext, engine_tools: EngineTools) -> Sequence[ApprovedCall]:
     approved_calls = [] if context.approvals is None else context.approvals.pending
+    _check_servers(approved_calls, engine_tools.server_labels)
+    return approved_calls
+
+
+def _check_approvals(
+    conversation: Sequence[ItemWithPath], tools_with_paths: Sequence[tuple[str, tools.Tool]], capabilities: Capabilities
+) -> None:
+    """Refuse the user's answer in a request without MCP servers to ask: nothing would come of it, and the user would not know."""
+    is_answered = any(isinstance(item, McpApprovalResponse) and path.startswith("input") for path, item in conversation)
+    if is_answered and capabilities.tools and "mcp" not in capabilities.hosted:
+        labels = {tool.server_label for _, tool in tools_with_paths if isinstance(tool, tools.McpTool)}
+        _check_servers(read_approvals(conversation).pending, labels)
+
+
+def _check_servers(approved_calls: Iterable[ApprovedCall], labels: Container[str]) -> None:
     for call in approved_calls:
-        if call.server_label not in engine_tools.server_labels:
+        if call.server_label not in labels:
             # Its URL and its credentials are not stored: each request brings them.
             raise ClientError(f"The MCP server '{shorten(call.server_label)}' of the approved call is not in 'tools'.", param="tools")
-    return approved_calls
 
 
 def _respond(
