@@ -194,12 +194,14 @@ async def test_items_that_are_too_large_together_are_not_read(store: Store, monk
         await store.items("ada", ["msg_1", "msg_2", "msg_3"])
 
 
-async def test_of_an_id_used_again_the_newest_item_is_found(store: Store) -> None:
-    await store.put(response("resp_2", item("msg_1", "output", b"old")))
+async def test_of_an_id_used_again_the_newest_output_is_found_or_else_the_newest_input(store: Store) -> None:
+    await store.put(response("resp_3", item("msg_1", body=b"oldest")))
+    await store.put(response("resp_2", item("msg_1", "output", b"old"), item("msg_1", "output", b"made"), item("msg_2", body=b"2")))
     await store.put(response("resp_1", item("msg_1", body=b"new")))
+    both = {"msg_1": item("msg_1", "output", b"made"), "msg_2": item("msg_2", body=b"2")}
+    assert await store.items("ada", ["msg_1", "msg_2"]) == both
+    await store.delete("ada", "resp_2")
     assert await store.items("ada", ["msg_1"]) == {"msg_1": item("msg_1", body=b"new")}
-    await store.delete("ada", "resp_1")
-    assert await store.items("ada", ["msg_1"]) == {"msg_1": item("msg_1", "output", b"old")}
 
 
 async def test_items_are_listed_by_direction_in_either_order(store: Store) -> None:

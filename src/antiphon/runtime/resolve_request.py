@@ -254,9 +254,10 @@ async def _load_items(store: Store, tenant: str, ids: Sequence[str], path: str) 
         return {}
     try:
         records = await store.items(tenant, ids)
-        # Items of conversations are stored apart from those of responses.
-        if others := [item_id for item_id in ids if item_id not in records]:
-            records = {**records, **await store.conversations.items(tenant, others)}
+        # Items of conversations are stored apart from those of responses. What the server made goes before what a client sent.
+        if others := [item_id for item_id in ids if item_id not in records or records[item_id].direction == "input"]:
+            of_conversations = await store.conversations.items(tenant, others)
+            records = {**of_conversations, **records, **{id: each for id, each in of_conversations.items() if each.direction == "output"}}
     except ItemsTooLarge:
         raise references_too_large(path, MAX_CHAIN_BYTES) from None
     return records

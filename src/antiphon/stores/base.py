@@ -521,7 +521,8 @@ class Store(Protocol):
 
     async def items(self, tenant: str, item_ids: Collection[str]) -> Mapping[str, ItemRecord]:
         """
-        Items by their ids, input or output, without those that are not there; the newest where an id was used more than once.
+        Items by their ids, without those that are not there. Where an id was used more than once it is the newest output, or
+        else the newest input: a client may send an item again with other content, and what the server made stays what it is.
 
         Raises:
             ItemsTooLarge: they are counted before they are read.

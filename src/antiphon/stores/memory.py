@@ -126,7 +126,7 @@ class MemoryStore:
         # Reads all records once, whatever the number of ids.
         ids = set(item_ids)
         newest_first = (item for record in reversed(self._records.values()) if record.tenant == tenant for item in reversed(record.items))
-        return _newest_items(newest_first, ids)
+        return _select_items(newest_first, ids)
 
     async def list_items(
         self, tenant: str, response_id: str, *, direction: Direction, after: str | None, limit: int, order: SortOrder
@@ -174,12 +174,20 @@ def _is_compaction(item: ItemRecord) -> bool:
     return item.direction == "output" and item.id.startswith(COMPACTION_ID_PREFIX)
 
 
-def _newest_items(newest_first: Iterable[ItemRecord], ids: Collection[str]) -> Mapping[str, ItemRecord]:
-    """Those with these ids."""
+def _select_items(newest_first: Iterable[ItemRecord], ids: Collection[str]) -> Mapping[str, ItemRecord]:
+    """Those with these ids, of each the newest output, or else the newest input."""
     items: dict[str, ItemRecord] = {}
+    missing_ids = set(ids)  # of which an older output may follow
     for item in newest_first:
-        if item.id in ids and items.setdefault(item.id, item) is item and len(items) == len(ids):
-            break
+        if item.id not in missing_ids:
+            continue
+        if item.direction == "output":
+            items[item.id] = item
+            missing_ids.discard(item.id)
+            if not missing_ids:
+                break
+        else:
+            items.setdefault(item.id, item)
     if sum(len(item.body) for item in items.values()) > MAX_CHAIN_BYTES:
         raise ItemsTooLarge
     return items
@@ -281,7 +289,7 @@ class MemoryConversationStore:
             if each.record.tenant == tenant
             for item_id in ids & each.items.keys()
         )
-        return _newest_items(newest_first, ids)
+        return _select_items(newest_first, ids)
 
     async def window(self, tenant: str, conversation_id: str) -> ConversationWindow | None:
         current = self._find(tenant, conversation_id)

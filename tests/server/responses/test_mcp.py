@@ -190,6 +190,20 @@ def test_a_call_is_approved_in_a_conversation_and_statelessly(sdk, math):
     assert kinds(sdk.responses.create(model="parrot", input=items, tools=tools, store=False)) == ["mcp_call", "message"]
 
 
+@pytest.mark.parametrize("in_conversation", [False, True])
+def test_a_call_that_is_approved_by_reference_is_the_one_that_was_asked_for(sdk, math, in_conversation):
+    tools = [{**math, "require_approval": "always"}]
+    place = {"conversation": sdk.conversations.create().id} if in_conversation else {}
+    asked = sdk.responses.create(model="parrot", input="Add.", tools=tools, **place).output[-1]
+    other = asked.model_dump(mode="json") | {"arguments": '{"a":40,"b":2}'}
+    denial = {"type": "mcp_approval_response", "approval_request_id": asked.id, "approve": False}
+    sdk.responses.create(model="parrot", input=[other, denial], tools=tools)
+    answer = denial | {"approve": True}
+    response = sdk.responses.create(model="parrot", input=[{"type": "item_reference", "id": asked.id}, answer], tools=tools)
+    [call] = [item for item in response.output if item.type == "mcp_call"]
+    assert (json.loads(call.arguments), call.output) == ({"a": 1, "b": 2}, "3")
+
+
 def test_an_approval_of_nothing_is_refused(sdk, math):
     answer = {"type": "mcp_approval_response", "approval_request_id": "mcpr_none", "approve": True}
     with pytest.raises(openai.BadRequestError, match="No approval request found"):

@@ -46,7 +46,7 @@ READ_ROWS = 1000
 
 class ItemsById:
     """
-    Reads items of a table by their ids, of each id the newest.
+    Reads items of a table by their ids, of each id the newest output, or else the newest input.
 
     Args:
         table: of items.
@@ -54,7 +54,7 @@ class ItemsById:
     """
 
     def __init__(self, table: Table, number: Column[int]) -> None:
-        place = (number.desc(), table.c.position.desc())
+        place = (table.c.direction.desc(), number.desc(), table.c.position.desc())  # "output" before "input"
         # By a window, as it costs the same for an id that thousands of responses have.
         ranks = (
             select(number, table.c.position, func.row_number().over(partition_by=table.c.id, order_by=place).label("rank"))
