@@ -36,7 +36,15 @@ from antiphon.stores.base import MAX_CHAIN_BYTES, ItemsTooLarge, MissingAncestor
 from antiphon.wire.codec.response_ids import read_response_id
 from antiphon.wire.codec.types import Unknown, encode
 from antiphon.wire.responses import items
-from antiphon.wire.responses.hosted_calls import CodeInterpreterCall, FileSearchCall, ImageGenerationCall, SearchAction, WebSearchCall
+from antiphon.wire.responses.hosted_calls import (
+    CodeInterpreterCall,
+    FileSearchCall,
+    ImageGenerationCall,
+    LocalShellCall,
+    LocalShellCallOutput,
+    SearchAction,
+    WebSearchCall,
+)
 from antiphon.wire.responses.request import CreateRequest
 from antiphon.wire.responses.response import read_item
 
@@ -113,6 +121,7 @@ async def resolve_request(
         size_bytes += result_bytes
     history = history or await load_history(request, store, tenant)
     if request.conversation_id is not None:
+        input_items = name_calls_by_call_id(input_items, history.item_ids)
         check_conversation_ids(input_items, "input", history.item_ids)
     previous_items: Sequence[items.Item] = history.items
     decrypted_texts: Mapping[str, str] = {}
@@ -215,6 +224,28 @@ def check_conversation_ids(input_items: Sequence[items.Item], path: str, known_i
         if item_id in ids or item_id in known_ids:
             raise duplicate_item(item_id, path)
         ids.add(item_id)
+
+
+def name_calls_by_call_id(input_items: Sequence[items.Item], known_ids: Container[str] = ()) -> Sequence[items.Item]:
+    """
+    The items for a conversation, in which an item's id is its own: the `id` of a `local_shell_call_output` is that of its
+    call, by the specification, and becomes its `call_id`. An id is then given to it like to others without one.
+
+    Args:
+        known_ids: those that the conversation has.
+    """
+    if not any(isinstance(item, LocalShellCallOutput) for item in input_items):
+        return input_items
+    call_ids = {item.id for item in input_items if isinstance(item, LocalShellCall)}
+    named_items: list[items.Item] = []
+    for item in input_items:
+        if isinstance(item, LocalShellCallOutput) and isinstance(item.id, str) and 0 < len(item.id) <= MAX_ITEM_ID_LENGTH:
+            if not item.call_id:
+                item = structs.replace(item, call_id=item.id, id=UNSET)
+            elif item.id == item.call_id or item.id in call_ids or item.id in known_ids:
+                item = structs.replace(item, id=UNSET)
+        named_items.append(item)
+    return named_items
 
 
 def _item_id(item: items.Item) -> object:

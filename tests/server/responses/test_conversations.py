@@ -327,6 +327,20 @@ def test_a_tool_is_called_in_one_turn_and_answered_in_the_next(base_url):
     assert error["message"].startswith(f"Duplicate item found with id {first['output'][0]['id']}.")
 
 
+@pytest.mark.parametrize("name", [{"id": "lsh_1"}, {"id": "call_s"}, {"id": "lsh_1", "call_id": "call_s"}])
+def test_the_output_of_a_local_shell_may_have_the_id_of_its_call(base_url, name):
+    action = {"type": "exec", "command": ["ls"], "env": {}}
+    call = {"type": "local_shell_call", "id": "lsh_1", "call_id": "call_s", "status": "completed", "action": action}
+    output = {"type": "local_shell_call_output", "output": "a.txt", "status": "completed", **name}
+    id = created(base_url, call)
+    status, response = respond(base_url, id, [output])
+    assert status == 200, response
+    listed = ask(base_url, "GET", f"/conversations/{id}/items?order=asc")[1]["data"]
+    assert listed[1]["call_id"] == name.get("call_id", name["id"]) and listed[1]["id"] not in ("lsh_1", "call_s")
+    assert respond(base_url, id, "Go on.")[0] == 200
+    assert respond(base_url, created(base_url, call, output), "Go on.")[0] == 200
+
+
 def test_a_response_without_input_answers_the_conversation(base_url):
     id = created(base_url, {"role": "user", "content": "Hello"})
     status, response = ask(base_url, "POST", "/responses", {"model": "parrot", "conversation": id})

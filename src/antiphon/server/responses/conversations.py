@@ -16,7 +16,13 @@ from antiphon.records import ConversationRecord, ItemRecord
 from antiphon.runtime.conversation_lock import check_conversation_id
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.files.references import check_references
-from antiphon.runtime.resolve_request import check_conversation_ids, check_item_ids, resolve_references, restore_results
+from antiphon.runtime.resolve_request import (
+    check_conversation_ids,
+    check_item_ids,
+    name_calls_by_call_id,
+    resolve_references,
+    restore_results,
+)
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import EndpointFunction, GuardedRoute, guarded_routes, request_caller
 from antiphon.server.http.body import read_json_body
@@ -382,6 +388,7 @@ async def _new_records(service: Service, tenant: str, new_items: Sequence[items.
     # Clients send hosted calls again without their results, which come from the stored items (docs/decisions/0056).
     new_items, result_bytes = await restore_results(new_items, service.store, tenant, "items")
     size_bytes += result_bytes
+    new_items = name_calls_by_call_id(new_items)
     check_conversation_ids(new_items, "items", ())
     await check_references(service.files, tenant, new_items, "items")
     return await offload(size_bytes, input_records, new_items, new_id)
