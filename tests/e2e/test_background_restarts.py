@@ -82,3 +82,16 @@ def test_a_stopped_server_ends_what_it_makes_with_the_reason(tmp_path):
     with serving(tmp_path, MODELS, **SETTINGS) as (_, url), openai.OpenAI(base_url=f"{url}/v1", api_key="none") as client:
         failed = client.responses.retrieve(running)
         assert failed.status == "failed" and "shutting down" in failed.error.message
+
+
+def test_who_follows_what_a_stopped_server_makes_gets_its_end_and_the_reason(tmp_path):
+    with serving(tmp_path, MODELS, drain_s=0, **SETTINGS) as (process, url), openai.OpenAI(base_url=f"{url}/v1", api_key="none") as client:
+        running, _ = begun(client)
+        with urllib.request.urlopen(f"{url}/v1/responses/{running}?stream=true", timeout=PATIENCE_S) as stream:
+            stream.readline()
+            process.terminate()
+            body = stream.read().decode()
+        process.wait(PATIENCE_S)
+    events = [json.loads(line[6:]) for line in body.splitlines() if line.startswith("data: ")]
+    assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
+    assert events[-2]["code"] == "server_shutting_down"

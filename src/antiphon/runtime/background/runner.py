@@ -128,6 +128,10 @@ class BackgroundRunner:
         """How many responses are to end before the server stops."""
         return len(self._drivers) + (0 if self.restarts_queued else len(self._queue))
 
+    def is_making(self, response_id: str) -> bool:
+        """Whether a response is made here now; one that waits is not."""
+        return response_id in self._drivers
+
     # New ones
 
     def admit(self, key_id: str) -> None:

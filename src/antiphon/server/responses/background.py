@@ -212,15 +212,16 @@ def _event_replay(
         heartbeat_s=service.config.server.heartbeat_s,
         obfuscation=obfuscation,
     )
-    return EventReplay(service, follower, encoder.stream_end, headers or {})
+    return EventReplay(service, record.id, follower, encoder.stream_end, headers or {})
 
 
 class EventReplay(Response):
     """A stream of stored events. The response goes on when its reader leaves."""
 
-    def __init__(self, service: Service, follower: Follower, stream_end: bytes, headers: Mapping[str, str]) -> None:
+    def __init__(self, service: Service, response_id: str, follower: Follower, stream_end: bytes, headers: Mapping[str, str]) -> None:
         super().__init__()
         self._service = service
+        self._response_id = response_id
         self._follower = follower
         self._stream_end = stream_end
         self._head = [*HEADERS, *((name.encode(), value.encode()) for name, value in headers.items())]
@@ -237,7 +238,10 @@ class EventReplay(Response):
         self._follower.stop()
 
     def shut_down(self, _error: ApiError) -> None:
-        self._follower.stop()  # the client goes on at another server, after the last event it has got
+        # What is made here ends now, and its last events say why. For the rest the client goes on at another server, after the
+        # last event it has got.
+        if not self._service.background.is_making(self._response_id):
+            self._follower.stop()
 
     def pause(self) -> None:
         """Do nothing: `send` waits."""
