@@ -217,9 +217,12 @@ def _approved_calls(context: TranslationContext, engine_tools: EngineTools) -> S
 def _check_approvals(
     conversation: Sequence[ItemWithPath], tools_with_paths: Sequence[tuple[str, tools.Tool]], capabilities: Capabilities
 ) -> None:
-    """Refuse the user's answer in a request without MCP servers to ask: nothing would come of it, and the user would not know."""
-    is_answered = any(isinstance(item, McpApprovalResponse) and path.startswith("input") for path, item in conversation)
-    if is_answered and capabilities.tools and "mcp" not in capabilities.hosted:
+    """
+    Refuse the user's answer in a request without its MCP server: nothing would come of it, and the user would not know. Where
+    the input says more behind it, the client has gone on without the call.
+    """
+    is_last = bool(conversation) and isinstance(conversation[-1][1], McpApprovalResponse) and conversation[-1][0].startswith("input")
+    if is_last and capabilities.tools and "mcp" not in capabilities.hosted:
         labels = {tool.server_label for _, tool in tools_with_paths if isinstance(tool, tools.McpTool)}
         _check_servers(read_approvals(conversation).pending, labels)
 

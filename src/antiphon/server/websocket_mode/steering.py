@@ -48,6 +48,8 @@ _OUTPUT_BY_CALL: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 """By the type of a call, the item that the client owes for it, and the fields that identify it."""
 
+_OUTPUT_TYPES = frozenset(kind for kind, _ in _OUTPUT_BY_CALL.values())
+
 
 class Submission(Struct):
     """
@@ -188,6 +190,13 @@ class Steering:
         if len(target.submissions) >= SUBMISSION_LIMIT:
             return "too_many_pending_steers", f"Too much input waits for the end of this response: the limit is {SUBMISSION_LIMIT}."
         return None
+
+
+def input_behind_outputs(input_items: Sequence[Item], submissions: Sequence[Submission]) -> list[Item]:
+    """A request's input with that of submissions: behind the outputs that they waited for, ahead of what the client says since."""
+    last_output = max((index for index, item in enumerate(input_items) if item.type in _OUTPUT_TYPES), default=-1)
+    messages = (message for submission in submissions for message in submission.messages)
+    return [*input_items[: last_output + 1], *messages, *input_items[last_output + 1 :]]
 
 
 def _next_number(submission: Submission) -> int:

@@ -27,11 +27,11 @@ from antiphon.server.transport.websocket import ServerWebSocket
 from antiphon.server.websocket_mode.lanes import Lanes
 from antiphon.server.websocket_mode.memory import ConnectionMemory, Lane
 from antiphon.server.websocket_mode.outgoing import OutgoingEvents, error_event
-from antiphon.server.websocket_mode.steering import Steering, Submission
+from antiphon.server.websocket_mode.steering import Steering, Submission, input_behind_outputs
 from antiphon.server.websocket_mode.warm_up import WarmUpEngine, can_prefill, prefill
 from antiphon.wire.codec.types import Unknown, encode
 from antiphon.wire.responses.events import TERMINAL_EVENTS, ResponseCompleted, ResponseIncomplete, StreamEvent
-from antiphon.wire.responses.items import Compaction, Item, newest_compaction
+from antiphon.wire.responses.items import Compaction, newest_compaction
 from antiphon.wire.responses.profiles import EventEncoder
 from antiphon.wire.responses.response import read_item
 from antiphon.wire.responses.websocket import ResponseCreate
@@ -219,8 +219,7 @@ class Turn:
         if self._previous_id is not None and not self._submissions:
             self._submissions = connection.steering.take(self._previous_id, self._lane)
             if self._submissions:
-                messages: list[Item] = [message for submission in self._submissions for message in submission.messages]
-                request = structs.replace(request, input=[*messages, *request.input_items])
+                request = structs.replace(request, input=input_behind_outputs(request.input_items, self._submissions))
         request = self._request = structs.replace(request, stream=True)
         self._size_bytes = self._lease.size_bytes + sum(submission.lease.size_bytes for submission in self._submissions)
         history = memory.find(self._previous_id) if self._previous_id is not None else None
