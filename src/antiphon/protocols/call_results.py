@@ -43,7 +43,7 @@ def place_results(history_items: Sequence[HistoryItem]) -> Iterator[HistoryItem]
     results = _prompt_results(history_items)
     prompt_indexes = set(results.values())
     latest_calls: dict[str, ToolCall] = {}
-    latest_results: dict[str, ToolResult] = {}
+    latest_results: dict[str, HistoryItem] = {}
     group: list[int] = []
     for index in (*_order(history_items, results), None):
         item = None if index is None else history_items[index]
@@ -54,8 +54,10 @@ def place_results(history_items: Sequence[HistoryItem]) -> Iterator[HistoryItem]
             yield item
             continue
         for call_index in group:
-            result = _result(history_items, call_index, results)
-            latest_results[result.call_id] = result
+            call = history_items[call_index]
+            assert isinstance(call, ToolCall)
+            result = history_items[results[call_index]] if call_index in results else ToolResult(call.call_id, (TextPart(NO_RESULT_TEXT),))
+            latest_results[call.call_id] = result
             yield result
         group = []
         if item is None or index in prompt_indexes:
@@ -67,15 +69,6 @@ def place_results(history_items: Sequence[HistoryItem]) -> Iterator[HistoryItem]
             late_id = item.call_id[: _MAX_CALL_ID_CHARACTERS - len(_LATER)] + _LATER
             yield structs.replace(latest_calls[item.call_id], call_id=late_id)
             yield structs.replace(item, call_id=late_id)
-
-
-def _result(history_items: Sequence[HistoryItem], call_index: int, results: Mapping[int, int]) -> ToolResult:
-    """The result that came in time, or the note that there is none."""
-    call, result = history_items[call_index], history_items[results.get(call_index, call_index)]
-    if isinstance(result, ToolResult):
-        return result
-    assert isinstance(call, ToolCall)
-    return ToolResult(call.call_id, (TextPart(NO_RESULT_TEXT),))
 
 
 def _is_input(item: HistoryItem) -> bool:

@@ -284,11 +284,13 @@ async def _load_items(store: Store, tenant: str, ids: Sequence[str], path: str) 
     if not ids:
         return {}
     try:
-        records = await store.items(tenant, ids)
+        records = dict(await store.items(tenant, ids))
         # Items of conversations are stored apart from those of responses. What the server made goes before what a client sent.
-        if others := [item_id for item_id in ids if item_id not in records or records[item_id].direction == "input"]:
-            of_conversations = await store.conversations.items(tenant, others)
-            records = {**of_conversations, **records, **{id: each for id, each in of_conversations.items() if each.direction == "output"}}
+        others = [item_id for item_id in ids if item_id not in records or records[item_id].direction == "input"]
+        of_conversations = await store.conversations.items(tenant, others) if others else {}
+        for item_id, record in of_conversations.items():
+            if record.direction == "output" or item_id not in records:
+                records[item_id] = record
     except ItemsTooLarge:
         raise references_too_large(path, MAX_CHAIN_BYTES) from None
     return records

@@ -124,9 +124,8 @@ class MemoryStore:
 
     async def items(self, tenant: str, item_ids: Collection[str]) -> Mapping[str, ItemRecord]:
         # Reads all records once, whatever the number of ids.
-        ids = set(item_ids)
         newest_first = (item for record in reversed(self._records.values()) if record.tenant == tenant for item in reversed(record.items))
-        return _select_items(newest_first, ids)
+        return _select_items(newest_first, item_ids)
 
     async def list_items(
         self, tenant: str, response_id: str, *, direction: Direction, after: str | None, limit: int, order: SortOrder

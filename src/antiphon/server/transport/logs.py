@@ -6,6 +6,7 @@ Logging: readable lines on a terminal, JSON lines elsewhere. Never keys; prompts
 import contextlib
 import logging
 import sys
+from collections.abc import Mapping, Sequence
 from typing import TextIO, cast
 
 import msgspec
@@ -132,7 +133,11 @@ def get() -> structlog.typing.FilteringBoundLogger:
     return _logger
 
 
-_CREDENTIALS = {"mcp": ("authorization", "headers"), "allowlist": ("domain_secrets",), "url": ("authorization_token",)}
+_CREDENTIALS: Mapping[str, Sequence[str]] = {
+    "mcp": ("authorization", "headers"),
+    "allowlist": ("domain_secrets",),
+    "url": ("authorization_token",),
+}
 """The secret fields of objects, by their type: of the Responses API, and of the Messages API the last."""
 
 _CREDENTIAL_WORDS = (b'"mcp"', b'"domain_secrets"', b'"authorization_token"')
@@ -152,5 +157,5 @@ def _without_credentials(value: object) -> object:
         return [_without_credentials(each) for each in value]
     if not isinstance(value, dict):
         return value
-    names = _CREDENTIALS.get(kind) if isinstance(kind := value.get("type"), str) else None
-    return {name: _without_credentials(each) for name, each in value.items() if name not in (names or ())}
+    names = _CREDENTIALS.get(kind, ()) if isinstance(kind := value.get("type"), str) else ()
+    return {name: _without_credentials(each) for name, each in value.items() if name not in names}

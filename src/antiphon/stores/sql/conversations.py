@@ -61,9 +61,9 @@ class ItemsById:
             .where(table.c.tenant == bindparam("tenant"), table.c.id.in_(bindparam("ids", expanding=True)))
             .subquery()
         )
-        is_newest = (number == ranks.c[number.name]) & (table.c.position == ranks.c.position) & (ranks.c.rank == 1)
-        self._sizes = select(func.coalesce(func.sum(func.length(table.c.body)), 0)).select_from(table).join(ranks, is_newest)
-        self._items = select(table).join(ranks, is_newest)
+        is_first = (number == ranks.c[number.name]) & (table.c.position == ranks.c.position) & (ranks.c.rank == 1)
+        self._sizes = select(func.coalesce(func.sum(func.length(table.c.body)), 0)).select_from(table).join(ranks, is_first)
+        self._items = select(table).join(ranks, is_first)
 
     async def read(self, database: Database, tenant: str, item_ids: Collection[str]) -> Mapping[str, ItemRecord]:
         """As `Store.items`."""
