@@ -21,7 +21,6 @@ from support.programs import forks
 PATIENCE_S = 120
 """A worker waits for half a minute after a few failed attempts to connect."""
 
-EMPTY_WAV_BYTES = 44
 KEY = "a key of workers"
 
 NO_CODE = {"ANTIPHON_TOOLS__CODE_INTERPRETER__SANDBOX": "off"}
@@ -73,18 +72,27 @@ class Program:
             return json.load(reply)
 
     async def settled(self, path: str, looked):
-        """The first result of `looked` on the answer that is not None."""
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                with contextlib.suppress(urllib.error.HTTPError):
-                    if found := looked(await asyncio.to_thread(self.get, path)):
-                        return found
-                await asyncio.sleep(0.01)
+        """The first true result of `looked` on the answer."""
+        answer = None
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while True:
+                    with contextlib.suppress(urllib.error.HTTPError):
+                        answer = await asyncio.to_thread(self.get, path)
+                        if result := looked(answer):
+                            return result
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            raise AssertionError(f"{path} stays {answer}") from None
 
     async def wrote_sound(self):
-        """Return when some of a client's recording is on the disk."""
+        """
+        Return when some of a client's recording is on the disk: its sound, and the line that refers to it.
+
+        The writer appends the sound first: a gateway that is killed right after that has no `events.jsonl` yet.
+        """
         async with asyncio.timeout(PATIENCE_S):
-            while not any(path.stat().st_size > EMPTY_WAV_BYTES for path in (self.home / "data").rglob("in.wav")):  # noqa: ASYNC110 - a disk sets no event
+            while not any(b'"in.wav"' in path.read_bytes() for path in (self.home / "data").rglob("events.jsonl")):  # noqa: ASYNC110 - a disk sets no event
                 await asyncio.sleep(0.01)
 
 
