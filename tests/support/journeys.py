@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def file_of(name):
 
 class Journeys:
     """
-    The calls between files that a function makes, directly or not, until it returns.
+    The calls between files that a function makes, directly or not, until it returns; those of its own thread alone.
 
     Args:
         starts: the functions at which journeys start, each as `room/sub-room/module.py:function`.
@@ -34,14 +34,14 @@ class Journeys:
 
     def __init__(self, *starts):
         self._starts = starts
-        self._under_way = {}
+        self._under_way = defaultdict(dict)  # by thread: what another does meanwhile is no part of a journey
         self.seen = Counter()
 
     def __call__(self, frame, event, arg):
         if event == "call":
             self._enter(frame)
         elif event == "return":
-            journey = self._under_way.pop(frame, None)
+            journey = self._under_way[threading.get_ident()].pop(frame, None)
             if journey is not None:
                 self.seen[tuple(journey)] += 1
 
@@ -49,11 +49,12 @@ class Journeys:
         name = name_of(frame)
         if name is None:
             return
-        for start, journey in list(self._under_way.items()):
+        under_way = self._under_way[threading.get_ident()]
+        for start, journey in under_way.items():
             if start.f_code is not frame.f_code and self._is_from_another_file(frame, name) and name not in journey:
                 journey.append(name)
         if name in self._starts:
-            self._under_way[frame] = [name]
+            under_way[frame] = [name]
 
     def _is_from_another_file(self, frame, name):
         caller = frame.f_back
