@@ -58,7 +58,7 @@ test: check ## everything that a change must pass (ARGS=tests/wire, JOBS=1)
 
 .PHONY: test-long
 test-long: check ## the same, with the long tests: random tests run for minutes
-	@$(PYTEST) --long $(ARGS)
+	@$(PYTEST) --long -o faulthandler_timeout=3600 $(ARGS)
 
 .PHONY: check
 check: $(VENV)/.dev ## the static checks: style, types, layers
