@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 
 import pytest
 
@@ -12,6 +13,7 @@ from antiphon.engines.duplex.options import can_adapt
 from antiphon.speech.dsp.resample import resample
 from support.contracts.engines import BUZZ, DEAF, conversing, of, recording, with_engine
 
+PATIENCE_S = 60
 RATE_HZ = 16_000
 VOICE_HZ = 24_000
 PIECE_BYTES = RATE_HZ // 5
@@ -89,12 +91,13 @@ async def say(tell, *sounds):
 
 async def until(listener, tell, condition):
     """Be silent until that holds."""
-    async with asyncio.timeout(20):
-        while not condition():
-            await say(tell, SILENCE[:PIECE_BYTES])
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.01):
-                    await listener.until(lambda _: condition())
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, [word for word in listener.words if not isinstance(word, events.Listening | events.AudioDelta)]
+        await say(tell, SILENCE[:PIECE_BYTES])
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await listener.until(lambda _: condition())
 
 
 @pytest.mark.parametrize(("name", "options", "speech"), CASES)
