@@ -108,11 +108,12 @@ async def resolve_request(
     if is_set(request.previous_response_id):
         request = structs.replace(request, previous_response_id=read_response_id(request.previous_response_id))
     store, speech, capabilities = service.store, service.speech, model.engine.capabilities
-    if size_bytes < LARGE_BYTES:
-        input_items = check_item_ids(request.input_items, "input")
+    has_plain_input = isinstance(request.input, str)  # one message, without an id
+    if has_plain_input:
+        input_items: Sequence[items.Item] = request.input_items
     else:
-        input_items = await offload(size_bytes, check_item_ids, request.input_items, "input")
-    has_plain_input = all(map(is_plain_message, input_items))
+        input_items = await _check_items(request.input_items, size_bytes)
+        has_plain_input = all(map(is_plain_message, input_items))
     if not has_plain_input and any(isinstance(item, items.ItemReference) for item in input_items):
         input_items, reference_bytes = await resolve_references(input_items, store, tenant, "input")
         size_bytes += reference_bytes
@@ -163,6 +164,12 @@ async def resolve_request(
         omit_unsupported=service.config.responses.unavailable_tools == "carry",
         key_id=key_id,
     )
+
+
+async def _check_items(input_items: Sequence[items.Item], size_bytes: int) -> Sequence[items.Item]:
+    if size_bytes < LARGE_BYTES:
+        return check_item_ids(input_items, "input")
+    return await offload(size_bytes, check_item_ids, input_items, "input")
 
 
 async def _load_documents(

@@ -184,7 +184,8 @@ async def open_tools(
     if not toolbox.types or not capabilities.tools or resolved_request.is_warm_up:
         return resolved_request, None
     past, new = resolved_request.previous_items, resolved_request.input_items
-    if not brings_tools(resolved_request.request, chain(past, new)):  # as of most requests, however long
+    conversation = () if resolved_request.is_plain else chain(past, new)
+    if not brings_tools(resolved_request.request, conversation):  # as of most requests, however long
         return resolved_request, None
     pairs = [*((resolved_request.request.previous_path, item) for item in past), *((f"input[{i}]", item) for i, item in enumerate(new))]
     tools_with_paths = [*requested_tools(resolved_request.request, pairs)]

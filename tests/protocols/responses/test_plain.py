@@ -7,7 +7,7 @@ from msgspec import structs
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.errors import ClientError
 from antiphon.protocols.responses.history import is_plain_message
-from antiphon.protocols.responses.request import ResolvedRequest, engine_request
+from antiphon.protocols.responses.request import CHECKED_FIELDS, CHECKS, ResolvedRequest, engine_request
 from antiphon.tool_api import ServerTools
 from antiphon.wire.responses.request import decode_request
 
@@ -47,11 +47,31 @@ REQUESTS = [
     "capabilities", [ABLE, structs.replace(ABLE, compacts=False, max_top_logprobs=5), UNABLE], ids=["able", "not compacting", "unable"]
 )
 @pytest.mark.parametrize("fields", REQUESTS, ids=str)
-def test_the_short_way_ends_where_the_long_one_does(fields, capabilities):
+@pytest.mark.parametrize("types", [(), ("web_search",)], ids=["no tools here", "a tool here"])
+def test_the_short_way_ends_where_the_long_one_does(fields, types, capabilities):
     request = decode_request(msgspec.json.encode(fields))
     assert all(map(is_plain_message, request.input_items))
-    short, long = (translation(request, capabilities, is_plain=is_plain) for is_plain in (True, False))
+    server_tools = ServerTools(types=frozenset(types))
+    short, long = (translation(request, capabilities, server_tools, is_plain=is_plain) for is_plain in (True, False))
     assert short == long
+
+
+def test_a_request_without_the_fields_that_are_checked_passes_every_check():
+    class Absent:
+        """A request that has nothing, and notes what is looked at."""
+
+        def __init__(self):
+            self.seen = set()
+
+        def __getattr__(self, name):
+            self.seen.add(name)
+            return msgspec.UNSET
+
+    for capabilities in (ABLE, UNABLE, Capabilities()):
+        absent = Absent()
+        for check in CHECKS:
+            check(absent, capabilities, "m")
+        assert absent.seen <= {*CHECKED_FIELDS}
 
 
 @pytest.mark.parametrize(
@@ -70,7 +90,7 @@ def test_all_that_is_more_than_a_clients_text_takes_the_long_way(item):
     assert not is_plain_message(read)
 
 
-def translation(request, capabilities, *, is_plain):
+def translation(request, capabilities, server_tools, *, is_plain):
     resolved_request = ResolvedRequest(
         id="resp_1",
         tenant="t",
@@ -80,7 +100,7 @@ def translation(request, capabilities, *, is_plain):
         capabilities=capabilities,
         input_items=tuple(request.input_items),
         is_plain=is_plain,
-        server_tools=ServerTools(types=frozenset({"web_search"})),
+        server_tools=server_tools,
     )
     try:
         made = engine_request(resolved_request)

@@ -6,6 +6,7 @@ it. A hint is taken and echoed, and an engine that can't act on it never sees it
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Literal
 
 from msgspec import UNSET, Struct, structs
@@ -165,12 +166,15 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
         ClientError: the engine can't do what a field asks, or fields contradict each other.
     """
     request, capabilities = resolved_request.request, resolved_request.capabilities
-    for check in _CHECKS:
-        check(request, capabilities, resolved_request.model)
+    if _checked_values(request) != _NOTHING_TO_CHECK:
+        for check in CHECKS:
+            check(request, capabilities, resolved_request.model)
     instructions, prelude = _instructions(request)
     compaction = None if resolved_request.is_warm_up else requested_compaction(request, resolved_request.input_items)
     # Of text alone, nothing is to be found but the texts.
     is_plain = resolved_request.is_plain and compaction is None
+    if is_plain and not request.tools and not resolved_request.server_tools.types:
+        return _plain_engine_request(resolved_request, instructions)
     window = _PLAIN_WINDOW if is_plain else _window(resolved_request)
     items_with_paths = [*prelude, *window.head, *window.rest]
     context = _translation_context(resolved_request, items_with_paths)
@@ -195,6 +199,15 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
     return structs.replace(engine_request, compaction=plan_compaction(compaction, respond, prelude, window, context))
 
 
+def _plain_engine_request(resolved_request: ResolvedRequest, instructions: str | None) -> EngineRequest:
+    """The request where there is nothing but text and no tool: the same, without looking for more (docs/decisions/0072)."""
+    history, engine_tools = plain_history(resolved_request.input_items), EngineTools()
+    if not history and instructions is None:
+        raise _no_input(resolved_request.input_items, _translation_context(resolved_request, ()))
+    respond = _respond(resolved_request, history, instructions, engine_tools, None)
+    return EngineRequest(respond, Omissions(), later_choice=later_tool_choice(resolved_request.request, respond.tool_choice))
+
+
 def _translation_context(resolved_request: ResolvedRequest, conversation: Sequence[ItemWithPath]) -> TranslationContext:
     return TranslationContext(
         resolved_request.capabilities,
@@ -209,9 +222,10 @@ def _translation_context(resolved_request: ResolvedRequest, conversation: Sequen
 
 
 def _approved_calls(context: TranslationContext, engine_tools: EngineTools) -> Sequence[ApprovedCall]:
-    approved_calls = [] if context.approvals is None else context.approvals.pending
-    _check_servers(approved_calls, engine_tools.server_labels)
-    return approved_calls
+    if context.approvals is None:
+        return ()
+    _check_servers(context.approvals.pending, engine_tools.server_labels)
+    return context.approvals.pending
 
 
 def _check_approvals(
@@ -389,7 +403,7 @@ def _requested_voice(request: CreateRequest) -> str | None:
     return voice.id if isinstance(voice, VoiceReference) else voice or None
 
 
-_CHECKS: tuple[Callable[[CreateRequest, Capabilities, str], None], ...] = (
+CHECKS: tuple[Callable[[CreateRequest, Capabilities, str], None], ...] = (
     _check_unsupported_fields,
     _check_sampling,
     _check_reasoning,
@@ -397,6 +411,28 @@ _CHECKS: tuple[Callable[[CreateRequest, Capabilities, str], None], ...] = (
     _check_audio,
     check_tool_names,
 )
+
+CHECKED_FIELDS = (
+    "moderation",
+    "background",
+    "access_programs",
+    "stream_options",
+    "temperature",
+    "top_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "top_logprobs",
+    "include",
+    "reasoning",
+    "text",
+    "modalities",
+    "audio",
+    "tools",
+)
+"""The fields that the checks look at first: a request that has none of them passes them all."""
+
+_checked_values = attrgetter(*CHECKED_FIELDS)
+_NOTHING_TO_CHECK = (UNSET,) * len(CHECKED_FIELDS)
 
 
 # Instructions
