@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from antiphon.server.transport.response_cycle import ResponseCycle
+from antiphon.server.transport.response_cycle import BODY_KEY, ResponseCycle
 
 JSON = (b"content-type", b"application/json")
 
@@ -29,8 +29,8 @@ class Flow:
     write_paused = False
 
 
-def sent(kind, status, headers, *, method="POST", keep_alive=True, body=b"body"):
-    """What is written for a response, whether the connection is closed then, and what goes wrong."""
+def sent(kind, status, headers, *, method="POST", keep_alive=True, body=b"body", at_once=False):
+    """What is written for a response, in one message or two; whether the connection is closed then; what goes wrong."""
     transport = Written()
 
     async def send():
@@ -48,8 +48,12 @@ def sent(kind, status, headers, *, method="POST", keep_alive=True, body=b"body")
             on_response=lambda: None,
         )
         try:
-            await cycle.send({"type": "http.response.start", "status": status, "headers": headers})
-            await cycle.send({"type": "http.response.body", "body": body})
+            start = {"type": "http.response.start", "status": status, "headers": headers}
+            if at_once:
+                await cycle.send(start | {BODY_KEY: body})
+            else:
+                await cycle.send(start)
+                await cycle.send({"type": "http.response.body", "body": body})
         except RuntimeError as error:
             return str(error), cycle.response_complete
         return "", cycle.response_started, cycle.waiting_for_100_continue
@@ -85,10 +89,11 @@ def sent(kind, status, headers, *, method="POST", keep_alive=True, body=b"body")
 )
 def test_it_is_what_uvicorn_writes(status, headers, method, keep_alive):
     body = b"" if status in (204, 304) else b"body"
-    ours, uvicorns = (
-        sent(kind, status, headers, method=method, keep_alive=keep_alive, body=body) for kind in (ResponseCycle, RequestResponseCycle)
+    kinds = ((ResponseCycle, False), (ResponseCycle, True), (RequestResponseCycle, False))
+    ours, ours_at_once, uvicorns = (
+        sent(kind, status, headers, method=method, keep_alive=keep_alive, body=body, at_once=at_once) for kind, at_once in kinds
     )
-    assert ours == uvicorns
+    assert ours == ours_at_once == uvicorns
 
 
 def test_a_name_that_is_no_header_is_refused_each_time():

@@ -7,11 +7,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
 
 from antiphon.errors import ApiError, ClientError, innermost_error, shorten
 from antiphon.server.http.absent_paths import absent_path_error, is_messages_path
 from antiphon.server.http.headers import request_headers
+from antiphon.server.transport.response_cycle import BODY_KEY
 from antiphon.wire.codec.types import encode
 from antiphon.wire.messages.errors import message_error, message_error_status
 from antiphon.wire.responses.profiles import EventEncoder, encoder_for_path
@@ -43,6 +44,9 @@ class _JsonResponse(Response):
         self.background = None
         self.body = content
         self.raw_headers = [(b"content-length", b"%d" % len(content)), (b"content-type", b"application/json")]
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers, BODY_KEY: self.body})
 
 
 def add_headers(reply: Response, headers: Mapping[str, str]) -> None:
@@ -87,7 +91,7 @@ def speaks_messages(scope: Scope) -> bool:
     """
     route = scope.get("route")
     has_own_route = is_messages_path(scope["path"]) if route is None else getattr(route, "is_messages", False)
-    return has_own_route or "anthropic-version" in request_headers(scope)
+    return has_own_route or request_headers(scope).get("anthropic-version") is not None
 
 
 def retry_headers(error: ApiError) -> dict[str, str]:

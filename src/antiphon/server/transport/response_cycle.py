@@ -7,6 +7,9 @@ from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, ST
 
 MAX_NAMES = 1000
 
+BODY_KEY = "antiphon.body"
+"""Where the message that begins a response has the whole body, in place of another message that would take the same way."""
+
 _line_starts: dict[bytes, bytes] = {}
 """Names of headers that were checked, each as its line begins."""
 
@@ -29,10 +32,12 @@ class ResponseCycle(RequestResponseCycle):
             if self.ends_with_connection:
                 self.expected_content_length = len(message.get("body", b""))  # the parent compares it with what it sends
             await super().send(message)
-            return
-        head = self._head(message["status"], [*self.default_headers, *message.get("headers", ())])
-        self.response_started, self.waiting_for_100_continue = True, False
-        self.transport.write(head)
+        else:
+            head = self._head(message["status"], [*self.default_headers, *message.get("headers", ())])
+            self.response_started, self.waiting_for_100_continue = True, False
+            self.transport.write(head)
+        if (body := message.get(BODY_KEY)) is not None:
+            await self.send({"type": "http.response.body", "body": body})
 
     def _head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         """
