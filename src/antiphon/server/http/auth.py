@@ -29,7 +29,7 @@ from antiphon.runtime.access.rate_limits import LimitKind, LimitState, format_du
 from antiphon.runtime.core.resolver import asking_client
 from antiphon.runtime.service import Service
 from antiphon.server.http.body import BODY_LEASE_SCOPE_KEY
-from antiphon.server.http.errors import REQUEST_ID_SCOPE_KEY, on_api_error, on_exception_group, on_http_exception, speaks_messages
+from antiphon.server.http.errors import REQUEST_ID_SCOPE_KEY, on_api_error, on_exception_group, on_http_exception
 from antiphon.server.http.headers import request_headers
 from antiphon.server.http.operation import Operation
 from antiphon.server.tls.names import machine_names
@@ -94,7 +94,8 @@ class GuardedRoute(Route):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a matched request, or refuse it."""
         headers = request_headers(scope)
-        sender = _ResponseSender(send, scope.get(REQUEST_ID_SCOPE_KEY, "") if speaks_messages(scope) else None)
+        is_messages = self.is_messages or headers.get("anthropic-version") is not None  # as `speaks_messages`
+        sender = _ResponseSender(send, scope.get(REQUEST_ID_SCOPE_KEY, "") if is_messages else None)
         lease: BodyLease | None = None
         try:
             if self.access != "probe":
