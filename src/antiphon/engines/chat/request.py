@@ -273,13 +273,16 @@ def chat_messages(request: commands.Respond, quirks: Quirks) -> list[JsonDict]:
         messages.append({"role": "developer" if quirks.developer_role else "system", "content": request.instructions})
     for item in request.history:
         _add_item(item, messages, quirks)
-    messages = list(_defer_media(messages))
-    if not quirks.system_anywhere:
+    roles = {message["role"] for message in messages}
+    if _DEFERRED_ROLE in roles:
+        messages = list(_defer_media(messages))
+    if "system" in roles and not quirks.system_anywhere:
         messages = _merge_system_messages(messages)
-    for message in messages:
-        # Chat reference: an assistant message without `tool_calls` needs `content`.
-        if message["role"] == "assistant" and "tool_calls" not in message and message.get("content") is None:
-            message["content"] = ""
+    if "assistant" in roles:
+        for message in messages:
+            # Chat reference: an assistant message without `tool_calls` needs `content`.
+            if message["role"] == "assistant" and "tool_calls" not in message and message.get("content") is None:
+                message["content"] = ""
     return messages
 
 
@@ -302,8 +305,6 @@ def _add_item(item: history.HistoryItem, messages: list[JsonDict], quirks: Quirk
 def _merge_system_messages(messages: list[JsonDict]) -> list[JsonDict]:
     """All instructions in one message at the start. As user messages in the middle they would have less weight."""
     system = [message for message in messages if message["role"] == "system"]
-    if not system:
-        return messages
     texts = [text for message in system for text in _texts(message["content"])]
     return [{"role": "system", "content": "\n\n".join(texts)}, *(message for message in messages if message["role"] != "system")]
 

@@ -225,7 +225,7 @@ class _Request:
         self._conversation = conversation
         self._reader: UpstreamResponseReader | None = None
         self._exchange: HttpExchange | None = None
-        self._learner = FastPathLearner()
+        self._learner: FastPathLearner | None = None  # made with the first text of a stream
         self._route: TextRoute | None = None
         self._last_event = b""
         self._request_bytes = b""
@@ -275,7 +275,7 @@ class _Request:
             self._emit([engine_events.ResponseEnded(self.command.id, "cancelled")], is_last=True)
 
     def _end_exchange(self) -> None:
-        self._learner.close()
+        self._close_fast_path()
         exchange, self._exchange, self._route = self._exchange, None, None
         if exchange is not None:
             self._conversation.upstream.finish(exchange, is_abandoned=self._is_cancelled)
@@ -296,7 +296,7 @@ class _Request:
         finally:
             self.give_back_slot()
             self._exchange = self._route = None
-            self._learner.close()
+            self._close_fast_path()
         if self._is_cancelled:
             self._emit([engine_events.ResponseEnded(self.command.id, "cancelled")], is_last=True)
 
@@ -320,11 +320,12 @@ class _Request:
     def cancel(self) -> None:
         """Stop; the task, or the end of the exchange, delivers the last event."""
         self._is_cancelled = True
-        self._learner.close()
         # A task that has not begun is not cancelled, so that `run` can still deliver it.
         if self.task is None:
             self._end_exchange()
-        elif self._has_begun:
+            return
+        self._close_fast_path()
+        if self._has_begun:
             self.task.cancel()
 
     def pause(self) -> None:
@@ -358,13 +359,20 @@ class _Request:
 
     def open_fast_path(self, read: bytes, pieces: list[bytes], account: ReadAccount) -> FastPath | None:
         route, reader = self._route, self._reader
-        if route is None or self._is_cancelled or not self._learner.is_due() or not _reads_text(reader):
+        if route is None or self._is_cancelled:
+            return None
+        learner = self._learner = self._learner or FastPathLearner()
+        if not learner.is_due() or not _reads_text(reader):
             return None
         frame = event_frame(read, pieces, self._last_event)
         template = None if frame is None else reader.text_template(self._last_event)
         if frame is None or template is None or (sink := route.open_text(template.series)) is None:
             return None
-        return self._learner.open(frame, template, sink, account)
+        return learner.open(frame, template, sink, account)
+
+    def _close_fast_path(self) -> None:
+        if self._learner is not None:
+            self._learner.close()
 
     def on_stream_end(self) -> bool:
         assert self._reader is not None
