@@ -139,7 +139,7 @@ _echo_values = operator.attrgetter(*_ECHO_FIELDS)
 
 def _response_template(resolved_request: ResolvedRequest) -> wire.Response:
     request, capabilities = resolved_request.request, resolved_request.capabilities
-    text = request.text or TextOptions()
+    conversation_id = request.conversation_id
     echo = {
         name: default if value is UNSET or value is None else value
         for (name, default), value in zip(_ECHO_FIELDS.items(), _echo_values(request), strict=True)
@@ -153,11 +153,11 @@ def _response_template(resolved_request: ResolvedRequest) -> wire.Response:
         # OpenAI's SDKs require it: null is the standard program where none was asked for.
         access_programs=request.access_programs if request.access_programs and request.access_programs.cyber else None,
         background=resolved_request.is_background,
-        conversation=UNSET if resolved_request.conversation_id is None else ConversationReference(id=resolved_request.conversation_id),
+        conversation=UNSET if conversation_id is None else ConversationReference(id=conversation_id),
         error=None,
         incomplete_details=None,
         instructions=None if request.instructions is UNSET else request.instructions,
-        metadata=value_or(request.metadata, {}),
+        metadata=request.metadata or {},
         model=resolved_request.model,
         output=[],
         reasoning=_response_reasoning(resolved_request),
@@ -168,11 +168,7 @@ def _response_template(resolved_request: ResolvedRequest) -> wire.Response:
         store=resolved_request.is_stored,
         # Open Responses: neither this nor `top_p` may be null, so the model's own default stands in.
         temperature=value_or(request.temperature, capabilities.temperature_default),
-        text=msgspec.structs.replace(
-            text,
-            format=_echo_format(text.format or tools.TextFormat()),
-            verbosity=value_or(text.verbosity, "medium"),
-        ),
+        text=_echo_text(request.text) if request.text else _DEFAULT_TEXT,
         tools=[_echo_tool(tool) for tool in request.tools or ()],
         top_p=value_or(request.top_p, capabilities.top_p_default),
         usage=None,
@@ -234,6 +230,14 @@ _ECHO_DEFAULTS: Sequence[tuple[type[tools.Tool] | tuple[type[tools.Tool], ...], 
     ),
 )
 """What a response shows where the request says nothing; a code interpreter's container is shown as it came."""
+
+
+_DEFAULT_TEXT = TextOptions(format=tools.TextFormat(), verbosity="medium")
+
+
+def _echo_text(text: TextOptions) -> TextOptions:
+    format = _echo_format(text.format) if text.format else tools.TextFormat()
+    return msgspec.structs.replace(text, format=format, verbosity=text.verbosity or "medium")
 
 
 def _echo_format(format: items.AnswerFormat) -> items.AnswerFormat:

@@ -61,18 +61,18 @@ class _DrivenByConnection(AbstractAsyncContextManager[Driver[ClientEventT, Serve
         self._driver = driver
         self._limits = limits
         self._live = service.live_sessions.track(driver)
-        self._notification = connection.from_scope(scope).notify(driver)
+        self._connection = connection.from_scope(scope)
 
     async def __aenter__(self) -> Driver[ClientEventT, ServerEventT]:
         # First: where it raises, nothing else was entered that would have to be left.
         if self._limits is not None:
             await self._limits.__aenter__()
         self._live.__enter__()
-        self._notification.__enter__()
+        self._connection.begin_notifying(self._driver)
         return self._driver
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self._notification.__exit__(kind, error, traceback)
+        self._connection.end_notifying()
         self._live.__exit__()
         if self._limits is not None:
             await self._limits.__aexit__(kind, error, traceback)

@@ -149,14 +149,14 @@ async def prepare_for_caller(
         route: why the request was given to its model, where that was decided before.
     """
     added_bytes = 0
-    if record is None:  # what is stored has been filled
+    if record is None and request.prompt:  # what is stored has been filled
         filled_request = await service.prompts.fill(caller.tenant, request, size_bytes)
         request, added_bytes = filled_request.request, filled_request.added_bytes
     size_bytes += added_bytes
     response_id = new_response_id() if record is None else record.id
     # Locked before its items are read: what another response adds in between would not be read by this one.
-    if request.conversation_id is not None:
-        await lock_conversation(service.store, caller.tenant, request.conversation_id, response_id)
+    if (conversation_id := request.conversation_id) is not None:
+        await lock_conversation(service.store, caller.tenant, conversation_id, response_id)
     try:
         lease.extend(added_bytes)
         # What was queued keeps the model that was chosen for it, though rules may have changed until it is begun again.
@@ -164,13 +164,13 @@ async def prepare_for_caller(
             routed_request = RoutedRequest(service.router.restore(route), history)
         else:
             routed_request = await route_request(service, caller, request, size_bytes, history, response_id, session_id)
-        cache_key = make_cache_key(session_id, request.prompt_cache_key or None, request.conversation_id)
+        cache_key = make_cache_key(session_id, request.prompt_cache_key or None, conversation_id)
         settings = caller_settings(caller, routed_request.resolution.model.name, "responses", cache_key)
         return await _prepare(service, settings, request, size_bytes, routed_request, response_id, record, lease)
     # Cancelled requests as well: no other server takes back the lock of one that lives.
     except BaseException:
         lease.release()
-        if request.conversation_id is not None:
+        if conversation_id is not None:
             await unlock_conversation(service.store, response_id)
         raise
 

@@ -2,7 +2,9 @@
 
 import time
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from msgspec import Struct
 
 from antiphon.errors import ApiError
 from antiphon.runtime.access.keys import Caller
@@ -28,12 +30,15 @@ class ResponseOutcome(Protocol):
     error: ApiError | None
 
 
-class AnswerTokens(NamedTuple):
+class AnswerTokens(Struct, frozen=True):
     """The tokens of an answer; those that were read from a cache are among the input."""
 
     input: int
     output: int
     cached: int
+
+
+_NO_TOKENS = AnswerTokens(0, 0, 0)
 
 
 class TimedClient(Protocol):
@@ -73,15 +78,16 @@ def count_answer(
     if tokens is not None:
         metrics.tokens[name, "input"] += tokens.input
         metrics.tokens[name, "output"] += tokens.output
-    input_tokens, output_tokens, cached_tokens = tokens or (0, 0, 0)
+    else:
+        tokens = _NO_TOKENS
     service.usage.count_answer(
         caller.key_id,
         name,
         protocol,
         has_failed=has_failed,
-        input_tokens=input_tokens,
-        cached_tokens=cached_tokens,
-        output_tokens=output_tokens,
+        input_tokens=tokens.input,
+        cached_tokens=tokens.cached,
+        output_tokens=tokens.output,
     )
     return first_token_s
 
