@@ -122,7 +122,7 @@ def test_a_token(tmp_path):
 
 @pytest.mark.weights
 def test_a_piece_of_audio(tmp_path):
-    starts = "server/transport/connection.py:data_received", "speech/turn_detection/vad.py:_run"
+    starts = "server/transport/websocket.py:buffer_updated", "speech/turn_detection/vad.py:_run"
 
     async def speak(url):
         async with connected(url, model="parrot") as peer:
@@ -154,7 +154,7 @@ def worker_process(url, home):
 
 
 def test_a_client_that_queues_for_a_worker_elsewhere_and_is_recorded(tmp_path):
-    client, worker = "server/transport/connection.py:data_received", "runtime/scheduling/engine.py:_acquire"
+    client, worker = "server/transport/websocket.py:buffer_updated", "runtime/scheduling/engine.py:_acquire"
 
     async def converse(url):
         async with opened(url, mode="audio", record="1") as first:

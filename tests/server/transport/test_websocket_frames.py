@@ -1,9 +1,11 @@
 """What the reader of frames keeps in memory, and what the frames are that go out."""
 
 import asyncio
+import itertools
 import tracemalloc
 
 import pytest
+from hypothesis import given, strategies as st
 
 from antiphon.server.transport.websocket_frames import FrameReader, binary_header, close_frame, ping_frame, pong_frame, text_header
 from support.server.raw_socket import BINARY, CONTINUATION, TEXT, frame
@@ -32,6 +34,16 @@ class Noted:
         self.heard.append(("flaw", code))
 
 
+def feed(incoming, piece):
+    """Put a piece where the reader wants it, in as many parts as that takes."""
+    while piece:
+        room = incoming.room()
+        part = piece[: len(room)]
+        room[: len(part)] = part
+        incoming.advance(len(part))
+        piece = piece[len(part) :]
+
+
 def reading(*pieces, after=lambda _incoming: None):
     """The output of a reader that gets these pieces."""
 
@@ -39,7 +51,7 @@ def reading(*pieces, after=lambda _incoming: None):
         noted = Noted()
         incoming = FrameReader(noted, noted.on_text)
         for piece in pieces:
-            incoming.feed(piece)
+            feed(incoming, piece)
         after(incoming)
         incoming.release()
         return noted.heard
@@ -89,7 +101,7 @@ def test_frames_are_read_right_across_the_change_of_buffers():
 def test_a_muted_reader_still_hears_a_close():
     def go_on(incoming):
         incoming.mute()
-        incoming.feed(frame(TEXT, b"b") + frame(8, b"\x03\xe8") + frame(9, b"late"))
+        feed(incoming, frame(TEXT, b"b") + frame(8, b"\x03\xe8") + frame(9, b"late"))
 
     assert reading(frame(TEXT, b"a"), after=go_on) == [b"a", ("close", 1000)]
 
@@ -101,6 +113,60 @@ def test_the_reason_of_a_close_is_text(payload, heard):
 
 def test_a_flaw_is_told_after_what_was_right_before_it():
     assert reading(frame(TEXT, b"a") + frame(3, b"") + frame(TEXT, b"b")) == [b"a", ("flaw", 1002)]
+
+
+@st.composite
+def streams(draw):
+    """Frames of several kinds, some of them wrong, in pieces of any length."""
+    texts = st.sampled_from([b"", b"known 1", b"known 2", b"other", "known ü".encode(), b"known \xff", b"known " + b"x" * 120_000])
+    kinds = st.sampled_from([TEXT] * 6 + [BINARY, CONTINUATION, 9, 3])
+    are_last = st.sampled_from([True] * 4 + [False])
+    frames = [frame(draw(kinds), draw(texts)[:100_000], is_last=draw(are_last)) for _ in range(draw(st.integers(1, 8)))]
+    stream = b"".join(frames)
+    cuts = sorted(draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    return [stream[start:end] for start, end in itertools.pairwise([0, *cuts, len(stream)])]
+
+
+def heard_in_place(pieces, takes, pauses):
+    """What is heard where known texts are taken in place or not, by a reader that is paused before some of the pieces."""
+
+    async def read():
+        noted = Noted()
+        incoming = FrameReader(noted, noted.on_text)
+
+        def take(view):
+            if not view[:6] == b"known " or not bytes(view).isascii():
+                return False
+            noted.on_text(bytes(view))
+            return True
+
+        if takes:
+            incoming.show(take)
+        for number, piece in enumerate(pieces):
+            if number in pauses:
+                incoming.pause()
+            feed(incoming, piece)
+            incoming.resume()
+        return noted.heard
+
+    return asyncio.run(read())
+
+
+@given(streams(), st.sets(st.integers(0, 6)))
+def test_texts_that_are_taken_in_place_are_heard_as_all_others(pieces, pauses):
+    assert heard_in_place(pieces, True, pauses) == heard_in_place(pieces, False, pauses)
+
+
+def test_a_muted_reader_shows_nothing():
+    shown = []
+
+    def go_on(incoming):
+        incoming.show(lambda view: shown.append(bytes(view)) or True)
+        feed(incoming, frame(TEXT, b"a"))
+        incoming.mute()
+        feed(incoming, frame(TEXT, b"b"))
+
+    assert reading(after=go_on) == [] and shown == [b"a"]
 
 
 def test_headers_are_as_short_as_they_can_be():

@@ -70,6 +70,7 @@ class Attachment:
     async def accept(self, upgrade: Callable[["Attachment"], Awaitable[ServerWebSocket]]) -> None:
         """Accept the WebSocket. Reading starts later, with `resume_reading`."""
         self.websocket = await upgrade(self)
+        self.websocket.show(self.on_text_view)
 
     def attach(self, client: "MinicpmoClient") -> None:
         """Pass everything that arrives on to `client`, until `detach`."""
@@ -88,6 +89,9 @@ class Attachment:
         self.websocket.close(close_code_for(error), close_reason(error.message))
 
     # WebSocketListener
+
+    def on_text_view(self, text: memoryview) -> bool:
+        return self._client is not None and self._client.on_text_view(text)
 
     def on_text(self, text: bytes) -> None:
         if self._client is not None:
@@ -258,6 +262,13 @@ class MinicpmoClient:
 
     # Called by the attachment
 
+    def on_text_view(self, text: memoryview) -> bool:
+        """Handle a piece of audio where it lies; returns False for any other text, which then comes by `on_text`."""
+        if len(text) > APPEND_LIMIT_BYTES or (event := self._reader.read_known(text)) is None:
+            return False
+        self._handle_event(event)
+        return True
+
     def on_text(self, text: bytes) -> None:
         assert self._driver is not None
         if self.mode == "audio" and self._has_begun and len(text) > APPEND_LIMIT_BYTES:
@@ -279,6 +290,10 @@ class MinicpmoClient:
             self._known_types.add(type(event))
             for path in ignored_fields(text, event):
                 self._log_once(path)
+        self._handle_event(event)
+
+    def _handle_event(self, event: ClientEvent) -> None:
+        assert self._driver is not None
         self._tap.on_client_event(event)
         # It leaves on purpose: a connection that is lost while the session closes must not keep its worker waiting.
         if type(event) is SessionClose:

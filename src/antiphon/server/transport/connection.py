@@ -83,12 +83,6 @@ class ServerConnection(LimitedHttpProtocol):
     _listener: ConnectionListener | None = None
     _websocket: ServerWebSocket | None = None
 
-    def data_received(self, data: bytes) -> None:
-        if self._websocket is None:
-            super().data_received(data)
-        else:
-            self._websocket.receive(data)
-
     def shutdown(self) -> None:
         if self._websocket is None:
             super().shutdown()
@@ -143,6 +137,8 @@ class ServerConnection(LimitedHttpProtocol):
         self.parser = None  # type: ignore[assignment]  # no HTTP follows
         if self.transport.is_closing():
             self._websocket.hang_up()
+        else:  # while it does not read: only when it begins to, is the protocol asked how it takes what it gets
+            self.transport.set_protocol(self._websocket)
         return self._websocket
 
     @property

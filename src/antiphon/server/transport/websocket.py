@@ -56,6 +56,18 @@ class WebSocketTransport(Protocol):
 
     transport: asyncio.Transport
 
+    def eof_received(self) -> None:
+        """The client sends nothing more."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection has ended."""
+
+    def pause_writing(self) -> None:
+        """The write buffer is full."""
+
+    def resume_writing(self) -> None:
+        """The write buffer has drained."""
+
     @property
     def heartbeat_s(self) -> float:
         """Seconds of silence after which the client gets a Ping."""
@@ -77,9 +89,12 @@ class WebSocketTransport(Protocol):
         """Close at once, and count why."""
 
 
-class ServerWebSocket:
+class ServerWebSocket(asyncio.BufferedProtocol):
     """
     An open WebSocket. It reads nothing before the first `resume_reading`, so that its owner can get ready.
+
+    It is the transport's protocol, which reads into the parser's own buffer: frames are copied once less, and pass three
+    calls less.
 
     A client that is behind with reading, and sends what has to be answered, is held: nothing more is read from it until
     it has caught up, not even what has arrived already. What needs no answer, such as audio, still gets through.
@@ -156,6 +171,16 @@ class ServerWebSocket:
 
     # For its owner
 
+    def show(self, on_text_view: Callable[[memoryview], bool]) -> None:
+        """
+        Show text messages where they lie, before they are copied and delivered.
+
+        Args:
+            on_text_view: returns whether it has handled the message, which may be no valid UTF-8; else it is delivered to
+                the listener. It must not keep the view.
+        """
+        self._reader.show(on_text_view)
+
     def send(self, text: bytes) -> None:
         """Queue a text message for the next `flush`."""
         if not self._is_closing:
@@ -217,31 +242,51 @@ class ServerWebSocket:
     def resume_reading(self) -> None:
         """Start reading, or go on."""
         self._is_reading_paused = False
-        pending, self._after_handshake = self._after_handshake, b""
-        if pending:
-            self.receive(pending)
+        pending, self._after_handshake = memoryview(self._after_handshake), b""
+        while pending:
+            room = self.get_buffer(len(pending))
+            size_bytes = min(len(room), len(pending))
+            room[:size_bytes] = pending[:size_bytes]
+            self.buffer_updated(size_bytes)
+            pending = pending[size_bytes:]
         self._resume_transport()
 
     async def wait_closed(self) -> None:
         """Wait until the connection has ended."""
         await asyncio.shield(self._closed_future)
 
-    # Callbacks of the connection
+    # Callbacks of the transport
 
-    def receive(self, chunk: bytes) -> None:
-        """Bytes from the client."""
+    def get_buffer(self, _size_hint: int) -> memoryview:
+        return self._reader.room()
+
+    def buffer_updated(self, size_bytes: int) -> None:
         self._silent_heartbeats = 0
         if self._is_discarding:
-            self._discard(chunk)
+            self._discard(size_bytes)
             return
         self._is_delivering = True
-        self._reader.feed(chunk)
+        self._reader.advance(size_bytes)
         if self._out:
             self.flush()
         self._is_delivering = False
-        self._uncounted_bytes += len(chunk)
+        self._uncounted_bytes += size_bytes
         if self._uncounted_bytes > RATE_CHECK_BYTES:
             self._check_rate()
+
+    def eof_received(self) -> None:
+        self._connection.eof_received()
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connection.connection_lost(exc)
+
+    # Callbacks of the connection
 
     def pause(self) -> None:
         if self._listener is not None:
@@ -269,6 +314,7 @@ class ServerWebSocket:
             if timer is not None:
                 timer.cancel()
         self._out.clear()
+        self._after_handshake = b""
         self._reader.release()
         self._notify_disconnect()
         self._listener = self._on_binary = None  # they refer to this
@@ -312,8 +358,8 @@ class ServerWebSocket:
         self._resume_transport()
         self._notify_disconnect()
 
-    def _discard(self, chunk: bytes) -> None:
-        self._discarded_bytes += len(chunk)
+    def _discard(self, size_bytes: int) -> None:
+        self._discarded_bytes += size_bytes
         if self._discarded_bytes > DISCARD_LIMIT_BYTES:
             self._connection.transport.abort()
 

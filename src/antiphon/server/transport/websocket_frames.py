@@ -104,10 +104,10 @@ class FrameReader(WSListener):
         "_listener",
         "_message_type",
         "_on_text",
+        "_on_text_view",
         "_parser",
         "_parts",
         "_tail_bytes",
-        "_unread",
         "_waiting_frames",
         "frames",
     )
@@ -117,11 +117,11 @@ class FrameReader(WSListener):
         self._limit_bytes = limit_bytes
         self._listener: FrameListener = listener
         self._on_text = on_text
+        self._on_text_view: Callable[[memoryview], bool] | None = None
         self._message_type: WSMsgType | None = None
         self._parts = bytearray()
         self._decode: Callable[[bytes, bool], str] | None = None
         self._is_over = self._is_paused = False
-        self._unread = b""
         self._waiting_frames: deque[_Frame] = deque()
         self._has_large_buffer = False
         self._tail_bytes = 0
@@ -134,41 +134,30 @@ class FrameReader(WSListener):
             None, None, False, lambda _request: self, _LOG, True, None, False, 0, 0, 1, False, self._limit_bytes, None, BUFFER_BYTES
         )
         self._parser.connection_made(self._fake_transport)
-        self._feed_in_pieces(_HANDSHAKE)
+        self._parser.get_buffer(0)[: len(_HANDSHAKE)] = _HANDSHAKE
+        self._parser.buffer_updated(len(_HANDSHAKE))
 
-    def feed(self, chunk: bytes) -> None:
-        """Read a chunk, and deliver every message that it completes. What comes while paused waits for `resume`."""
+    def room(self) -> memoryview:
+        """
+        Where to write what comes next, before a call of `advance`. The parser reads it there.
+
+        It is less than the parser has room for: the parser doubles its buffer whenever a part fills it, needed or not.
+        """
+        room: memoryview = self._parser.get_buffer(0)
+        return room[: len(room) * 7 // 8]
+
+    def advance(self, size_bytes: int) -> None:
+        """Read what was written to `room`, and deliver every message that it completes, or keep it for `resume`."""
         if self._is_over:
-            return
-        if self._is_paused:
-            self._unread += chunk
             return
         if self._has_large_buffer:
             self._tail_bytes = -1
-        room = self._parser.get_buffer(0)
-        size_bytes = len(chunk)
-        if size_bytes * 8 <= len(room) * 7:
-            room[:size_bytes] = chunk
-            self._parser.buffer_updated(size_bytes)
-        else:
-            self._feed_in_pieces(chunk)
-        self._finish_feeding()
+        self._parser.buffer_updated(size_bytes)
+        if self._has_large_buffer or self._fake_transport.refusal is not None:
+            self._finish_reading()
 
-    def _feed_in_pieces(self, chunk: bytes) -> None:
-        """Feed in parts, because the parser doubles its buffer whenever a part fills it, needed or not."""
-        offset = 0
-        while offset < len(chunk) and not self._is_over and not self._is_paused and self._fake_transport.refusal is None:
-            room = self._parser.get_buffer(0)
-            part = chunk[offset : offset + len(room) * 7 // 8]
-            self._tail_bytes = -1
-            room[: len(part)] = part
-            self._parser.buffer_updated(len(part))
-            offset += len(part)
+    def _finish_reading(self) -> None:
         if self._is_paused:
-            self._unread = chunk[offset:]
-
-    def _finish_feeding(self) -> None:
-        if self._waiting_frames:
             return
         if self._fake_transport.refusal is not None:
             self._report_refusal()
@@ -203,22 +192,21 @@ class FrameReader(WSListener):
         except Exception:  # as the parser, which calls otherwise
             _LOG.exception()
             self._fail(INTERNAL_ERROR, "")
-        if self._is_over or self._is_paused:
-            return
-        self._finish_feeding()
-        unread, self._unread = self._unread, b""
-        if unread:
-            self.feed(unread)
+        if not self._is_over:
+            self._finish_reading()
+
+    def show(self, on_text_view: Callable[[memoryview], bool]) -> None:
+        """See `ServerWebSocket.show`."""
+        self._on_text_view = on_text_view
 
     def mute(self) -> None:
         """Ignore text messages from now on; a Close is still read."""
-        self._on_text = ignore_text
+        self._on_text, self._on_text_view = ignore_text, None
 
     def end(self) -> None:
         """Read nothing more."""
         self._is_over = True
         self._parts = bytearray()
-        self._unread = b""
         self._waiting_frames.clear()
 
     def release(self) -> None:
@@ -236,13 +224,18 @@ class FrameReader(WSListener):
             return
         self.frames += 1
         self._tail_bytes = frame.tail_size
+        kind, is_last, is_reserved = frame.msg_type, bool(frame.fin), bool(frame.rsv1 or frame.rsv2 or frame.rsv3)
+        is_whole_text = kind is _TEXT and is_last and not is_reserved and self._message_type is None and not self._is_paused
+        if is_whole_text and self._on_text_view is not None:
+            view = frame.get_payload_as_memoryview()
+            if len(view) <= LARGE_FRAME_BYTES and self._on_text_view(view):
+                return
         payload = frame.get_payload_as_bytes()
         if len(payload) > LARGE_FRAME_BYTES:
             self._has_large_buffer = True
-        kind, is_last, is_reserved = frame.msg_type, bool(frame.fin), bool(frame.rsv1 or frame.rsv2 or frame.rsv3)
         if self._is_paused:
             self._waiting_frames.append(_Frame(kind, is_last, is_reserved, payload))
-        elif kind is _TEXT and is_last and not is_reserved and self._message_type is None and payload.isascii():
+        elif is_whole_text and payload.isascii():
             self._on_text(payload)  # as `_on_frame` does, which nearly every frame is spared
         else:
             self._on_frame(kind, is_last, is_reserved, payload)
@@ -385,7 +378,10 @@ def _is_utf8(text: bytes) -> bool:
 
 def frame_header(message_type: WSMsgType, size_bytes: int) -> bytes:
     """The header of an unfragmented frame."""
-    first = 0x80 | message_type.value
+    return _header(0x80 | message_type.value, size_bytes)
+
+
+def _header(first: int, size_bytes: int) -> bytes:
     if size_bytes < 126:
         return bytes((first, size_bytes))
     if size_bytes < 1 << 16:
@@ -393,9 +389,12 @@ def frame_header(message_type: WSMsgType, size_bytes: int) -> bytes:
     return bytes((first, 127)) + size_bytes.to_bytes(8, "big")
 
 
+_TEXT_BYTE = 0x80 | _TEXT.value  # looked up once: the value of a member is a call in Python, and every event has a header
+
+
 def text_header(size_bytes: int) -> bytes:
     """The header of a text message."""
-    return frame_header(_TEXT, size_bytes)
+    return _header(_TEXT_BYTE, size_bytes)
 
 
 def binary_header(size_bytes: int) -> bytes:

@@ -45,12 +45,12 @@ class _AppendTemplate:
         self._input_id, self._response_id = event.input_id, event.response_id
         self._limit_bytes = len(before) + len(after) + _LIMIT_BYTES * 4 // 3
 
-    def read(self, frame: bytes) -> DuplexAppend | None:
+    def read(self, frame: memoryview) -> DuplexAppend | None:
         """The event; None if the frame has another form, or its audio is not valid."""
-        if len(frame) > self._limit_bytes or not (frame.startswith(self._before) and frame.endswith(self._after)):
+        if len(frame) > self._limit_bytes or frame[: self._start + 1] != self._before or frame[-len(self._after) :] != self._after:
             return None
         try:
-            floats = decode_base64_string(memoryview(frame)[self._start : self._end])  # which copies nothing
+            floats = decode_base64_string(frame[self._start : self._end])  # which copies nothing
             pcm = media.decode_samples(floats, "")
         except (*JSON_ERRORS, ClientError):
             return None
@@ -71,6 +71,18 @@ class ClientEventReader:
         self._template: _AppendTemplate | None = None
         self._failures = 0
 
+    def read_known(self, frame: memoryview) -> DuplexAppend | None:
+        """
+        The event of a frame of known form; None for any other.
+
+        Args:
+            frame: which may be no valid UTF-8: one of known form is, as what it is compared with was. It is not kept.
+        """
+        if self._template is None or (event := self._template.read(frame)) is None:
+            return None
+        self._failures = 0
+        return event
+
     def read(self, frame: bytes) -> ClientEvent | IgnoredEvent:
         """
         Decode a frame.
@@ -78,8 +90,7 @@ class ClientEventReader:
         Raises:
             ClientError: it is no valid event.
         """
-        if self._template is not None and (event := self._template.read(frame)) is not None:
-            self._failures = 0
+        if (event := self.read_known(memoryview(frame))) is not None:
             return event
         other = self._decode(frame, self._mode)
         if type(other) is DuplexAppend and other.pcm and not other.frames and self._failures < _MAX_FAILURES:
