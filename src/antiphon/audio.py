@@ -197,21 +197,21 @@ class ChunkBuffer:
 
     Appending and dropping copy nothing, so that all who keep the same chunks share them. Short chunks become one, as
     each has a cost of its own.
+
+    Attributes:
+        size_bytes: of all that is kept; only to be read.
     """
 
-    __slots__ = ("_chunks", "_dropped_bytes", "_size_bytes")
+    __slots__ = ("_chunks", "_dropped_bytes", "size_bytes")
 
     def __init__(self) -> None:
         self._chunks: deque[bytes] = deque()
         self._dropped_bytes = 0  # of the first chunk
-        self._size_bytes = 0
-
-    def __len__(self) -> int:
-        return self._size_bytes
+        self.size_bytes = 0
 
     def append(self, chunk: bytes) -> None:
         """Add a chunk at the end."""
-        self._size_bytes += len(chunk)
+        self.size_bytes += len(chunk)
         if len(chunk) < _SHORT_CHUNK_BYTES and self._chunks and len(self._chunks[-1]) < _SHORT_CHUNK_BYTES:
             self._chunks[-1] += chunk
         else:
@@ -219,8 +219,8 @@ class ChunkBuffer:
 
     def drop(self, count: int) -> None:
         """Drop so many bytes from the front, as far as there are any."""
-        count = min(count, self._size_bytes)
-        self._size_bytes -= count
+        count = min(count, self.size_bytes)
+        self.size_bytes -= count
         count += self._dropped_bytes
         chunks = self._chunks
         while chunks and count >= len(chunks[0]):
@@ -230,16 +230,16 @@ class ChunkBuffer:
     def clear(self) -> None:
         """Drop everything."""
         self._chunks.clear()
-        self._dropped_bytes = self._size_bytes = 0
+        self._dropped_bytes = self.size_bytes = 0
 
     def read(self, start: int, stop: int) -> bytes:
         """The bytes from `start` to `stop`, counted from the front, which stay; as far as there are any."""
-        stop = min(stop, self._size_bytes)
+        stop = min(stop, self.size_bytes)
         if start >= stop:
             return b""
         parts = deque[bytes]()
-        if self._size_bytes - start < stop:  # the part is nearer to the end
-            end = self._size_bytes
+        if self.size_bytes - start < stop:  # the part is nearer to the end
+            end = self.size_bytes
             for chunk in reversed(self._chunks):
                 begin = end - len(chunk)
                 if begin < stop:

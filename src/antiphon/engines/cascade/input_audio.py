@@ -44,12 +44,12 @@ class ConversationAudio:
     @property
     def is_long(self) -> bool:
         """Whether so much is kept that something can be dropped."""
-        return len(self._buffer) > _SLACK_BYTES
+        return self._buffer.size_bytes > _SLACK_BYTES
 
     @property
     def end_ms(self) -> float:
         """Where the audio so far ends."""
-        return self.start_ms + duration_ms(len(self._buffer), self.rate_hz)
+        return self.start_ms + duration_ms(self._buffer.size_bytes, self.rate_hz)
 
     @property
     def start_ms(self) -> float:
@@ -93,7 +93,7 @@ class ConversationAudio:
         if self._resampler is not None:
             return self._append(self._resampler.process(pcm))
         self._buffer.append(pcm)
-        if len(self._buffer) > _MAX_BEHIND:  # in bytes: less of it than in samples
+        if self._buffer.size_bytes > _MAX_BEHIND:  # in bytes: less of it than in samples
             self._catch_up()
         return pcm
 
@@ -110,7 +110,7 @@ class ConversationAudio:
 
     def _kept_samples(self) -> tuple[int, int]:
         """The first sample that is kept, and the end, counted at `INPUT_RATE_HZ`."""
-        end = self._buffer_start + len(self._buffer) // SAMPLE_BYTES
+        end = self._buffer_start + self._buffer.size_bytes // SAMPLE_BYTES
         return self._buffer_start * INPUT_RATE_HZ // self.rate_hz, end * INPUT_RATE_HZ // self.rate_hz
 
     def _resample(self, first: int, last: int) -> bytes:

@@ -189,8 +189,10 @@ class ScriptedDuplex:
 
     def _begin_response(self) -> None:
         """Begin the answer that the script has for this chunk, or for a finished turn."""
+        if self._playback is not None or self._is_user_speaking:
+            return
         utterance = next((utterance for utterance in self._script.duplex.says if utterance.at == self._chunk_count), None)
-        if self._playback is not None or self._is_user_speaking or (utterance is None and self._pending_turn is None):
+        if utterance is None and self._pending_turn is None:
             return
         self._response_count += 1
         part, self._pending_turn = self._pending_turn, None

@@ -15,7 +15,7 @@ from antiphon.engine_api.options import Sampling, Voice
 from antiphon.errors import ClientError, unsupported_parameter
 from antiphon.protocols.dispatch import on, table
 from antiphon.protocols.minicpmo.config import MinicpmoSessionConfig
-from antiphon.protocols.minicpmo.outbox import MinicpmoOutbox
+from antiphon.protocols.minicpmo.outbox import Kind, MinicpmoOutbox
 from antiphon.protocols.session import NewId
 from antiphon.wire.codec.types import JsonDict
 from antiphon.wire.minicpmo import server_events as events
@@ -202,7 +202,7 @@ class MinicpmoChat:
         self._active_response = None
         self._start_next()
 
-    def _send_delta(self, response: _ChatResponse, kind: str, **fields: object) -> None:
+    def _send_delta(self, response: _ChatResponse, kind: Kind, **fields: object) -> None:
         self._outbox.send_delta(kind, response.id, response.input_id, **fields)
 
 

@@ -12,7 +12,7 @@ from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.options import Voice
 from antiphon.protocols.dispatch import HandlerTable, on, table
 from antiphon.protocols.minicpmo.config import MinicpmoSessionConfig
-from antiphon.protocols.minicpmo.outbox import MinicpmoOutbox
+from antiphon.protocols.minicpmo.outbox import Kind, MinicpmoOutbox
 from antiphon.protocols.session import InputTranscript, NewId
 from antiphon.wire.codec.types import Opt
 from antiphon.wire.minicpmo.client_events import DuplexAppend, Frame, SessionInit
@@ -154,7 +154,7 @@ class MinicpmoDuplex:
             self._next_response_id = self._new_id("resp")
         return response_id
 
-    def _send_delta(self, kind: str, response_id: str, **fields: object) -> None:
+    def _send_delta(self, kind: Kind, response_id: str, **fields: object) -> None:
         self._has_just_ended = False
         self._outbox.send_delta(kind, response_id, self._input_id, **fields)
 

@@ -2,14 +2,19 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any, Literal
 
 from msgspec import UNSET
 
 from antiphon.engine_api import events as engine_events
 from antiphon.errors import ApiError
 from antiphon.protocols.outbox import Outbox
+from antiphon.protocols.session import Send
 from antiphon.wire.codec.types import JsonDict, Opt
 from antiphon.wire.minicpmo import server_events as events
+
+Kind = Literal["listen", "text", "audio"]
+"""What a piece of a response is."""
 
 
 class TokenTotals:
@@ -95,16 +100,21 @@ class MinicpmoOutbox(Outbox[events.ServerEvent]):
         # MiniCPM-o: events of the queue have no time, all later ones do.
         return {"server_send_ts": self.at if self.has_begun else UNSET}
 
-    def send_delta(self, kind: str, response_id: str, input_id: Opt[str], **fields: object) -> None:
+    def send_delta(self, kind: Kind, response_id: str, input_id: Opt[str], **fields: Any) -> None:
         """Send a piece of a response, with the metrics that wait."""
-        self.send(
-            events.OutputDelta,
-            kind=kind,
-            session_id=self.session_id,
-            response_id=response_id,
-            input_id=input_id,
-            metrics=self.take_metrics(),
-            **fields,
+        # As `send` does it, which nearly every event is spared.
+        self.effects.append(
+            Send(
+                events.OutputDelta(
+                    kind=kind,
+                    session_id=self.session_id,
+                    response_id=response_id,
+                    input_id=input_id,
+                    metrics=self.take_metrics(),
+                    server_send_ts=self.at if self.has_begun else UNSET,
+                    **fields,
+                )
+            )
         )
 
     def send_error(self, error: ApiError) -> None:

@@ -22,7 +22,7 @@ from antiphon.protocols.realtime.settings import (
     has_audio_input,
 )
 from antiphon.protocols.realtime.turn import SpeechTurn, TurnAction, TurnEvent
-from antiphon.protocols.session import InputTranscript, NewId
+from antiphon.protocols.session import InputTranscript, NewId, SendToEngine
 from antiphon.wire.codec.types import Opt
 from antiphon.wire.realtime import server_events as events
 from antiphon.wire.realtime.client_events import InputAudioBufferAppend
@@ -67,6 +67,7 @@ class InputAudioStream:
         self._outbox = outbox
         self._new_id = new_id
         self._conversation = conversation
+        self._takes_audio = has_audio_input(config.capabilities)
         self._engine_listens = config.capabilities.listens
         self._last_configure: commands.Configure | None = None
         self._item_ids_by_turn: dict[str, str] = {}
@@ -106,7 +107,7 @@ class InputAudioStream:
         Raises:
             ClientError: the model takes no audio, or it is too much; none of it was used.
         """
-        if not has_audio_input(self._config.capabilities):
+        if not self._takes_audio:
             raise audio_unsupported(self._config.model)
         if len(event.audio) > APPEND_LIMIT_BYTES:
             raise ClientError(
@@ -120,7 +121,7 @@ class InputAudioStream:
         if self._detects_turns and not self.turn.is_open:
             self.buffer.trim()
         if self._engine_listens and pcm:
-            self._outbox.send_to_engine(commands.AppendAudio(pcm))
+            self._outbox.effects.append(SendToEngine(commands.AppendAudio(pcm)))  # fifty a second
 
     def commit(self) -> None:
         """

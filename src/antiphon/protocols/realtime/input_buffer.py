@@ -54,6 +54,7 @@ class InputBuffer:
         self.committed_bytes = 0
         self.cleared_bytes = 0
         self.rate_hz = codec.rate_hz
+        self._lookback_bytes = size_bytes(LOOKBACK_MS, codec.rate_hz)
         self._decode = codec.decode
         self._buffer = ChunkBuffer()
         self._samples = SampleAligner()
@@ -64,7 +65,7 @@ class InputBuffer:
     @property
     def buffered_bytes(self) -> int:
         """How much audio is buffered, in whole samples."""
-        return len(self._buffer)
+        return self._buffer.size_bytes
 
     @property
     def now_ms(self) -> int:
@@ -74,7 +75,8 @@ class InputBuffer:
     @property
     def buffer_start_ms(self) -> int:
         """The time on the clock at which the buffered audio starts."""
-        return int(self._earlier_rates_ms + duration_ms(self.received_bytes - self._rate_start_bytes - len(self._buffer), self.rate_hz))
+        start_bytes = self.received_bytes - self._rate_start_bytes - self._buffer.size_bytes
+        return int(self._earlier_rates_ms + duration_ms(start_bytes, self.rate_hz))
 
     def append(self, audio: bytes) -> bytes:
         """
@@ -86,9 +88,9 @@ class InputBuffer:
         Raises:
             ClientError: the buffer is full; none of it was added.
         """
-        if len(self._buffer) + len(audio) > BUFFER_LIMIT_BYTES:
+        if self._buffer.size_bytes + len(audio) > BUFFER_LIMIT_BYTES:
             raise ClientError(
-                f"The input audio buffer is full: it holds {duration_ms(len(self._buffer), self.rate_hz):.0f}ms of audio. "
+                f"The input audio buffer is full: it holds {duration_ms(self._buffer.size_bytes, self.rate_hz):.0f}ms of audio. "
                 "Commit or clear it.",
                 code="input_audio_buffer_full",
             )
@@ -98,15 +100,15 @@ class InputBuffer:
         self.received_bytes += len(pcm)
         return pcm
 
-    def trim(self, keep_ms: int = LOOKBACK_MS) -> None:
-        """Clear all but the last `keep_ms`: silence that no turn can start in any more."""
-        if len(self._buffer) > 2 * (keep_bytes := size_bytes(keep_ms, self.rate_hz)):
-            self._clear(len(self._buffer) - keep_bytes)
+    def trim(self) -> None:
+        """Clear all but the last `LOOKBACK_MS`: silence that no turn can start in any more."""
+        if self._buffer.size_bytes > 2 * self._lookback_bytes:
+            self._clear(self._buffer.size_bytes - self._lookback_bytes)
 
     def clear(self) -> None:
         """Clear the buffer."""
         self._samples = SampleAligner()
-        self._clear(len(self._buffer))
+        self._clear(self._buffer.size_bytes)
 
     def commit(self) -> bytes:
         """
@@ -115,14 +117,14 @@ class InputBuffer:
         Raises:
             ClientError: it is too short; it stays buffered.
         """
-        buffered_ms = duration_ms(len(self._buffer), self.rate_hz)
+        buffered_ms = duration_ms(self._buffer.size_bytes, self.rate_hz)
         if buffered_ms < MIN_COMMIT_MS:
             raise ClientError(
                 f"Error committing input audio buffer: buffer too small. Expected at least {MIN_COMMIT_MS}ms of audio, "
                 f"but buffer only has {buffered_ms:.2f}ms of audio.",
                 code="input_audio_buffer_commit_empty",
             )
-        return self._commit(len(self._buffer))
+        return self._commit(self._buffer.size_bytes)
 
     def commit_turn(self, start_ms: int, end_ms: int) -> bytes:
         """
@@ -132,8 +134,8 @@ class InputBuffer:
         buffer_start_ms = self.buffer_start_ms
         # The clock counts received audio, not time of day, so audio that comes faster than it was spoken has the same
         # turns.
-        self._clear(min(len(self._buffer), size_bytes(max(0, start_ms - buffer_start_ms), self.rate_hz)))
-        return self._commit(min(len(self._buffer), size_bytes(max(0, end_ms - max(start_ms, buffer_start_ms)), self.rate_hz)))
+        self._clear(min(self._buffer.size_bytes, size_bytes(max(0, start_ms - buffer_start_ms), self.rate_hz)))
+        return self._commit(min(self._buffer.size_bytes, size_bytes(max(0, end_ms - max(start_ms, buffer_start_ms)), self.rate_hz)))
 
     def set_codec(self, codec: AudioCodec) -> None:
         """Set the codec of the audio to come. Another sample rate clears the buffer, which has one rate only."""
@@ -143,6 +145,7 @@ class InputBuffer:
             self._earlier_rates_ms += duration_ms(self.received_bytes - self._rate_start_bytes, self.rate_hz)
             self._rate_start_bytes = self.received_bytes
         self.rate_hz, self._decode = codec
+        self._lookback_bytes = size_bytes(LOOKBACK_MS, codec.rate_hz)
 
     def _clear(self, count: int) -> None:
         self._buffer.drop(count)

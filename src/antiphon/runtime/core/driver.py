@@ -293,7 +293,13 @@ class Driver(Generic[ClientEventT, ServerEventT]):
 
     def receive_from_client(self, message: ClientEventT) -> None:
         """Handle another message from the client."""
-        self.receive(FromClient(message, self._clock()))
+        if self._text is not None:
+            self._end_text()
+        event = FromClient(message, self._clock())
+        if self._is_performing:
+            self._deferred_events.append(event)
+        else:  # not by way of `receive`: a call more for every piece of audio
+            self._perform(self._session.handle(event))
 
     def deliver(self, events: Sequence[engine_events.EngineEvent]) -> TextRoute | None:
         """Handle events from the engine, at any time; events that came together are written together."""
@@ -395,13 +401,17 @@ class Driver(Generic[ClientEventT, ServerEventT]):
             self._perform(self._session.handle(event))
 
     def _perform(self, effects: Sequence[Effect[ServerEventT]]) -> None:
-        self._is_performing = True
+        self._is_performing, has_output = True, False
         try:
             while True:
-                # Every token comes this way, so a `Send` takes no call more than it needs (docs/decisions/0013).
-                # Commands wait for no record: the engine works while it is written (docs/decisions/0005). Nor does a
-                # retry: it is worth telling only before the client gets its first byte.
+                # Every token and every piece of audio comes this way, so a `Send` and a command take no call more than
+                # they need (docs/decisions/0013). Commands wait for no record: the engine works while it is written
+                # (docs/decisions/0005). Nor does a retry: it is worth telling only before the client gets its first byte.
                 for effect in effects:
+                    if type(effect) is SendToEngine:
+                        self._send_to_engine(effect.command)
+                        continue
+                    has_output = True
                     if type(effect) is Send and self._pending_persist is None:
                         self._client.send(effect.event)
                     elif self._pending_persist is not None and type(effect) not in _UNORDERED_EFFECTS:
@@ -414,13 +424,12 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         finally:
             self._is_performing = False
         # One write for all that came together: waking the reader costs more than what is written
-        # (docs/decisions/0013).
-        self._client.flush()
+        # (docs/decisions/0013). Audio has nothing to write.
+        if has_output:
+            self._client.flush()
 
     def _perform_one(self, effect: Effect[ServerEventT]) -> None:
         match effect:
-            case SendToEngine(command):  # of audio, fifty a second
-                self._send_to_engine(command)
             case Send(event):
                 self._client.send(event)
             case CallTool() | PrepareTools() | CancelTools():
@@ -440,6 +449,8 @@ class Driver(Generic[ClientEventT, ServerEventT]):
             case Close(error):
                 self._client.close(error)
                 self._close_event.set()
+            case SendToEngine():
+                pass  # `_perform` has sent it
 
     def _send_to_engine(self, command: commands.EngineCommand) -> None:
         if self._conversation is None:  # the session ended before the engine was open

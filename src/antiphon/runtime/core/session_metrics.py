@@ -48,25 +48,14 @@ class SessionMetrics:
         self._metrics = metrics
         self._model = model
 
-    def _count_client_event(self) -> None:
-        self.events_in += 1
-        self._metrics.session_events["in"] += 1
-
-    def on_server_event(self, _event: object) -> None:
-        self.events_out += 1
-        self._metrics.session_events["out"] += 1
-
     def _begin(self, session_id: str | None) -> None:
         if self.live is not None and self.live.session_id is None and session_id is not None:
             self.live.session_id = session_id
             self.live.ends_at = time.time() + self.live.limit_s
 
-    def _add_audio(self, direction: str, seconds: float) -> None:
-        self._metrics.session_audio_s[direction] += seconds
-        if direction == "in":
-            self.usage.input_audio_s += seconds
-        else:
-            self.usage.output_audio_s += seconds
+    def _add_output_audio(self, seconds: float) -> None:
+        self._metrics.session_audio_s["out"] += seconds
+        self.usage.output_audio_s += seconds
 
     def _add_tokens(self, direction: str, tokens: int, audio_tokens: int) -> None:
         self._metrics.tokens[self._model, direction] += tokens
@@ -92,12 +81,17 @@ class RealtimeSessionMetrics(SessionMetrics):
         self._in_bytes_per_s = self._out_bytes_per_s = PCM_BYTES_PER_S
 
     def on_client_event(self, event: object) -> None:
-        self._count_client_event()
-        if type(event) is InputAudioBufferAppend:
-            self._add_audio("in", len(event.audio) / self._in_bytes_per_s)
+        self.events_in += 1
+        metrics = self._metrics
+        metrics.session_events["in"] += 1
+        if type(event) is InputAudioBufferAppend:  # of each session fifty a second, so without a further call
+            seconds = len(event.audio) / self._in_bytes_per_s
+            metrics.session_audio_s["in"] += seconds
+            self.usage.input_audio_s += seconds
 
     def on_server_event(self, event: object) -> None:
-        super().on_server_event(event)
+        self.events_out += 1
+        self._metrics.session_events["out"] += 1
         if (observe := _REALTIME_OBSERVERS.get(type(event))) is not None:
             observe(self, event)
 
@@ -116,7 +110,7 @@ class RealtimeSessionMetrics(SessionMetrics):
         self._speech_end_at_s = self._clock()
 
     def _on_audio_delta(self, event: realtime.ResponseOutputAudioDelta) -> None:
-        self._add_audio("out", len(event.delta) / self._out_bytes_per_s)
+        self._add_output_audio(len(event.delta) / self._out_bytes_per_s)
         if self._speech_end_at_s is not None:
             self._metrics.time_to_first_audio[self._model].observe(self._clock() - self._speech_end_at_s)
             self._speech_end_at_s = None
@@ -167,18 +161,23 @@ class MinicpmoSessionMetrics(SessionMetrics):
         self._last_usage: Opt[minicpmo.Usage] = UNSET
 
     def on_client_event(self, event: object) -> None:
-        self._count_client_event()
+        self.events_in += 1
+        metrics = self._metrics
+        metrics.session_events["in"] += 1
         if type(event) is DuplexAppend:
-            self._add_audio("in", len(event.pcm) / MINICPMO_IN_BYTES_PER_S)
+            seconds = len(event.pcm) / MINICPMO_IN_BYTES_PER_S
+            metrics.session_audio_s["in"] += seconds
+            self.usage.input_audio_s += seconds
 
     def on_server_event(self, event: object) -> None:
-        super().on_server_event(event)
+        self.events_out += 1
+        self._metrics.session_events["out"] += 1
         if (observe := _MINICPMO_OBSERVERS.get(type(event))) is not None:
             observe(self, event)
 
     def _on_delta(self, event: minicpmo.OutputDelta) -> None:
         if event.audio:
-            self._add_audio("out", len(event.audio) / MINICPMO_OUT_BYTES_PER_S)
+            self._add_output_audio(len(event.audio) / MINICPMO_OUT_BYTES_PER_S)
         if event.end_of_turn:
             self._count_response()
         self._add_usage(event.usage)
