@@ -116,6 +116,30 @@ async def test_an_end_from_outside_is_final(store: Store) -> None:
     assert await store.background.find_lost(["resp_1"]) == {"resp_1"}
 
 
+async def test_an_end_from_outside_adds_the_items_that_are_new(store: Store) -> None:
+    await add(store)
+    ended = response("resp_1", item("msg_1"), item("msg_2", "output"), status="cancelled")
+    assert await store.background.end(ended, run)
+    assert await store.get("ada", "resp_1") == ended
+
+
+class NotYetError(Exception):
+    """The events of a test can't be told."""
+
+
+async def test_an_end_whose_events_can_not_be_told_changes_nothing(store: Store) -> None:
+    await add(store)
+
+    def refuse(first: int) -> EventRun:
+        raise NotYetError
+
+    with pytest.raises(NotYetError):
+        await store.background.end(as_("cancelled"), refuse)
+    assert await store.get("ada", "resp_1") == QUEUED
+    assert await store.background.append(QUEUED, run(2))
+    assert await numbers(store) == [0, 1, 2]
+
+
 async def test_what_is_worked_on_is_not_lost_and_no_orphan(store: Store) -> None:
     await add(store)
     assert await store.background.find_lost(["resp_1", "resp_2"]) == {"resp_2"}

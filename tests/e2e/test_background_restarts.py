@@ -48,7 +48,10 @@ def test_a_killed_server_leaves_failures_and_its_successor_makes_what_waited(tmp
         events = [json.loads(line[6:]) for line in body.splitlines() if line.startswith("data: ")]
         assert [event["sequence_number"] for event in events] == list(range(len(events)))
         assert [event["type"] for event in events[:20]] == [event.type for event in got]
-        assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
+        assert [event["type"] for event in events[-3:]] == ["response.output_item.done", "error", "response.failed"]
+        [message] = failed.output
+        sung = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
+        assert (message.status, message.content[0].text) == ("incomplete", sung)
         done = ended(client, waiting.id)
         assert (done.status, done.output_text, done.created_at) == ("completed", "Hi", waiting.created_at)
         numbers = [event.sequence_number for event in client.responses.retrieve(waiting.id, stream=True)]

@@ -81,7 +81,7 @@ class MemoryBackgroundStore:
     async def finish(self, record: ResponseRecord, events: EventRun | None, turn: ConversationTurn | None = None) -> bool:
         if not await self._store.finish(record, turn):
             return False
-        self._change(record, None if events is None else lambda _number: events)
+        self._change(record, events)
         return True
 
     async def end(self, record: ResponseRecord, closing_events: Callable[[int], EventRun], *, is_orphan: bool = False) -> bool:
@@ -90,16 +90,19 @@ class MemoryBackgroundStore:
             return False
         if is_orphan and old.id in self._owned_ids:
             return False
-        self._records[old.id] = replace(old, status=record.status, body=record.body)
-        self._change(record, closing_events)
+        entry = self._backgrounds.get(record.id)
+        run = None if entry is None or not entry.record.is_streamed else closing_events(entry.next_number)
+        items = old.items + record.items[len(old.items) :]
+        self._records[old.id] = replace(old, status=record.status, body=record.body, items=items)
+        self._change(record, run)
         return True
 
-    def _change(self, record: ResponseRecord, events: Callable[[int], EventRun] | None) -> None:
+    def _change(self, record: ResponseRecord, events: EventRun | None) -> None:
         entry = self._backgrounds.get(record.id)
         if entry is None:
             return
         if events is not None and entry.record.is_streamed:
-            entry.runs.append(events(entry.next_number))
+            entry.runs.append(events)
         # The request is kept to begin again, which a response that has begun never does (docs/decisions/0026).
         if record.status != "queued":
             entry.record = replace(entry.record, request=None)

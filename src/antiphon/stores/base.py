@@ -371,10 +371,12 @@ class BackgroundStore(Protocol):
 
     async def end(self, record: ResponseRecord, closing_events: Callable[[int], EventRun], *, is_orphan: bool = False) -> bool:
         """
-        Give an unfinished response the status and the body of `record`, whichever server works on it.
+        Give an unfinished response the status and the body of `record`, and the items that are not stored yet, whichever
+        server works on it.
 
         Args:
-            closing_events: the last events, if events are stored; is given the first free sequence number.
+            closing_events: the last events, if events are stored; is given the first free sequence number. If it raises,
+                nothing is changed.
             is_orphan: whether only a response may be ended on which no living server works.
 
         Returns:

@@ -201,6 +201,23 @@ def test_cancelling_ends_it_wherever_it_is_made_and_twice_is_the_same(official, 
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert (events[-1]["type"], events[-1]["response"]["status"]) == ("response.failed", "cancelled")
     assert sum(event["type"] == "response.failed" for event in events) == 1
+    sung = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
+    assert [event["type"] for event in events[-4:-1]] == [
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+    ]
+    [message] = cancelled.output
+    assert (message.status, message.content[0].text) == ("incomplete", sung)
+    assert events[-2]["item"] == events[-1]["response"]["output"][0] == message.model_dump(exclude_unset=True)
+    after = official.responses.input_items.list(response_id).data
+    assert [item.role for item in after] == ["user"]
+
+
+def test_one_without_a_stream_is_cancelled_without_output(official):
+    response_id = official.responses.create(model="endless", input="Sing.", background=True).id
+    cancelled = official.responses.cancel(response_id)
+    assert (cancelled.status, cancelled.output) == ("cancelled", [])
 
 
 def test_who_follows_a_response_sees_it_cancelled(official, url):

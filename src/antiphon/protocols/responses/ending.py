@@ -1,24 +1,27 @@
 """Ends responses from outside their session: what is stored of them then, and what their streams end with."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from antiphon.engine_api import events as engine_events
 from antiphon.errors import ApiError, ServerError
-from antiphon.protocols.responses.response_object import response_error
+from antiphon.protocols.responses.response_object import output_records, response_error
 from antiphon.records import ResponseRecord
 from antiphon.wire.codec.types import encode
 from antiphon.wire.responses import events
 from antiphon.wire.responses.events import StreamEvent
+from antiphon.wire.responses.items import Item
 from antiphon.wire.responses.response import ResponseError, ResponseStatus, read_response
 
 INTERRUPTED_MESSAGE = "The server stopped, or could not store this response, before it was finished."
 """Why a response failed whose server died, was taken for dead, or failed to store the end."""
 
 
-def fail_record(record: ResponseRecord, error: ApiError) -> ResponseRecord:
-    """The record of a response that ends as `failed`."""
+def fail_record(record: ResponseRecord, error: ApiError, output: Sequence[Item] = ()) -> ResponseRecord:
+    """The record of a response that ends as `failed`, with the output that it has had."""
     failure = engine_events.ResponseFailed.from_error(record.id, error)
-    return _end_record(record, "failed", error=response_error(failure))
+    return _end_record(record, "failed", output, response_error(failure))
 
 
 def fail_interrupted_record(record: ResponseRecord) -> ResponseRecord:
@@ -26,15 +29,18 @@ def fail_interrupted_record(record: ResponseRecord) -> ResponseRecord:
     return fail_record(record, ServerError(INTERRUPTED_MESSAGE))
 
 
-def cancel_record(record: ResponseRecord) -> ResponseRecord:
-    """The record of a response that ends as `cancelled`."""
-    return _end_record(record, "cancelled")
+def cancel_record(record: ResponseRecord, output: Sequence[Item] = ()) -> ResponseRecord:
+    """The record of a response that ends as `cancelled`, with the output that it has had."""
+    return _end_record(record, "cancelled", output)
 
 
-def _end_record(record: ResponseRecord, status: ResponseStatus, error: ResponseError | None = None) -> ResponseRecord:
+def _end_record(
+    record: ResponseRecord, status: ResponseStatus, output: Sequence[Item], error: ResponseError | None = None
+) -> ResponseRecord:
     # Responses: only a response that completed has a `completed_at`.
-    response = msgspec.structs.replace(read_response(record.body), status=status, error=error, completed_at=None)
-    return msgspec.structs.replace(record, status=status, body=encode(response))
+    response = msgspec.structs.replace(read_response(record.body), status=status, error=error, completed_at=None, output=[*output])
+    item_records = (*record.items, *output_records(output))
+    return msgspec.structs.replace(record, status=status, body=encode(response), items=item_records)
 
 
 def closing_events(record: ResponseRecord, first: int, error: ApiError | None = None) -> list[StreamEvent]:

@@ -1,13 +1,13 @@
 """The wire events of parts of an item: their deltas, and their ends."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from antiphon.protocols import output as steps
 from antiphon.protocols.output import ContentPart, OutputItem
 from antiphon.protocols.output_table import OutputKind
-from antiphon.protocols.responses.response_object import wire_logprobs
+from antiphon.protocols.responses.response_object import wire_logprobs, wire_part
 from antiphon.wire.codec.types import Opt
-from antiphon.wire.responses import events
+from antiphon.wire.responses import events, parts
 from antiphon.wire.responses.events import StreamEvent
 
 _DeltaFactory = Callable[[int, OutputItem, ContentPart, steps.TextAppended, Opt[str]], StreamEvent]
@@ -88,6 +88,26 @@ DONE_EVENTS: dict[OutputKind, Callable[[int, OutputItem, ContentPart], StreamEve
         sequence_number=number, item_id=item.id, output_index=item.index, summary_index=part.index, text=part.text
     ),
 }
+
+
+def part_done_events(number: int, item: OutputItem, part: ContentPart, response_id: str) -> Iterator[StreamEvent]:
+    """The events at the end of a part, numbered from `number`."""
+    if part.kind is OutputKind.AUDIO:
+        yield events.AudioDone(sequence_number=number, response_id=response_id)
+        yield events.AudioTranscriptDone(sequence_number=number + 1, response_id=response_id)
+        number += 2
+    yield DONE_EVENTS[part.kind](number, item, part)
+    number += 1
+    if part.kind is OutputKind.REASONING_SUMMARY:
+        # Responses: parts of a summary have events and an index of their own.
+        summary = parts.SummaryText(text=part.text)
+        yield events.ReasoningSummaryPartDone(
+            sequence_number=number, item_id=item.id, output_index=item.index, summary_index=part.index, part=summary
+        )
+    else:
+        yield events.ContentPartDone(
+            sequence_number=number, item_id=item.id, output_index=item.index, content_index=part.index, part=wire_part(part)
+        )
 
 
 def is_custom(item: OutputItem) -> bool:

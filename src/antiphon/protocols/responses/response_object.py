@@ -101,6 +101,11 @@ def input_records(input_items: Iterable[items.Item], new_id: NewId) -> tuple[Ite
     return tuple(_item_records((complete_input_item(item, new_id) for item in input_items), "input"))
 
 
+def output_records(output: Iterable[items.Item]) -> tuple[ItemRecord, ...]:
+    """Items of a response's output for the store."""
+    return tuple(_item_records(output, "output"))
+
+
 def _item_records(wire_items: Iterable[items.Item], direction: Direction) -> Iterable[ItemRecord]:
     for item in wire_items:
         yield ItemRecord(id=str(_item_id(item) or ""), direction=direction, body=encode(item))

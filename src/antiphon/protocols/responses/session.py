@@ -22,7 +22,13 @@ from antiphon.protocols.client_tools.calls import ClientCalls
 from antiphon.protocols.dispatch import on, table
 from antiphon.protocols.output import OutputItem
 from antiphon.protocols.output_table import OutputKind
-from antiphon.protocols.responses.part_events import DELTA_EVENTS, DONE_EVENTS, is_custom, text_delta_event, tool_call_done_event
+from antiphon.protocols.responses.part_events import (
+    DELTA_EVENTS,
+    is_custom,
+    part_done_events,
+    text_delta_event,
+    tool_call_done_event,
+)
 from antiphon.protocols.responses.request import AUDIO_RATE_HZ, EngineRequest, ResolvedRequest, engine_request, made_summary
 from antiphon.protocols.responses.response_object import (
     ResponseBuilder,
@@ -31,7 +37,6 @@ from antiphon.protocols.responses.response_object import (
     response_notes,
     tool_usage,
     wire_item,
-    wire_part,
 )
 from antiphon.protocols.session import (
     PADDING_PERIOD,
@@ -501,29 +506,7 @@ class ResponsesSession:
         effects.append(Send(annotation_added))
 
     def _on_part_done(self, step: steps.PartDone, _at: float, effects: list[Effect[StreamEvent]]) -> None:
-        item, part = step.item, step.part
-        if part.kind is OutputKind.AUDIO:
-            for kind in (events.AudioDone, events.AudioTranscriptDone):
-                effects.append(Send(kind(sequence_number=self._next_sequence_number(), response_id=self._resolved_request.id)))
-        effects.append(Send(DONE_EVENTS[part.kind](self._next_sequence_number(), item, part)))
-        if part.kind is OutputKind.REASONING_SUMMARY:
-            # Responses: parts of a summary have events and an index of their own.
-            event: events.ReasoningSummaryPartDone | events.ContentPartDone = events.ReasoningSummaryPartDone(
-                sequence_number=self._next_sequence_number(),
-                item_id=item.id,
-                output_index=item.index,
-                summary_index=part.index,
-                part=parts.SummaryText(text=part.text),
-            )
-        else:
-            event = events.ContentPartDone(
-                sequence_number=self._next_sequence_number(),
-                item_id=item.id,
-                output_index=item.index,
-                content_index=part.index,
-                part=wire_part(part),
-            )
-        effects.append(Send(event))
+        self._send_numbered(part_done_events(self._sequence_number, step.item, step.part, self._resolved_request.id), effects)
 
     def _on_item_done(self, step: steps.ItemDone, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         item = step.item

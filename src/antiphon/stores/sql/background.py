@@ -9,7 +9,7 @@ from antiphon.stores.base import PAGE_BYTES, EventPage
 from antiphon.stores.database.database import Database
 from antiphon.stores.database.schema import background_responses, has_nul, is_unfinished, response_events, responses
 from antiphon.stores.sql.webhook_outbox import WebhookOutbox
-from antiphon.stores.sql.writes import WRITE_OFF, AppendEvents, FinishRecord, PutRecord, event_row, note_status
+from antiphon.stores.sql.writes import WRITE_OFF, AppendEvents, FinishRecord, PutRecord, add_items, event_row, note_status
 
 _MAX_EXPIRED = 100
 
@@ -123,6 +123,7 @@ class SqlBackgroundStore:
                 if row.is_streamed:
                     first = await connection.scalar(_NEXT, {"number": row.number})
                     await connection.execute(insert(response_events), event_row(row.number, closing_events(first)))
+                await add_items(connection, record, row.number)
                 await note_status(connection, [(row.number, record.status)], outbox)
         outbox.announce()
         self._forget_orphan(record.id)

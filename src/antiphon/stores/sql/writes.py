@@ -285,6 +285,11 @@ async def _update(connection: TimedConnection, record: ResponseRecord, number: i
     values |= {"of_number": number, "of_owner": server_number}
     result = await connection.execute(_UPDATE, values)
     assert result.rowcount == 1, "the row was locked when its status was read"
+    await add_items(connection, record, number)
+
+
+async def add_items(connection: TimedConnection, record: ResponseRecord, number: int) -> None:
+    """Add the items of a stored response, by number, that are not stored yet."""
     count = await connection.scalar(_COUNT_ITEMS, {"of_number": number})
     await _insert_items(connection, [(number, record)], skip=count)
 
