@@ -17,6 +17,8 @@ from typing_extensions import get_type_hints, is_typeddict
 # Values within limits of the API's description, where the types are only `int` or `str`
 VALUES: dict[str, Any] = {
     "compact_threshold": 1000,
+    "file_url": "https://files.example/a.pdf",
+    "image_url": "https://images.example/a.png",
     "output_compression": 100,
     "partial_images": 3,
     "top_logprobs": 20,

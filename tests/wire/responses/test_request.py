@@ -246,6 +246,29 @@ MISTAKES = [
         "invalid_type",
         "Invalid type for 'tools[0].vector_store_ids': expected an array of strings, but got a string instead.",
     ),
+    # URLs that are none
+    *(
+        (
+            {"input": [{"role": "user", "content": [part]}]},
+            f"input[0].content[0].{field}",
+            "invalid_url",
+            f"Invalid 'input[0].content[0].{field}': a URL must begin with 'https://', 'http://', or 'data:'.",
+        )
+        for field, part in (
+            ("image_url", {"type": "input_image", "image_url": "cat.png"}),
+            ("image_url", {"type": "input_image", "image_url": ""}),
+            ("image_url", {"type": "input_image", "image_url": "file:///etc/passwd"}),
+            ("file_url", {"type": "input_file", "file_url": "ftp://files.example/a.pdf"}),
+        )
+    ),
+    *(
+        ({"input": [{"type": kind, "call_id": "c", "output": output}]}, f"input[0].output{field}", "invalid_url", None)
+        for kind, output, field in (
+            ("function_call_output", [{"type": "input_image", "image_url": "cat.png"}], "[0].image_url"),
+            ("custom_tool_call_output", [{"type": "input_file", "file_url": "a.pdf"}], "[0].file_url"),
+            ("computer_call_output", {"type": "computer_screenshot", "image_url": "screen.png"}, ".image_url"),
+        )
+    ),
     # what is out of bounds
     (
         {"max_output_tokens": 15},

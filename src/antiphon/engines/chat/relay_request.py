@@ -19,6 +19,7 @@ from antiphon.engines.chat.quirks import Quirks
 from antiphon.engines.chat.request import BLOCKED_KEYS, BLOCKED_TEMPLATE_ARGUMENTS, OWN_KEYS
 from antiphon.errors import ClientError, invalid_type, invalid_url, unparsable_json
 from antiphon.offload import LARGE_BYTES, offload
+from antiphon.wire.codec.media_urls import MEDIA_URL_BEGINNINGS
 
 RELAYS = ("chat/completions", "completions", "embeddings")
 """The paths of a server with chat completions that requests are passed on to."""
@@ -253,7 +254,7 @@ def _part_urls(raw: Raw, place: str) -> dict[str, str]:
             urls[text] = next((f"{kind}_url" for kind in ("audio", "video", "file") if kind in key), key)
         elif _is_location(name, text) and not _INLINE_URL.match(text):
             # Some servers open what is neither as a file of theirs.
-            raise invalid_url(f"{place}.{key}", *(("data:",) if name.endswith("data") else ("https://", "http://", "data:")))
+            raise invalid_url(f"{place}.{key}", *(("data:",) if name.endswith("data") else MEDIA_URL_BEGINNINGS))
     return urls
 
 

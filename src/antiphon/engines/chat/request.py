@@ -15,6 +15,7 @@ from antiphon.engine_api import commands, history
 from antiphon.engine_api.options import CustomTool, FunctionTool, JsonObject, JsonSchema, Sampling, Tool, ToolChoice
 from antiphon.engines.chat.quirks import Quirks
 from antiphon.errors import ClientError
+from antiphon.wire.codec.media_urls import MEDIA_URL_BEGINNINGS, is_media_url
 from antiphon.wire.codec.types import JsonDict
 
 OWN_KEYS = frozenset(
@@ -420,8 +421,8 @@ def _content_part(part: history.HistoryPart, quirks: Quirks) -> JsonDict:
 
 def _image_part(part: history.ImagePart) -> JsonDict:
     url = part.url or ""
-    if not url.lower().startswith(("https://", "http://", "data:")):
-        raise _unsupported_part("image", "image_url", ("https://", "http://", "data:"))
+    if not is_media_url(url):
+        raise _unsupported_part("image", "image_url", MEDIA_URL_BEGINNINGS)
     detail = part.detail if part.detail in ("low", "high") else "auto"
     return {"type": "image_url", "image_url": {"url": url, "detail": detail}}
 

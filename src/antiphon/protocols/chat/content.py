@@ -10,6 +10,7 @@ from antiphon.engine_api.documents import FileContent
 from antiphon.errors import ClientError, missing_parameter, quote_list, unsupported_value
 from antiphon.wire.chat.messages import ChatAudio, ChatContent, ChatFile, ChatImage, ChatPart, ChatRefusal, ChatText
 from antiphon.wire.codec.fields import value_or
+from antiphon.wire.codec.media_urls import check_media_url
 
 SILENCE_TEXT = "(A recording in which nothing is said.)"
 
@@ -91,6 +92,7 @@ def _part(part: ChatPart, path: str, context: ContentContext) -> history.History
 def _image(part: ChatImage, path: str, context: ContentContext) -> history.HistoryPart:
     if not context.capabilities.images:
         raise _unsupported_part(path, context.model, "takes no images")
+    check_media_url(part.image_url.url, f"{path}.image_url.url")
     return history.ImagePart(part.image_url.url, detail=value_or(part.image_url.detail, "auto"))
 
 

@@ -356,9 +356,8 @@ def _check_items(new_items: Sequence[items.Item]) -> None:
     check_item_ids(new_items, "items")
     for index, item in enumerate(new_items):
         path = f"items[{index}]"
-        if isinstance(item, items.Message):
-            items.check_message(item, path)
-        elif isinstance(item, Unknown):
+        items.check_item(item, path)
+        if isinstance(item, Unknown):
             raise invalid_value(f"{path}.type", item.type, items.ITEM_TYPES)
         elif isinstance(item, items.AdditionalTools | ToolSearchOutput):
             _check_tools(item.tools, f"{path}.tools")

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta
 
 from antiphon import errors
+from antiphon.wire.codec.media_urls import check_media_url
 from antiphon.wire.codec.types import Maybe, Opt, Tagged
 from antiphon.wire.realtime.base import RealtimeTagged
 from antiphon.wire.responses.hosted_calls import McpListedTool
@@ -200,8 +201,6 @@ _PARTS_BY_ROLE: dict[Role, tuple[type[Part], ...]] = {
     "assistant": (OutputText, OutputAudio),
 }
 
-_IMAGE_URL_BEGINNINGS = ("https://", "http://", "data:")
-
 
 def check_part_types(item: object, path: str) -> None:
     """
@@ -246,7 +245,7 @@ def check_item(item: InputItem, path: str) -> None:
         if isinstance(part, InputImage) and part.image_url is UNSET:
             raise errors.missing_parameter(f"{part_path}.image_url")
         # No engine takes another kind: an item with one would fail every response after it.
-        if isinstance(part, InputImage) and not str(part.image_url)[:8].lower().startswith(_IMAGE_URL_BEGINNINGS):
-            raise errors.invalid_url(f"{part_path}.image_url", *_IMAGE_URL_BEGINNINGS)
+        if isinstance(part, InputImage):
+            check_media_url(str(part.image_url), f"{part_path}.image_url")
         if isinstance(part, InputAudio) and part.audio is UNSET and not part.transcript:
             raise errors.missing_parameter(f"{part_path}.audio")

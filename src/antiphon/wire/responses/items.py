@@ -6,6 +6,7 @@ from typing import Annotated, Literal, get_args
 from msgspec import UNSET, Meta, field
 
 from antiphon import errors
+from antiphon.wire.codec.media_urls import check_media_url
 from antiphon.wire.codec.reading import Reader
 from antiphon.wire.codec.structure import check_depth
 from antiphon.wire.codec.types import Maybe, Opt, Tagged, Typed, Unknown, Wire, encode
@@ -35,6 +36,9 @@ from antiphon.wire.responses.hosted_calls import (
     WebSearchCall,
 )
 from antiphon.wire.responses.parts import (
+    ComputerScreenshot,
+    InputFile,
+    InputImage,
     InputPart,
     InputText,
     LongText,
@@ -276,6 +280,38 @@ def check_message(message: Message, path: str) -> None:
     for index, part in enumerate(message.content):
         if type(part) not in allowed_kinds:
             raise errors.invalid_value(f"{path}.content[{index}]", part.type, [str(kind.__struct_config__.tag) for kind in allowed_kinds])
+
+
+def check_item(item: Item, path: str) -> None:
+    """
+    Check what the types of a client's item don't say: the parts of a message's role, and the URLs of images and documents.
+
+    Raises:
+        ClientError: it is invalid.
+    """
+    match item:
+        case Message(content=content):
+            check_message(item, path)
+            _check_urls(content, f"{path}.content")
+        case FunctionCallOutput(output=output) | CustomToolCallOutput(output=output):
+            _check_urls(output, f"{path}.output")
+        case ComputerCallOutput(output=ComputerScreenshot(image_url=str(url), file_id=file_id)) if not file_id:
+            check_media_url(url, f"{path}.output.image_url")
+        case _:
+            pass
+
+
+def _check_urls(content: Sequence[MessagePart | ToolOutputPart] | str, path: str) -> None:
+    if isinstance(content, str):
+        return
+    for index, part in enumerate(content):
+        match part:
+            case InputImage(image_url=str(url), file_id=file_id) if not file_id:
+                check_media_url(url, f"{path}[{index}].image_url")
+            case InputFile(file_url=str(url)) if url:
+                check_media_url(url, f"{path}[{index}].file_url")
+            case _:
+                pass
 
 
 def decode_item(body: bytes, path: str = "item") -> Item:

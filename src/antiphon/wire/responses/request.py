@@ -8,7 +8,7 @@ from antiphon import errors
 from antiphon.wire.codec.reading import Reader
 from antiphon.wire.codec.structure import check_structure
 from antiphon.wire.codec.types import Maybe, Opt, Wire, encode
-from antiphon.wire.responses.items import AnswerFormat, Item, Message, check_message
+from antiphon.wire.responses.items import AnswerFormat, Item, Message, check_item
 from antiphon.wire.responses.parts import InputFile, InputImage, InputText, LongText
 from antiphon.wire.responses.tools import Effort, Tool, ToolChoice
 
@@ -227,7 +227,8 @@ def decode_request(body: bytes) -> CreateRequest:
 
 def check_request(request: CreateRequest) -> None:
     """
-    Check what no single field shows: fields that exclude each other, and parts that don't fit their message's role.
+    Check what no single field shows: fields that exclude each other, parts that don't fit their message's role, and
+    URLs that are none.
 
     Raises:
         ClientError: the request is invalid.
@@ -235,8 +236,7 @@ def check_request(request: CreateRequest) -> None:
     for path, items in (("input", request.input), ("instructions", request.instructions)):
         if isinstance(items, list):
             for index, item in enumerate(items):
-                if type(item) is Message:
-                    check_message(item, f"{path}[{index}]")
+                check_item(item, f"{path}[{index}]")
     # Two names of one option: which of the two values counts would be a guess.
     if request.reasoning and request.reasoning.summary and request.reasoning.generate_summary:
         raise errors.mutually_exclusive("reasoning.generate_summary", ("reasoning.summary", "reasoning.generate_summary"))

@@ -14,7 +14,7 @@ from antiphon.wire.codec.json_errors import JSON_ERRORS, describe_json_error
 from antiphon.wire.codec.reading import Reader
 from antiphon.wire.codec.structure import check_structure
 from antiphon.wire.codec.types import Maybe, Opt, Tagged, Wire
-from antiphon.wire.responses.items import Message, check_message
+from antiphon.wire.responses.items import Message, check_item
 from antiphon.wire.responses.parts import LongText
 from antiphon.wire.responses.request import CreateRequest, check_request
 
@@ -108,7 +108,7 @@ def decode_steer(message: bytes) -> ResponseSteer:
     for index, message_item in enumerate(event.messages):
         if message_item.role != "user":
             raise errors.invalid_value(f"input[{index}].role", message_item.role, ["user"])
-        check_message(message_item, f"input[{index}]")
+        check_item(message_item, f"input[{index}]")
     return event
 
 
