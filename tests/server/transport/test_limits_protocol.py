@@ -112,6 +112,14 @@ def status_of(base_url, response_id, wanted):
     return status
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_client_that_closes_its_sending_side_has_gone(hasty_url, is_stream):
+    with connect(hasty_url) as connection:
+        connection.sendall(ask("silent", stream=is_stream))
+        connection.shutdown(socket.SHUT_WR)
+        rest_of(connection)  # until the server closes: the model would be silent for ten minutes
+
+
 def test_a_silent_stream_is_kept_alive_by_comments(hasty_url):
     with connect(hasty_url) as connection:
         connection.sendall(ask("silent", stream=True))
