@@ -402,6 +402,10 @@ def test_an_answer_without_any_mcp_server_is_refused(offered):
     assert session_for(tools=offered, past=(USER, REQUEST, approve()), given=(USER,))
 
 
+def test_an_answer_without_any_mcp_server_may_be_compacted():
+    assert session_for(past=(USER, REQUEST), given=(approve(), items.CompactionTrigger()))
+
+
 def test_an_approved_call_needs_its_server():
     other = tools.McpTool(server_label="other", server_url="https://other.example/mcp")
     with pytest.raises(ClientError, match="The MCP server 'math' of the approved call is not in 'tools'"):

@@ -183,7 +183,9 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
         raise _no_input(resolved_request.input_items, context)
     tools_with_paths = tuple(requested_tools(request, items_with_paths))
     engine_tools = build_engine_tools(tools_with_paths, context, found_tool_keys(items_with_paths))
-    if context.approvals is None and not resolved_request.is_warm_up:
+    # A conversation that is only to be compacted goes on later, when its MCP servers are named again.
+    is_answered = not (resolved_request.is_warm_up or (compaction is not None and compaction.is_requested))
+    if context.approvals is None and is_answered:
         _check_approvals(items_with_paths, tools_with_paths, capabilities)
     respond = _respond(resolved_request, history, instructions, engine_tools, compaction if capabilities.compacts else None)
     engine_request = EngineRequest(
