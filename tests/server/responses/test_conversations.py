@@ -339,6 +339,10 @@ def test_the_output_of_a_local_shell_may_have_the_id_of_its_call(base_url, name)
     assert listed[1]["call_id"] == name.get("call_id", name["id"]) and listed[1]["id"] not in ("lsh_1", "call_s")
     assert respond(base_url, id, "Go on.")[0] == 200
     assert respond(base_url, created(base_url, call, output), "Go on.")[0] == 200
+    id = created(base_url, call)
+    status, added = ask(base_url, "POST", f"/conversations/{id}/items", {"items": [output]})
+    assert status == 200 and added["data"][0]["id"] not in ("lsh_1", "call_s"), added
+    assert respond(base_url, id, "Go on.")[0] == 200
 
 
 def test_a_response_without_input_answers_the_conversation(base_url):

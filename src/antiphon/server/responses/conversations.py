@@ -1,7 +1,7 @@
 """The Conversations API over HTTP."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from types import UnionType
 from typing import get_args
 
@@ -31,7 +31,7 @@ from antiphon.server.http.operation import BODY_ERRORS, Operation, Parameter
 from antiphon.server.http.paging import page_limit, page_order, page_parameters
 from antiphon.server.http.profile import profile_routes
 from antiphon.stores.base import ConversationLocked, DuplicateItem, UnknownConversation, UnknownCursor
-from antiphon.wire.codec.fields import value_or
+from antiphon.wire.codec.fields import is_set, value_or
 from antiphon.wire.codec.reading import Reader, read_query
 from antiphon.wire.codec.structure import check_structure
 from antiphon.wire.codec.types import Unknown, encode
@@ -46,8 +46,9 @@ from antiphon.wire.responses.conversations import (
     UpdateConversationRequest,
 )
 from antiphon.wire.responses.endpoints import IncludeQuery
-from antiphon.wire.responses.hosted_calls import ToolSearchOutput
+from antiphon.wire.responses.hosted_calls import LocalShellCall, LocalShellCallOutput, ToolSearchOutput
 from antiphon.wire.responses.request import Includable
+from antiphon.wire.responses.response import read_item
 from antiphon.wire.responses.tools import NamespaceTool, Tool
 
 _BAD_ID = "The id does not begin with `conv_`."
@@ -230,7 +231,7 @@ def _add_items(service: Service) -> EndpointFunction:
         read_query(IncludeQuery, request.query_params.multi_items())  # only to validate: everything is always included
         body = await read_json_body(request)
         options = await offload(len(body), _decode_items, body)
-        records = await _new_records(service, tenant, options.items, len(body))
+        records = await _new_records(service, tenant, options.items, len(body), conversation_id)
         try:
             await service.store.conversations.add_items(tenant, conversation_id, records)
         except UnknownConversation:
@@ -379,7 +380,9 @@ def _known_types(union: UnionType) -> list[str]:
 _TOOL_TYPES = _known_types(Tool)
 
 
-async def _new_records(service: Service, tenant: str, new_items: Sequence[items.Item], size_bytes: int) -> Sequence[ItemRecord]:
+async def _new_records(
+    service: Service, tenant: str, new_items: Sequence[items.Item], size_bytes: int, conversation_id: str | None = None
+) -> Sequence[ItemRecord]:
     """Items as they are stored: references replaced by what they stand for, and each with an id."""
     if any(isinstance(item, items.ItemReference) for item in new_items):
         new_items, reference_bytes = await resolve_references(new_items, service.store, tenant, "items")
@@ -387,7 +390,18 @@ async def _new_records(service: Service, tenant: str, new_items: Sequence[items.
     # Clients send hosted calls again without their results, which come from the stored items (docs/decisions/0056).
     new_items, result_bytes = await restore_results(new_items, service.store, tenant, "items")
     size_bytes += result_bytes
-    new_items = name_calls_by_call_id(new_items)
+    new_items = name_calls_by_call_id(new_items, await _stored_shell_calls(service, tenant, new_items, conversation_id))
     check_conversation_ids(new_items, "items", ())
     await check_references(service.files, tenant, new_items, "items")
     return await offload(size_bytes, input_records, new_items, new_id)
+
+
+async def _stored_shell_calls(
+    service: Service, tenant: str, new_items: Sequence[items.Item], conversation_id: str | None
+) -> Container[str]:
+    """The ids of a conversation's local shell calls that outputs name by the id of the call's item, beside its `call_id`."""
+    ids = {str(item.id) for item in new_items if isinstance(item, LocalShellCallOutput) and is_set(item.id) and is_set(item.call_id)}
+    if conversation_id is None:
+        return ()
+    records = [await service.store.conversations.item(tenant, item_id, conversation_id) for item_id in ids]
+    return {record.id for record in records if record is not None and isinstance(read_item(record.body), LocalShellCall)}
