@@ -45,7 +45,7 @@ def test_a_local_shells_command_is_a_call_whichever_way_its_output_names_it(outp
 
 @pytest.mark.parametrize("name", [{}, {"id": "lsh_1", "call_id": "call_2"}])
 def test_a_local_shells_output_that_names_no_call_is_refused(name):
-    with pytest.raises(ClientError, match="No tool call found"):
+    with pytest.raises(ClientError, match="No tool call found for local shell call output with call_id"):
         told(LOCAL_SHELL, {"type": "local_shell_call_output", "output": "a.txt", **name})
 
 
@@ -198,6 +198,14 @@ def test_a_screenshot_is_shown_to_a_model_that_sees():
     assert told(called, output, images=True)[0][1] == history.ToolResult("c", (history.ImagePart("data:image/png;base64,AA"),))
 
 
+@pytest.mark.parametrize("name", PAIRS)
+def test_an_output_without_its_call_is_refused_by_its_kind(name):
+    _, output, *_ = PAIRS[name]
+    kind = output["type"].replace("_", " ")
+    with pytest.raises(ClientError, match=f"^No tool call found for {kind} with call_id {output['call_id']}\\.$"):
+        told(output)
+
+
 def test_a_call_of_another_tool_without_its_output_is_refused_as_any_other():
-    with pytest.raises(ClientError, match="No tool output found for function call call_1"):
+    with pytest.raises(ClientError, match="No tool output found for local shell call call_1"):
         told(LOCAL_SHELL)

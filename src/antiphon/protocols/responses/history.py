@@ -13,6 +13,7 @@ from antiphon.protocols.dispatch import convert, table
 from antiphon.protocols.responses.documents import file_part, image_part
 from antiphon.protocols.responses.history_tools import hosted_history_item, is_item_of, plain_history_items, shell_call_ids
 from antiphon.protocols.responses.tools import TranslationContext
+from antiphon.wire.codec.fields import value_or
 from antiphon.wire.responses import items, parts
 from antiphon.wire.responses.hosted_calls import ComputerCall, ComputerCallOutput, McpApprovalRequest, McpApprovalResponse, McpCall
 
@@ -34,7 +35,7 @@ def to_history(items_with_paths: Sequence[ItemWithPath], context: TranslationCon
     async_ids = {
         item.call_id for _, item in items_with_paths if isinstance(item, items.FunctionCall | items.CustomToolCall) and item.async_
     }
-    _match_results_to_calls(history, shell_call_ids(items_with_paths), async_ids)
+    _match_results_to_calls(history, items_with_paths, async_ids)
     if not are_in_place(history):
         history = list(place_results(history))
     return tuple(_without_stray_reasoning(history))
@@ -250,11 +251,14 @@ def _without_stray_reasoning(history: Sequence[engine_history.HistoryItem]) -> S
     return remaining[::-1]
 
 
-def _match_results_to_calls(history: list[engine_history.HistoryItem], shell_calls: Mapping[str, str], async_ids: Container[str]) -> None:
+def _match_results_to_calls(
+    history: list[engine_history.HistoryItem], items_with_paths: Sequence[ItemWithPath], async_ids: Container[str]
+) -> None:
     """
     Check that every output follows its call and every call has an output, as the original requires, but for those that
     need not wait (`async`). Adapts local shell ids.
     """
+    shell_calls = shell_call_ids(items_with_paths)
     open_calls: dict[str, None] = {}
     call_ids: set[str] = set()
     for index, item in enumerate(history):
@@ -266,7 +270,8 @@ def _match_results_to_calls(history: list[engine_history.HistoryItem], shell_cal
                 # A local shell's output may name its call by the id of the call's item.
                 shell_call_id = shell_calls.get(call_id, "")
                 if shell_call_id not in call_ids:
-                    raise ClientError(f"No tool call found for function call output with call_id {call_id}.", param="input")
+                    kind = _kind_of(items_with_paths, call_id, "function call output")
+                    raise ClientError(f"No tool call found for {kind} with call_id {shorten(call_id)}.", param="input")
                 history[index] = engine_history.ToolResult(shell_call_id, parts)
                 open_calls.pop(shell_call_id, None)
             case engine_history.ToolResult(call_id):
@@ -280,4 +285,16 @@ def _match_results_to_calls(history: list[engine_history.HistoryItem], shell_cal
     for call_id in open_calls:
         if call_id in async_ids:
             continue
-        raise ClientError(f"No tool output found for function call {call_id}.", param="input")
+        kind = _kind_of(items_with_paths, call_id, "function call")
+        raise ClientError(f"No tool output found for {kind} {shorten(call_id)}.", param="input")
+
+
+def _kind_of(items_with_paths: Sequence[ItemWithPath], call_id: str, default: str) -> str:
+    """What the original calls an item of a call, or of its output as `default` is: by its type."""
+    suffix = "_output" if default.endswith("output") else "_call"
+    for _, item in items_with_paths:
+        # The output of a local shell may have its call's id in place of a `call_id`.
+        ids = (value_or(getattr(item, "call_id", None), ""), value_or(getattr(item, "id", None), ""))
+        if item.type.endswith(suffix) and call_id in ids:
+            return item.type.replace("_", " ")
+    return default
