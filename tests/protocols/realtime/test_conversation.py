@@ -59,7 +59,11 @@ def test_an_item_stands_behind_the_one_that_was_named(previous, behind, then):
 
 @pytest.mark.parametrize(
     ("id", "previous", "code"),
-    [("a", None, "item_create_duplicate_item_id"), ("b", "x", "item_create_invalid_previous_item_id")],
+    [
+        ("a", None, "item_create_duplicate_item_id"),
+        ("b", "x", "item_create_invalid_previous_item_id"),
+        ("root", None, "invalid_value"),
+    ],
 )
 def test_an_item_that_can_not_stand_there_is_not_added(id, previous, code):
     conversation = holding("a")

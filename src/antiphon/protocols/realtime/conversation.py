@@ -191,6 +191,9 @@ class ConversationItems:
         Raises:
             ClientError: the id exists already, or the other item doesn't.
         """
+        # It would never be found again: as the previous item's id it stands for the beginning.
+        if item_id == ROOT_ITEM_ID:
+            raise ClientError(f"Error adding item: no item can have the id '{ROOT_ITEM_ID}'.", code="invalid_value", param="item.id")
         if item_id in self._entries:
             raise ClientError(
                 f"Error adding item: an item with id '{shorten(item_id)}' already exists.",
