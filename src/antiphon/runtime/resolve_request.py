@@ -121,9 +121,7 @@ async def resolve_request(
         input_items, result_bytes = await restore_results(input_items, store, tenant, "input")
         size_bytes += result_bytes
     history = history or await load_history(request, store, tenant)
-    if request.conversation_id is not None:
-        input_items = name_calls_by_call_id(input_items, history.item_ids)
-        check_conversation_ids(input_items, "input", history.item_ids)
+    input_items = _behind(history, input_items, in_conversation=request.conversation_id is not None)
     previous_items: Sequence[items.Item] = history.items
     decrypted_texts: Mapping[str, str] = {}
     documents: Mapping[str, FileContent] = {}
@@ -231,6 +229,36 @@ def check_conversation_ids(input_items: Sequence[items.Item], path: str, known_i
         if item_id in ids or item_id in known_ids:
             raise duplicate_item(item_id, path)
         ids.add(item_id)
+
+
+def _behind(history: KnownHistory, input_items: Sequence[items.Item], *, in_conversation: bool) -> Sequence[items.Item]:
+    """
+    The items of a request as they stand behind those before them.
+
+    Raises:
+        ClientError: an id is among those.
+    """
+    if in_conversation:
+        input_items = name_calls_by_call_id(input_items, history.item_ids)
+        check_conversation_ids(input_items, "input", history.item_ids)
+    elif history.items:
+        _check_new_ids(input_items, history.items)
+    return input_items
+
+
+def _check_new_ids(input_items: Sequence[items.Item], previous_items: Sequence[items.Item]) -> None:
+    """
+    Check that no item of the input is among those of the previous responses, as the original does.
+
+    Raises:
+        ClientError: one is, by its id.
+    """
+    # A local shell's output may have the id of its call.
+    ids = [item_id for item in input_items if (item_id := _item_id(item)) and not isinstance(item, LocalShellCallOutput)]
+    known_ids = set(map(_item_id, previous_items)) if ids else set()
+    for item_id in ids:
+        if item_id in known_ids:
+            raise duplicate_item(str(item_id), "input")
 
 
 def name_calls_by_call_id(input_items: Sequence[items.Item], known_ids: Container[str] = ()) -> Sequence[items.Item]:

@@ -54,6 +54,20 @@ def test_an_id_that_is_too_long_is_refused_with_the_longest_length(postgres_url,
     assert f"maximum length 2048, but got a string with length {length} instead" in error["message"]
 
 
+@pytest.mark.parametrize("whose", ["input", "output"])
+@pytest.mark.parametrize("is_reference", [False, True])
+def test_an_item_that_a_previous_response_has_is_refused(postgres_url, whose, is_reference):
+    given = message(random_id(40))
+    _, first = respond(postgres_url, given)
+    item = given if whose == "input" else first["output"][0]
+    again = {"type": "item_reference", "id": item["id"]} if is_reference else item
+    for previous in (first, respond(postgres_url, message(random_id(40)), previous_response_id=first["id"])[1]):
+        status, error = respond(postgres_url, again, previous_response_id=previous["id"])
+        assert (status, error["param"], error["code"]) == (400, "input", None)
+        assert error["message"].startswith(f"Duplicate item found with id {item['id']}.")
+    assert respond(postgres_url, again)[0] == 200
+
+
 @pytest.mark.parametrize("item", [{"type": "reasoning", "summary": []}, {"type": "item_reference"}, {"type": "of_tomorrow"}])
 def test_that_holds_for_every_kind_of_item(postgres_url, item):
     status, error = respond(postgres_url, {**item, "id": random_id(9000)})
