@@ -238,6 +238,8 @@ def test_input_items_are_paged_in_either_order(client):
     page = client.responses.input_items.list(response.id)
     assert (len(page.data), page.has_more, page.data[0].content[0].text) == (20, True, "line 44")
     assert (page.data[0].id, page.data[-1].id) == (page.first_id, page.last_id)
+    end = client.responses.input_items.list(response.id, order="asc", after=page.data[0].id)
+    assert (end.data, end.first_id, end.last_id) == ([], "", "")
 
 
 def test_an_item_can_be_given_by_reference(client):

@@ -9,5 +9,5 @@ def test_a_deleted_response_says_so():
 
 
 def test_an_empty_list_has_neither_a_first_nor_a_last():
-    written = encode(ItemList(data=[], first_id=None, last_id=None, has_more=False))
-    assert json.loads(written) == {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
+    written = encode(ItemList(data=[], first_id="", last_id="", has_more=False))
+    assert json.loads(written) == {"object": "list", "data": [], "first_id": "", "last_id": "", "has_more": False}

@@ -184,8 +184,9 @@ def _input_items(service: Service) -> EndpointFunction:
             {
                 "object": "list",
                 "data": [msgspec.Raw(item.body) for item in page.items],
-                "first_id": page.items[0].id if page.items else None,
-                "last_id": page.items[-1].id if page.items else None,
+                # The official types have no null here, nor for the items of a conversation, as they have for other lists.
+                "first_id": page.items[0].id if page.items else "",
+                "last_id": page.items[-1].id if page.items else "",
                 "has_more": page.has_more,
             }
         )

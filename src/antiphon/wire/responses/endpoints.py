@@ -39,12 +39,12 @@ class IncludeQuery(Wire, kw_only=True):
 
 
 class ItemList(Wire, kw_only=True):
-    """A page of a response's items; the next one follows `last_id`."""
+    """A page of a response's items; the next one follows `last_id`. Both ids are empty where there is no item."""
 
     object: Literal["list"] = "list"
     data: list[Item]
-    first_id: str | None
-    last_id: str | None
+    first_id: str
+    last_id: str
     has_more: bool
 
 
