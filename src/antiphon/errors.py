@@ -397,6 +397,15 @@ def previous_response_not_found(response_id: str) -> ClientError:
     )
 
 
+def previous_response_not_ready(response_id: str) -> ClientError:
+    """`previous_response_id` names a response that has not ended, and so has no output yet."""
+    return ClientError(
+        f"Previous response with id '{shorten(response_id)}' has not ended yet. Please try again when it has.",
+        code="previous_response_not_ready",
+        param="previous_response_id",
+    )
+
+
 def invalid_encrypted_content(param: str) -> ClientError:
     """Encrypted content was changed, is another tenant's, or was encrypted with a key that this server does not have."""
     return ClientError(

@@ -16,6 +16,7 @@ from antiphon.errors import (
     duplicate_item,
     pattern_mismatch,
     previous_response_not_found,
+    previous_response_not_ready,
     references_too_large,
     shorten,
     too_long,
@@ -32,7 +33,7 @@ from antiphon.runtime.files.references import load_documents
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.runtime.speech.transcribe_input import transcribe_item
-from antiphon.stores.base import MAX_CHAIN_BYTES, ItemsTooLarge, MissingAncestor, Store
+from antiphon.stores.base import MAX_CHAIN_BYTES, UNFINISHED_STATUSES, ItemsTooLarge, MissingAncestor, Store
 from antiphon.wire.codec.response_ids import read_response_id
 from antiphon.wire.codec.types import Unknown, encode
 from antiphon.wire.responses import items
@@ -410,7 +411,7 @@ async def load_history(request: CreateRequest, store: Store, tenant: str) -> Kno
     What a request continues, from the store.
 
     Raises:
-        ClientError: there is no such response or conversation.
+        ClientError: there is no such response or conversation, or the response has not ended.
     """
     conversation_id = request.conversation_id
     if conversation_id is not None:
@@ -429,6 +430,8 @@ async def load_history(request: CreateRequest, store: Store, tenant: str) -> Kno
         raise previous_response_not_found(str(error)) from None
     if not chain:
         raise previous_response_not_found(previous_id)
+    if chain[-1].status in UNFINISHED_STATUSES:  # the model would answer as if it had said nothing
+        raise previous_response_not_ready(previous_id)
     history = await _decode_history([record for response in chain for record in response.items], frozenset())
     return structs.replace(history, model=chain[-1].model)
 

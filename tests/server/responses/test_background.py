@@ -214,6 +214,17 @@ def test_cancelling_ends_it_wherever_it_is_made_and_twice_is_the_same(official, 
     assert [item.role for item in after] == ["user"]
 
 
+def test_a_response_is_continued_only_after_its_end(official):
+    response_id = started(official)
+    with pytest.raises(openai.BadRequestError) as refusal:
+        official.responses.create(model="parrot", input="And?", previous_response_id=response_id)
+    assert (refusal.value.code, refusal.value.param) == ("previous_response_not_ready", "previous_response_id")
+    [sung] = official.responses.cancel(response_id).output
+    reply = official.responses.create(model="parrot", input=[{"type": "item_reference", "id": sung.id}, {"role": "user", "content": "Hi"}])
+    assert reply.status == "completed"
+    assert official.responses.create(model="parrot", input="Hi", previous_response_id=response_id).output_text == "Hi"
+
+
 def test_one_without_a_stream_is_cancelled_without_output(official):
     response_id = official.responses.create(model="endless", input="Sing.", background=True).id
     cancelled = official.responses.cancel(response_id)
