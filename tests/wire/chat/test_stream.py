@@ -2,10 +2,11 @@
 
 import json
 
+import pytest
 from hypothesis import given, strategies as st
 from openai.types.chat import ChatCompletionChunk as TheirChunk
 
-from antiphon.wire.chat.response import ChatChunkChoice, ChatDelta, ChatUsage
+from antiphon.wire.chat.response import ChatChunkChoice, ChatDelta, ChatToolCallDelta, ChatUsage, FunctionDelta
 from antiphon.wire.chat.stream import ChoiceChunk, ChunkEncoder, ContentDelta, RoleChunk, StreamError, UsageChunk
 from antiphon.wire.codec.types import EXTRA_NAME
 
@@ -48,6 +49,25 @@ def test_every_chunk_is_one_of_the_official_types(events, usage, padded):
 def test_a_text_that_looks_like_a_marker_stays_as_it_is():
     text = f'"{EXTRA_NAME}":0,'
     assert written(ContentDelta(0, text))[0]["choices"][0]["delta"]["content"] == text
+
+
+CALL = ChatToolCallDelta(index=0, id="call_1", type="function", function=FunctionDelta(name="f", arguments=""))
+
+
+@pytest.mark.parametrize(
+    ("events", "contents"),
+    [
+        ([RoleChunk(0), ContentDelta(0, "a")], [""]),
+        ([RoleChunk(0)], [""]),
+        ([RoleChunk(0), ChoiceChunk(ChatChunkChoice(index=0, delta=ChatDelta(tool_calls=[CALL])))], [None]),
+        ([RoleChunk(0), ChoiceChunk(ChatChunkChoice(index=0, delta=ChatDelta(function_call=FunctionDelta(name="f"))))], [None]),
+        ([RoleChunk(0), ContentDelta(0, "a"), ChoiceChunk(ChatChunkChoice(index=0, delta=ChatDelta(tool_calls=[CALL])))], [""]),
+        ([RoleChunk(0), RoleChunk(1), ChoiceChunk(ChatChunkChoice(index=1, delta=ChatDelta(tool_calls=[CALL])))], ["", None]),
+    ],
+)
+def test_the_first_chunk_has_null_content_where_a_call_follows_at_once(events, contents):
+    deltas = [chunk["choices"][0]["delta"] for chunk in written(*events, choice_count=2)]
+    assert [delta["content"] for delta in deltas if "role" in delta] == contents
 
 
 def test_an_error_is_the_body_of_one():

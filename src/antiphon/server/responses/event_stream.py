@@ -106,18 +106,17 @@ class EventStream(Generic[EventT]):
         """
         Encode the pending events and write them as one chunk. Those before the end of the body leave together with it.
         """
-        batch, out = self._pending_events, self._out
-        if batch:
-            self._encode_sse_into(batch, out)
-            self.event_count += len(batch)
-            self.last_event = batch[-1]
-            if self.first_token_at is None and not all(isinstance(event, self._opening_events) for event in batch):
+        out = self._out
+        if self._pending_events:
+            if self.first_token_at is None and not all(isinstance(event, self._opening_events) for event in self._pending_events):
                 self.first_token_at = time.perf_counter()
                 self._let_open()
             # The head was due before there was an event to go with it; this is the first.
             elif self._is_head_due:
                 self._let_open()
-            batch.clear()
+            # What is held with the head is written with the first output: a role chunk depends on it.
+            if self._ready_to_open.done():
+                self._encode_pending()
         if not out or not self.is_open or self._is_over:
             return
         connection = self._connection
@@ -131,6 +130,13 @@ class EventStream(Generic[EventT]):
         else:
             connection.transport.write(b"".join((b"%x\r\n" % len(out), out, b"\r\n")) if self._is_chunked else bytes(out))
         out.clear()
+
+    def _encode_pending(self) -> None:
+        if batch := self._pending_events:
+            self._encode_sse_into(batch, self._out)
+            self.event_count += len(batch)
+            self.last_event = batch[-1]
+            batch.clear()
 
     def open_text(self, run: TextRun[EventT]) -> SseTextSink | None:
         """Where to write text that follows; None while something else is to be sent first, or where no two events are alike."""
@@ -171,8 +177,7 @@ class EventStream(Generic[EventT]):
     def _on_head_due(self) -> None:
         # A stored response has no event before the store has taken it; until then it may fail, with a status of its own.
         self._is_head_due = True
-        if self.last_event is not None:
-            self._let_open()
+        self.flush()
 
     def _cancel_head_timer(self) -> None:
         if self._head_timer is not None:
@@ -189,6 +194,7 @@ class EventStream(Generic[EventT]):
         headers = [*HEADERS, *((name.encode(), value.encode()) for name, value in self._headers.items())]
         await self._send_asgi({"type": "http.response.start", "status": 200, "headers": headers})
         # The connection holds the head until now, so that both leave in one write; a short response adds its end, too.
+        self._encode_pending()
         if not self._is_over:
             out, self._out = self._out, bytearray()
             await self._send_asgi({"type": "http.response.body", "body": bytes(out), "more_body": True})

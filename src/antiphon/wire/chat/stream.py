@@ -101,13 +101,13 @@ class ChunkEncoder:
                 buffer += self._content_tail
                 buffer += b"}\n\n" if self._paddings is None else self._ending(len(event.text))
             else:
-                self._encode_unusual_into(event, buffer)
+                self._encode_unusual_into(event, buffer, events)
 
-    def _encode_unusual_into(self, event: ChatEvent, buffer: bytearray) -> None:
+    def _encode_unusual_into(self, event: ChatEvent, buffer: bytearray, batch: Iterable[ChatEvent]) -> None:
         match event:
-            # With the original's empty `content` and null `refusal`.
+            # With the original's null `refusal`, and its `content`: empty, and null before a call.
             case RoleChunk(index):
-                delta = ChatDelta(role="assistant", content="", refusal=None)
+                delta = ChatDelta(role="assistant", content=None if _begins_with_call(batch, index) else "", refusal=None)
                 self._encode_choice_into(ChatChunkChoice(index=index, delta=delta), None, buffer)
             case ChoiceChunk(choice, length):
                 self._encode_choice_into(choice, length, buffer)
@@ -125,3 +125,14 @@ class ChunkEncoder:
         if self._paddings is None or length is None:
             return b"}\n\n"
         return b',"obfuscation":"%b"}\n\n' % self._paddings[length % len(self._paddings)].encode()
+
+
+def _begins_with_call(batch: Iterable[ChatEvent], index: int) -> bool:
+    """Whether the first that a choice says is a call, as far as it is known when its first chunk is written."""
+    for event in batch if isinstance(batch, Sequence) else ():
+        if isinstance(event, ContentDelta) and event.index == index:
+            return False
+        if isinstance(event, ChoiceChunk) and event.choice.index == index:
+            delta = event.choice.delta
+            return delta.tool_calls is not UNSET or delta.function_call is not UNSET
+    return False
