@@ -1,6 +1,6 @@
 """One report for each outage, whatever fails in it and however often."""
 
-from antiphon.stores.availability import Availability
+from antiphon.stores.availability import SETTLE_S, Availability
 
 
 class Watched:
@@ -34,6 +34,30 @@ def test_reading_a_full_store_does_not_end_its_outage() -> None:
     assert watched.reports == ["It is full."] and watched.availability.is_out
     watched.availability.mark_written()
     assert watched.reports == ["It is full.", None] and not watched.availability.is_out
+
+
+def test_a_store_that_takes_some_writes_and_not_others_has_one_more_outage() -> None:
+    watched = Watched()
+    for _ in range(50):
+        watched.now += 1
+        watched.availability.mark_unwritable("It is full.")
+        watched.availability.mark_written()
+    assert watched.reports == ["It is full.", None, "It is full."]
+    watched.now += SETTLE_S - 1
+    watched.availability.mark_written()
+    assert watched.availability.is_out
+    watched.now += 1
+    watched.availability.mark_written()
+    assert watched.reports == ["It is full.", None, "It is full.", None]
+
+
+def test_outages_far_apart_are_each_over_with_the_first_write() -> None:
+    watched = Watched()
+    for _ in range(3):
+        watched.now += SETTLE_S
+        watched.availability.mark_unwritable("It is full.")
+        watched.availability.mark_written()
+    assert watched.reports == ["It is full.", None] * 3
 
 
 def test_a_store_that_was_away_is_back_once_it_can_be_read() -> None:

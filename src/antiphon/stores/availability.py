@@ -3,6 +3,12 @@
 import time
 from collections.abc import Callable
 
+SETTLE_S = 60.0
+"""
+An outage that begins so soon after the last one goes on until no write has failed for as long: a full disk still takes
+small writes, and each of them would end an outage that the next large one begins.
+"""
+
 OnOutage = Callable[[str | None], None]
 """Takes what is wrong, for the operator, when an outage begins, and None when it ends."""
 
@@ -31,6 +37,8 @@ class Availability:
         self._is_unreachable = False
         self._is_unwritable = False
         self._reached_at = monotonic()
+        self._unwritable_at = self._changed_at = self._reached_at - SETTLE_S
+        self._must_settle = False
 
     @property
     def is_out(self) -> bool:
@@ -50,7 +58,8 @@ class Availability:
     def mark_written(self) -> None:
         """A write has succeeded."""
         self._reached_at = self._monotonic()
-        self._update(is_unreachable=False, is_unwritable=False)
+        is_settled = not self._must_settle or self._reached_at - self._unwritable_at >= SETTLE_S
+        self._update(is_unreachable=False, is_unwritable=self._is_unwritable and not is_settled)
 
     def mark_unreachable(self, details: str) -> None:
         """A use has failed since the store can't be reached."""
@@ -58,10 +67,14 @@ class Availability:
 
     def mark_unwritable(self, details: str) -> None:
         """A write has failed, as any other would have."""
+        self._unwritable_at = self._monotonic()
+        if not self.is_out:
+            self._must_settle = self._unwritable_at - self._changed_at < SETTLE_S
         self._update(is_unreachable=self._is_unreachable, is_unwritable=True, details=details)
 
     def _update(self, *, is_unreachable: bool, is_unwritable: bool, details: str | None = None) -> None:
         was_out = self.is_out
         self._is_unreachable, self._is_unwritable = is_unreachable, is_unwritable
         if self.is_out is not was_out:
+            self._changed_at = self._monotonic()
             self._on_outage(details)
