@@ -502,6 +502,11 @@ def duplicate_item(item_id: str, param: str) -> ClientError:
     )
 
 
+def invalid_schema(reason: str, subject: str, code: str, param: str) -> ClientError:
+    """A schema can't be used; `subject` is for example `function 'look_up'`."""
+    return ClientError(f"Invalid schema for {subject}: {reason}.", code=code, param=param)
+
+
 def prompt_not_found(prompt_id: str, version: str | None = None) -> ClientError:
     """There is no such prompt, or no such version of it, or it is another tenant's."""
     what = f"Prompt with id '{shorten(prompt_id)}'" + (f" and version '{shorten(version)}'" if version else "")

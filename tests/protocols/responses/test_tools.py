@@ -286,3 +286,28 @@ def test_a_choice_among_tools_leaves_it_to_the_model_unless_it_says_otherwise():
 def test_sealed_reasoning_is_asked_for_when_the_client_asks():
     assert asked(include=["reasoning.encrypted_content"]).respond.encrypt_reasoning
     assert not asked().respond.encrypt_reasoning
+
+
+STRANGE = {"type": "object", "properties": {"a": {"type": "strin"}}}
+REGEX = {"type": "custom", "name": "date", "format": {"type": "grammar", "syntax": "regex", "definition": "[0-9]+("}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        (
+            {"text": {"format": {"type": "json_schema", "name": "x", "schema": STRANGE}}},
+            "invalid_json_schema",
+            "text.format.schema",
+        ),
+        ({"tools": [F, F | {"name": "g", "parameters": STRANGE}]}, "invalid_function_parameters", "tools[1].parameters"),
+        ({"tools": [namespace("n", F | {"parameters": STRANGE})]}, "invalid_function_parameters", "tools[0].tools[0].parameters"),
+        ({"tools": [REGEX]}, "invalid_value", "tools[0].format.definition"),
+    ],
+)
+def test_a_schema_or_a_regular_expression_that_is_none_is_refused(fields, code, param):
+    assert refusal(capabilities=Capabilities(tools=True, custom_tools=True, json_schema=True), **fields) == (400, code, param)
+
+
+def test_a_schema_that_holds_nothing_may_be_anything():
+    assert asked(tools=[F | {"parameters": STRANGE, "strict": False}]).respond.tools

@@ -9,11 +9,11 @@ from antiphon.engine_api import commands, events
 from antiphon.engine_api.engine import Deliver
 from antiphon.engine_api.options import JsonObject, JsonSchema
 from antiphon.engines.local import sampling
-from antiphon.engines.local.json_schema import ANY_OBJECT, OutputSchema, UnusableSchema, invalid_schema
+from antiphon.engines.local.json_schema import ANY_OBJECT, OutputSchema, UnusableSchema
 from antiphon.engines.local.llama_server import LlamaChunk, LlamaToken, LlamaTokenLogprob
 from antiphon.engines.local.output_parser import ForcedCallParser, JsonFormatParser, OutputParser, TextParser, ToolCallDetector
 from antiphon.engines.local.tool_grammar import GrammarTool, grammar
-from antiphon.errors import ApiError, ServerError
+from antiphon.errors import ApiError, ServerError, invalid_schema
 
 
 class CompletionReader:
@@ -87,7 +87,7 @@ def _format_parser(request: commands.Respond) -> tuple[OutputSchema | None, Text
             try:
                 schema = OutputSchema(source, strict)
             except UnusableSchema as error:
-                raise invalid_schema(error, f"response_format '{name}'", "invalid_json_schema", "text.format.schema") from None
+                raise invalid_schema(str(error), f"response_format '{name}'", "invalid_json_schema", "text.format.schema") from None
             return schema, JsonFormatParser(request.id, schema, strict)
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import jsonschema_rs
 
 from antiphon.engines.local.schema_intersection import IntersectionCost
-from antiphon.errors import ClientError
 
 MAX_CHARACTERS = 64_000
 MAX_DEPTH = 40
@@ -93,11 +92,6 @@ class OutputSchema:
         }
         source = {key: value for key, value in self._enforced_schema.items() if key not in ("$schema", "$id")}
         return "%json " + json.dumps(source | {"x-guidance": options})
-
-
-def invalid_schema(error: UnusableSchema, subject: str, code: str, param: str) -> ClientError:
-    """The error for a schema that can't be used; `subject` is for example `function 'look_up'`."""
-    return ClientError(f"Invalid schema for {subject}: {error}.", code=code, param=param)
 
 
 def _validator(source: dict[str, Any], patterns: jsonschema_rs.RegexOptions | jsonschema_rs.FancyRegexOptions) -> jsonschema_rs.Validator:

@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.options import CustomTool, FunctionTool, Tool
-from antiphon.engines.local.json_schema import OutputSchema, UnusableSchema, invalid_schema
-from antiphon.errors import tool_choice_not_found
+from antiphon.engines.local.json_schema import OutputSchema, UnusableSchema
+from antiphon.errors import invalid_schema, tool_choice_not_found
 
 TOOL_CALL_OPEN = "<tool_call>\n"
 TOOL_CALL_CLOSE = "\n</tool_call>"
@@ -89,7 +89,7 @@ def _grammar_tool(tool: Tool, index: int) -> GrammarTool:
     try:
         schema = OutputSchema(parameters, strict)
     except UnusableSchema as error:
-        raise invalid_schema(error, f"function '{name}'", "invalid_function_parameters", f"tools[{index}].parameters") from None
+        raise invalid_schema(str(error), f"function '{name}'", "invalid_function_parameters", f"tools[{index}].parameters") from None
     function = {"name": name, "description": tool.description, "parameters": parameters}
     function = {key: value for key, value in function.items() if value is not None}
     return GrammarTool(name, tool, {"type": "function", "function": function}, schema)

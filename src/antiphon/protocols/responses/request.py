@@ -26,6 +26,7 @@ from antiphon.protocols.responses.tools import (
     EngineTools,
     TranslationContext,
     build_engine_tools,
+    check_schemas,
     check_tool_names,
     found_tool_keys,
     later_tool_choice,
@@ -412,6 +413,7 @@ CHECKS: tuple[Callable[[CreateRequest, Capabilities, str], None], ...] = (
     _check_text,
     _check_audio,
     check_tool_names,
+    check_schemas,
 )
 
 CHECKED_FIELDS = (
