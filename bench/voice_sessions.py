@@ -1,15 +1,15 @@
 """
 How many sessions with voice-activity detection does a core hold, what does their sound cost by part, and how many can talk at once?
 
-Sessions send 20 ms of noise fifty times a second; nobody speaks, so ears and voice are idle. What a part costs is what a server takes
-more for sessions that have it than for those that don't, in CPU time by the scheduler's own account: the WebSocket, JSON and the
-session, without ears; then ears that resample, without turn detection; then turn detection, with noise below its gate (-75 dBFS),
-where the model is not asked, and with noise above it (-60 dBFS), where it is asked of every frame. Beside them, in this process: the
-model's bare runs, one frame at a time and 32, and the JSON and the session's machine without a socket. Every fiftieth frame asks
-something (`response.cancel`), whose answer's lateness is measured.
+Sessions send 20 ms of noise fifty times a second, without speech, so nothing is transcribed or spoken. The cost of a part is what a
+server takes more for sessions that have it than for those that don't, in CPU time according to the scheduler: the WebSocket, JSON and
+the session; then resampling for a transcriber, without turn detection; then turn detection, with noise below its gate (-75 dBFS),
+where the model is not asked, and with noise above it (-60 dBFS), where it is asked about every frame. Beside them, in this process:
+the bare model, one frame and 32 frames at a time, and the JSON and the session's state machine without a socket. Every fiftieth frame
+is followed by a request (`response.cancel`); the delay of its reply is measured.
 
-Then so many people at once talk to the embedded models, each of whom says a recording and hears the answer out, until the time from
-`speech_stopped` to the first sound is twice that of one of them.
+Then several people talk to the embedded models at once. Each says a recording and listens to the whole answer. More and more do so,
+until the time from `speech_stopped` to the first audio is twice that of one person.
 
     python bench/voice_sessions.py [--sessions 100 250 500] [--seconds 8] [--model NAME ...] [--talkers 1 2 3 4 6 8]
 """
@@ -56,7 +56,7 @@ IDLE_NS, POLL_S = 5_000_000, 0.1
 VAD_FRAMES_A_SECOND = 16_000 / 512
 SESSIONS_HOLD, SESSIONS_AIM = 250, 600
 QUIET_DBFS, NOISY_DBFS = -75.0, -60.0
-DEAF, EARS = "parrot", "ears"
+DEAF, HEARING = "parrot", "hearing"
 
 
 def frame(text):
@@ -79,15 +79,16 @@ HANDSHAKE = (
 )
 NO_TURNS, TURNS_DETECTED = heard_as(None), heard_as({"type": "server_vad"})
 QUIET, NOISY = ([frame(text) for text in frames(noise(1, level))] for level in (QUIET_DBFS, NOISY_DBFS))
+IN_NOISE = f"turn detection, noise ({NOISY_DBFS:.0f} dBFS)"
 KINDS = {
-    "no ears": (DEAF, NO_TURNS, NOISY),
-    "ears": (EARS, NO_TURNS, NOISY),
-    "turns, quiet": (EARS, TURNS_DETECTED, QUIET),
-    "turns, noise": (EARS, TURNS_DETECTED, NOISY),
+    "no transcription, no turn detection": (DEAF, NO_TURNS, NOISY),
+    "transcription, no turn detection": (HEARING, NO_TURNS, NOISY),
+    f"turn detection, quiet ({QUIET_DBFS:.0f} dBFS)": (HEARING, TURNS_DETECTED, QUIET),
+    IN_NOISE: (HEARING, TURNS_DETECTED, NOISY),
 }
 """By what its sessions have: the model, their settings, and the sound."""
 
-PARTS = ("the WebSocket, JSON and the session", "resampling", "the gate and turns", "the model")
+PARTS = ("the WebSocket, JSON and the session", "resampling", "the noise gate and turn detection", "the model")
 """What each of those has more than the one before."""
 
 
@@ -175,7 +176,7 @@ async def cost(pid, port, kind, count, seconds):
     clients = []
     for number in range(count):
         _, client = await loop.create_connection(lambda number=number: Microphone(kind, number), "127.0.0.1", port)
-        await asyncio.wait_for(client.ready, 60)  # the first of all loads the ears
+        await asyncio.wait_for(client.ready, 60)  # the first of all loads the speech models
         clients.append(client)
     await speak(clients, 2)
     await caught_up(pid)
@@ -216,7 +217,7 @@ def bare_decoding():
 
 def bare_session():
     session = RealtimeSession(
-        RealtimeSessionConfig(model=EARS, capabilities=Capabilities(audio_in=True, listens=True, turn_detection=("server_vad",))), new_id
+        RealtimeSessionConfig(model=HEARING, capabilities=Capabilities(audio_in=True, listens=True, turn_detection=("server_vad",))), new_id
     )
     session.handle(FromClient(session._config, 0.0))
     decode = DIALECTS["ga"].decode_client
@@ -238,7 +239,7 @@ BARE = {
     "the bare model, one frame at a time": lambda: bare_vad(1),
     TOGETHER: lambda: bare_vad(32),
     "JSON and base64, alone": bare_decoding,
-    "the session's machine, alone": bare_session,
+    "the session's state machine, alone": bare_session,
 }
 
 
@@ -254,13 +255,15 @@ async def idle(server, counts, seconds):
                 runs[name].append(Run(measure()))
         spent = {name: middle([run.spent_us for run in each]) for name, each in runs.items()}
         print()
-        print_head(f"{count} sessions", "µs a second", "to bare", "sessions a core", "delay, p50 / p99", "behind at the end", "pace")
+        print_head(
+            f"{count} sessions", "µs a second", "to the bare model", "sessions a core", "delay, p50 / p99", "behind at the end", "pace"
+        )
         for name, each in runs.items():
             load = _load_cells(each) if name in KINDS else [""] * 4
             print_row(name, f"{spent[name]:,.0f}", f"{spent[name] / spent[TOGETHER]:.2f}x", *load)
         steps = itertools.pairwise([0.0, *(spent[kind] for kind in KINDS)])
         print("   by part: " + ", ".join(f"{name} {after - before:.0f}" for name, (before, after) in zip(PARTS, steps, strict=True)))
-        held[count] = 1e6 / spent["turns, noise"]
+        held[count] = 1e6 / spent[IN_NOISE]
     return held[counts[len(counts) // 2]]
 
 
@@ -330,7 +333,7 @@ def main():
     args = arguments()
     models = [
         {"name": DEAF, "engine": "scripted"},
-        {"name": EARS, "engine": "chat", "base_url": "http://127.0.0.1:9/v1"},  # nobody there: it is never asked
+        {"name": HEARING, "engine": "chat", "base_url": "http://127.0.0.1:9/v1"},  # nobody there: it is never asked
         *({"name": name, "engine": "local"} for name in args.model),
     ]
     with tempfile.TemporaryDirectory() as folder, speaking_server(Path(folder), models) as server:
