@@ -200,7 +200,7 @@ def check_item_ids(input_items: Sequence[items.Item], path: str) -> Sequence[ite
         ClientError: an id has a NUL, or is longer than `MAX_ITEM_ID_BYTES`.
     """
     for index, item in enumerate(input_items):
-        item_id = str(_item_id(item))
+        item_id = str(item.extra.get("id")) if isinstance(item, Unknown) else str(getattr(item, "id", None))
         if "\0" in item_id:
             raise pattern_mismatch(f"{path}[{index}].id", r"^[^\x00]+$")  # PostgreSQL stores no NUL in text
         # A character has four bytes at most, so most ids need not be encoded.
@@ -222,8 +222,7 @@ def check_conversation_ids(input_items: Sequence[items.Item], path: str, known_i
     """
     ids: set[str] = set()
     for index, item in enumerate(input_items):
-        item_id = _item_id(item)
-        if not isinstance(item_id, str) or not item_id:
+        if (item_id := items.id_of(item)) is None:
             continue
         if len(item_id) > MAX_ITEM_ID_LENGTH:
             raise too_long(f"{path}[{index}].id", "string", MAX_ITEM_ID_LENGTH, len(item_id))
@@ -255,11 +254,11 @@ def _check_new_ids(input_items: Sequence[items.Item], previous_items: Sequence[i
         ClientError: one is, by its id.
     """
     # A local shell's output may have the id of its call.
-    ids = [item_id for item in input_items if (item_id := _item_id(item)) and not isinstance(item, LocalShellCallOutput)]
-    known_ids = set(map(_item_id, previous_items)) if ids else set()
+    ids = [item_id for item in input_items if (item_id := items.id_of(item)) and not isinstance(item, LocalShellCallOutput)]
+    known_ids = set(map(items.id_of, previous_items)) if ids else set()
     for item_id in ids:
         if item_id in known_ids:
-            raise duplicate_item(str(item_id), "input")
+            raise duplicate_item(item_id, "input")
 
 
 def name_calls_by_call_id(input_items: Sequence[items.Item], known_ids: Container[str] = ()) -> Sequence[items.Item]:
@@ -282,10 +281,6 @@ def name_calls_by_call_id(input_items: Sequence[items.Item], known_ids: Containe
                 item = structs.replace(item, id=UNSET)
         named_items.append(item)
     return named_items
-
-
-def _item_id(item: items.Item) -> object:
-    return item.extra.get("id") if isinstance(item, Unknown) else getattr(item, "id", None)
 
 
 async def resolve_references(input_items: Sequence[items.Item], store: Store, tenant: str, path: str) -> tuple[Sequence[items.Item], int]:

@@ -68,6 +68,13 @@ def test_an_item_that_a_previous_response_has_is_refused(postgres_url, whose, is
     assert respond(postgres_url, again)[0] == 200
 
 
+@pytest.mark.parametrize("id", [{"a": 1}, ["a"], 7])
+def test_an_id_of_an_unknown_item_that_is_no_string_is_no_other_items_id(postgres_url, id):
+    _, first = respond(postgres_url, message(random_id(40)))
+    body = {"previous_response_id": first["id"], "input": [{"type": "of_tomorrow", "id": id}, {"role": "user", "content": "Hi"}]}
+    assert respond(postgres_url, message(random_id(40)), **body)[0] == 200
+
+
 @pytest.mark.parametrize("item", [{"type": "reasoning", "summary": []}, {"type": "item_reference"}, {"type": "of_tomorrow"}])
 def test_that_holds_for_every_kind_of_item(postgres_url, item):
     status, error = respond(postgres_url, {**item, "id": random_id(9000)})

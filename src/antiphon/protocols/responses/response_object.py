@@ -88,10 +88,10 @@ class ResponseBuilder:
         ids = {record.id for record in self._input_records}
         output: list[items.Item] = []
         for item in self.output:
-            item_id = _item_id(item)
+            item_id = items.id_of(item)
             if item_id in self._previous_ids or item_id in ids:
                 item = _with_new_id(item, self._new_id)
-            ids.add(_item_id(item) or "")
+            ids.add(items.id_of(item) or "")
             output.append(item)
         return (*self._input_records, *_item_records(output, "output"))
 
@@ -108,7 +108,7 @@ def output_records(output: Iterable[items.Item]) -> tuple[ItemRecord, ...]:
 
 def _item_records(wire_items: Iterable[items.Item], direction: Direction) -> Iterable[ItemRecord]:
     for item in wire_items:
-        yield ItemRecord(id=str(_item_id(item) or ""), direction=direction, body=encode(item))
+        yield ItemRecord(id=str(items.id_of(item) or ""), direction=direction, body=encode(item))
 
 
 def response_notes(route: RouteDecision | None, answered_by: str, rewrite_status: events.RewriteStatus | None) -> ResponseNotes | None:
@@ -393,7 +393,7 @@ def complete_input_item(item: items.Item, new_id: NewId) -> items.Item:
         complete = msgspec.structs.replace(item, content=_message_content(item), status=value_or(item.status, "completed"))
     elif "status" in getattr(item, "__struct_fields__", ()) and not is_set(item.status):  # type: ignore[union-attr]
         complete = msgspec.structs.replace(item, status="completed")
-    return complete if _item_id(complete) else _with_new_id(complete, new_id)
+    return complete if items.id_of(complete) else _with_new_id(complete, new_id)
 
 
 def _with_required_fields(item: items.Item) -> items.Item:
@@ -416,11 +416,6 @@ def _with_new_id(item: items.Item, new_id: NewId) -> items.Item:
         return Unknown(extra=Extra({**item.extra, "id": new_id("item")}))
     with_id: items.Item = msgspec.structs.replace(item, id=new_id(ID_PREFIXES.get(type(item), "item")))
     return with_id
-
-
-def _item_id(item: items.Item) -> str | None:
-    item_id = item.extra.get("id") if isinstance(item, Unknown) else getattr(item, "id", None)
-    return item_id if isinstance(item_id, str) and item_id else None
 
 
 def _with_detail(part: parts.ToolOutputPart) -> parts.ToolOutputPart:

@@ -92,7 +92,7 @@ class PartialOutput:
         item = self._item = event.item
         kind = OutputKind.REASONING_ITEM if isinstance(item, items.Reasoning) else OutputKind.TEXT
         phase: Phase | None = value_or(item.phase, None) if isinstance(item, items.Message) else None
-        self._content = OutputItem(_id_of(item), event.output_index, kind, phase=phase)
+        self._content = OutputItem(items.id_of(item) or "", event.output_index, kind, phase=phase)
         if isinstance(item, items.Reasoning):
             self._content.encrypted_content = value_or(item.encrypted_content, None)
         self._part, self._chunks, self._commands = None, [], []
@@ -154,10 +154,6 @@ def _arguments_done(number: int, content: OutputItem, item: items.Item) -> Itera
         yield events.FunctionCallArgumentsDone(**place, name=item.name, arguments=item.arguments)
     elif isinstance(item, items.CustomToolCall):
         yield events.CustomToolCallInputDone(**place, input=item.input)
-
-
-def _id_of(item: items.Item) -> str:
-    return str(item.extra.get("id") or "") if isinstance(item, Unknown) else value_or(getattr(item, "id", ""), "")
 
 
 def _with_status(item: items.Item) -> items.Item:

@@ -267,6 +267,12 @@ def newest_compaction(conversation: Sequence[Item]) -> int:
     return max((index for index, item in enumerate(conversation) if isinstance(item, Compaction)), default=0)
 
 
+def id_of(item: Item) -> str | None:
+    """An item's id; None where it has none, or, as only an unknown item can, one that is no string."""
+    item_id = item.extra.get("id") if isinstance(item, Unknown) else getattr(item, "id", None)
+    return item_id if isinstance(item_id, str) and item_id else None
+
+
 def check_message(message: Message, path: str) -> None:
     """
     Check that a message has only parts of its role: output parts for the assistant, input parts for the others.
