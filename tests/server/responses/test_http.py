@@ -418,6 +418,7 @@ def test_a_wrong_page_is_refused_by_name(client, base_url, query, param):
     [
         ("include[]=all", "include[0]"),
         ("starting_after=x", "starting_after"),
+        ("starting_after=-1", "starting_after"),
         ("stream=maybe", "stream"),
         ("stream=true", "stream"),
         ("include_obfuscation=2", "include_obfuscation"),

@@ -62,8 +62,21 @@ OPERATOR_REASONS = [
 ]
 """What is written in a string, and must be a list or a date."""
 
+TOOL_REASONS = [
+    (code, f"{path}.{name}")
+    for path in ("tools[]", "session.tools[]", "input[].tools[]")
+    for code, name in (
+        ("missing_required_parameter", "server_url"),  # and no server of the operator's has the label
+        ("invalid_value", "server_url"),
+        ("invalid_value", "server_label"),  # another server's
+        ("empty_array", "vector_store_ids"),
+    )
+]
+"""Tools that name nothing to use."""
+
 REASONS = {
     *CHAT_REASONS,
+    *TOOL_REASONS,
     *VECTOR_STORE_REASONS,
     *OPERATOR_REASONS,
     ("context_length_exceeded", "input"),
@@ -75,6 +88,9 @@ REASONS = {
     ("invalid_value", "file_id"),
     ("invalid_value", "file_ids[]"),
     ("invalid_value", "file"),  # empty
+    ("missing_required_parameter", "file"),  # nor `file_id`
+    ("invalid_value", "input[].output.file_id"),  # an unknown screenshot
+    ("container_expired", None),
     *((code, f"{path}.{name}") for code, path, name in FILE_REASONS),
     ("invalid_value", "input[].type"),  # of which nobody knows, where that is all
     ("invalid_value", "items[].id"),
@@ -89,6 +105,7 @@ REASONS = {
     ("invalid_value", "session.output_modalities"),
     ("invalid_value", "tool_choice"),
     ("missing_required_parameter", "input"),  # without anything for the model
+    ("mutually_exclusive_parameters", "file_id"),  # and `file`
     ("mutually_exclusive_parameters", "previous_response_id"),
     ("mutually_exclusive_parameters", "reasoning.generate_summary"),
     ("previous_response_not_found", "previous_response_id"),
@@ -103,8 +120,12 @@ REASONS = {
 }
 """Error codes with their parameters."""
 
-ABILITIES = {"unsupported_parameter", "unsupported_value"}
-"""Error codes for what a model can't do."""
+ALWAYS_GOOD = {
+    "unsupported_parameter",  # the model can't do it
+    "unsupported_value",
+    "invalid_url",  # of media, by which none can be given; the original announces no pattern either
+}
+"""Error codes that are a reason whatever their parameter is."""
 
 
 @schemathesis.check
@@ -118,31 +139,34 @@ def good_reason(ctx, response, case):
         if (error["param"] or "").startswith("filters"):  # `tests/tools/file_search/test_filters.py` looks at these
             return
         reason = error["code"], re.sub(r"\d+", "", error["param"] or "") or None
-        assert reason in REASONS or error["code"] in ABILITIES, f"{reason}: {error['message']}"
+        assert reason in REASONS or error["code"] in ALWAYS_GOOD, f"{reason}: {error['message']}"
 
 
 @schemathesis.hook
 def filter_case(_context, case):
     """
-    Leave out forms whose only mistake is the type of a file: in a form everything is bytes. Leave out mistakes in the type of a tool too:
-    a type that nobody knows is none, and is taken.
+    Leave out forms whose only mistake is the type of a file: in a form everything is bytes. Leave out unknown types of tools and of a
+    search's sources too: they are no mistakes, and are taken.
     """
     if case.method != "POST" or not isinstance(case.body, dict):
         return True
     if case.path in ("/v1/files", "/v1/containers/{container_id}/files") and "file" in case.body:
         return isinstance(case.body.get("file", ""), (str, bytes))
     is_negative = case.meta is not None and case.meta.generation.mode.is_negative
-    known = case.operation.schema.raw_schema["components"]["schemas"]["Tool"]["discriminator"]["mapping"]
-    return not (is_negative and has_unknown_tool(case.body, known))
+    schemas = case.operation.schema.raw_schema["components"]["schemas"]
+    known = {name: schemas[union]["discriminator"]["mapping"] for name, union in (("tools", "Tool"), ("sources", "SearchSource"))}
+    return not (is_negative and has_unknown_type(case.body, known))
 
 
-def has_unknown_tool(value, known):
-    """Whether a request has a tool, wherever it stands, of a type that the schemas don't list, as they allow."""
+def has_unknown_type(value, known):
+    """Whether a request has an object, in a list with one of these names, of a type that the schemas don't list, as they allow."""
     if isinstance(value, list):
-        return any(has_unknown_tool(each, known) for each in value)
+        return any(has_unknown_type(each, known) for each in value)
     if not isinstance(value, dict):
         return False
-    tools = value.get("tools")
-    tools = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-    types = [tool.get("type") for tool in tools]
-    return any(isinstance(name, str) and name not in known for name in types) or has_unknown_tool([*value.values()], known)
+    for name, types in known.items():
+        objects = value.get(name)
+        for each in objects if isinstance(objects, list) else ():
+            if isinstance(each, dict) and isinstance(kind := each.get("type"), str) and kind not in types:
+                return True
+    return has_unknown_type([*value.values()], known)

@@ -186,8 +186,6 @@ def weights(embedding, text):
     [
         ({"vector_store_ids": []}, "empty_array", "tools[0].vector_store_ids"),
         ({"vector_store_ids": [f"vs_{n}" for n in range(21)]}, "array_above_max_length", "tools[0].vector_store_ids"),
-        ({"max_num_results": 0}, "integer_below_min_value", "tools[0].max_num_results"),
-        ({"max_num_results": 51}, "integer_above_max_value", "tools[0].max_num_results"),
         ({"ranking_options": {"score_threshold": 1.1}}, "decimal_above_max_value", "tools[0].ranking_options.score_threshold"),
         (weights(-1, 1), "decimal_below_min_value", "tools[0].ranking_options.hybrid_search.embedding_weight"),
         (weights(0, 0), "invalid_value", "tools[0].ranking_options.hybrid_search"),

@@ -390,6 +390,21 @@ MISTAKES = [
     ({"tools": [{"type": "function", "name": "a\n"}]}, "tools[0].name", "invalid_value", None),
     ({"tools": [{"type": "function", "name": "a" * 129}]}, "tools[0].name", "string_above_max_length", None),
     ({"tools": [{"type": "function", "name": ""}]}, "tools[0].name", "empty_string", None),
+    (
+        {"tools": [{"type": "file_search", "vector_store_ids": ["vs"], "max_num_results": 0}]},
+        "tools[0].max_num_results",
+        "integer_below_min_value",
+        None,
+    ),
+    (
+        {"tools": [{"type": "file_search", "vector_store_ids": ["vs"], "max_num_results": 51}]},
+        "tools[0].max_num_results",
+        "integer_above_max_value",
+        None,
+    ),
+    ({"tools": [{"type": "mcp", "server_label": "a b"}]}, "tools[0].server_label", "invalid_value", None),
+    ({"tools": [{"type": "mcp", "server_label": "a\n"}]}, "tools[0].server_label", "invalid_value", None),
+    ({"tools": [{"type": "mcp", "server_label": ""}]}, "tools[0].server_label", "empty_string", None),
     ({"tools": [{"type": "mcp", "server_label": "s", "tunnel_id": "tunnel_1"}]}, "tools[0].tunnel_id", "invalid_value", None),
     (
         {"reasoning": {"summary": "auto", "generate_summary": "auto"}},

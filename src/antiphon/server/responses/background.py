@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from antiphon.errors import ApiError, ClientError, below_minimum, response_not_found
+from antiphon.errors import ApiError, ClientError, response_not_found
 from antiphon.offload import offload
 from antiphon.records import BackgroundRecord, EventRun, ResponseRecord
 from antiphon.runtime.access.body_budget import BodyLease
@@ -177,8 +177,6 @@ def retrieve(service: Service) -> EndpointFunction:
         if not query.stream:
             return json_response(await offload(len(record.body), encoder.encode_body, record.body, record.notes))
         after = query.starting_after if isinstance(query.starting_after, int) else -1
-        if after < 0 and query.starting_after:
-            raise below_minimum("starting_after", "integer", 0, after)
         # Before the head, so that what is wrong can still be an HTTP error.
         page = await service.store.background.events(tenant, response_id, 0, 1)
         if page is None:

@@ -27,7 +27,6 @@ from antiphon.wire.responses.tools import FileSearchTool, Filter
 MAX_STORES = 20
 """The most vector stores of one tool."""
 
-MAX_RESULTS = 50
 DEFAULT_RESULTS = 20
 
 MAX_QUERIES = 8
@@ -108,10 +107,6 @@ def read_scope(path: str, tool: FileSearchTool) -> SearchScope:
     if len(store_ids) > MAX_STORES:
         raise too_long(f"{path}.vector_store_ids", "array", MAX_STORES, len(store_ids))
     max_results = tool.max_num_results if isinstance(tool.max_num_results, int) else DEFAULT_RESULTS
-    if max_results < 1:
-        raise below_minimum(f"{path}.max_num_results", "integer", 1, max_results)
-    if max_results > MAX_RESULTS:
-        raise above_maximum(f"{path}.max_num_results", "integer", MAX_RESULTS, max_results)
     filters = tool.filters if tool.filters not in (None, UNSET) else None
     if filters is not None:
         check_filter(filters, f"{path}.filters")

@@ -1,16 +1,14 @@
 """The MCP servers that a request names: checked, and with what it takes to reach each."""
 
-import re
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from antiphon.config.tools.mcp import LABEL_PATTERN, MAX_LABEL_LENGTH, McpServerSettings, is_header, is_server_url
+from antiphon.config.tools.mcp import MAX_LABEL_LENGTH, McpServerSettings, is_header, is_server_url
 from antiphon.errors import (
     ClientError,
     ServerError,
     did_you_mean,
-    pattern_mismatch,
     shorten,
     too_long,
     too_many_properties,
@@ -160,7 +158,8 @@ def read_requests(tools: Sequence[tuple[str, McpTool]], own_servers: OwnServers)
 
 
 def _read_request(path: str, tool: McpTool, own_servers: OwnServers) -> ServerRequest:
-    _check_label(path, tool.server_label)
+    if len(tool.server_label) > MAX_LABEL_LENGTH:
+        raise too_long(f"{path}.server_label", "string", MAX_LABEL_LENGTH, len(tool.server_label))
     # There is no programmatic tool calling here, so nothing could call such a tool.
     if isinstance(tool.allowed_callers, list) and "direct" not in tool.allowed_callers:
         raise unsupported_parameter(f"{path}.allowed_callers", None)
@@ -208,13 +207,6 @@ def _read_own_request(path: str, tool: McpTool, headers: Mapping[str, str], own_
         extra = {name: value for name, value in headers.items() if name.lower() not in own_names}
         target = HttpTarget(url=target.url, headers={**target.headers, **extra}, is_own=True)
     return ServerRequest(tool=tool, target=target, function_server=function_server, settings=settings)
-
-
-def _check_label(path: str, label: str) -> None:
-    if not re.fullmatch(LABEL_PATTERN, label):
-        raise pattern_mismatch(f"{path}.server_label", LABEL_PATTERN)
-    if len(label) > MAX_LABEL_LENGTH:
-        raise too_long(f"{path}.server_label", "string", MAX_LABEL_LENGTH, len(label))
 
 
 def _read_headers(path: str, tool: McpTool) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """What the endpoints beside `POST /v1/responses` take and return: queries, lists, token counts."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import UNSET
+from msgspec import UNSET, Meta
 
 from antiphon.wire.codec.types import Maybe, Opt, Wire
 from antiphon.wire.responses.items import Item
@@ -28,7 +28,7 @@ class RetrieveQuery(Wire, kw_only=True):
 
     include: Opt[list[Includable]] = UNSET
     include_obfuscation: Opt[bool] = UNSET
-    starting_after: Opt[int] = UNSET
+    starting_after: Opt[Annotated[int, Meta(ge=0)]] = UNSET
     stream: Opt[bool] = UNSET
 
 

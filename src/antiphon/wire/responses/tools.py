@@ -10,6 +10,7 @@ from antiphon.wire.codec.types import JsonDict, JsonValue, Maybe, Tagged, Typed,
 
 # `\Z` is what `$` is in JavaScript: Python's `$` also matches before a line end.
 ToolName = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_-]+\Z")]
+ServerLabel = Annotated[str, Meta(min_length=1, pattern=r"^[a-zA-Z0-9_-]+\Z")]
 Callers = Maybe[list[Literal["direct", "programmatic"]]]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 SearchContextSize = Literal["low", "medium", "high"]
@@ -175,7 +176,7 @@ class FileSearchTool(Tagged, kw_only=True, tag="file_search"):
 
     vector_store_ids: list[str]
     filters: Maybe[Filter] = UNSET
-    max_num_results: Maybe[int] = UNSET
+    max_num_results: Maybe[Annotated[int, Meta(ge=1, le=50)]] = UNSET
     ranking_options: Maybe[RankingOptions] = UNSET
 
 
@@ -253,7 +254,7 @@ Connector = Literal[
 class McpTool(Tagged, kw_only=True, tag="mcp"):
     """The tools of a Model Context Protocol server, found by one of `server_url`, `connector_id` and `tunnel_id`."""
 
-    server_label: str
+    server_label: ServerLabel
     allowed_callers: Callers = UNSET
     allowed_tools: Maybe[list[str] | ToolFilter] = UNSET
     authorization: Maybe[str] = UNSET
