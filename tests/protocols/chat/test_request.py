@@ -15,6 +15,8 @@ F = {"type": "function", "function": {"name": "f", "parameters": {"type": "objec
 G = {"type": "function", "function": {"name": "g"}}
 CUSTOM = {"type": "custom", "custom": {"name": "c", "description": "Cuts."}}
 PICTURE = "data:image/png;base64,iVBORw0KGgo="
+STRANGE = {"type": "object", "properties": {"a": {"type": "strin"}}}
+REGEX = {"type": "grammar", "grammar": {"syntax": "regex", "definition": "[0-9]+("}}
 TEXT_FILE = "data:text/plain;base64,SGVsbG8="
 
 
@@ -24,6 +26,10 @@ def respond(**fields):
 
 def items(*messages, **fields):
     return respond(messages=list(messages), **fields).history
+
+
+def strict(parameters):
+    return {"type": "function", "function": {"name": "f", "parameters": parameters, "strict": True}}
 
 
 def refusal(**fields):
@@ -305,11 +311,27 @@ def test_speech():
         ({"tools": [F], "capabilities": NOTHING}, "unsupported_parameter", "tools[0]"),
         ({"functions": [F["function"]], "capabilities": NOTHING}, "unsupported_parameter", "functions[0]"),
         ({"tools": [F, CUSTOM], "capabilities": Capabilities(tools=True)}, "unsupported_parameter", "tools[1]"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": STRANGE}}},
+            "invalid_json_schema",
+            "response_format.json_schema.schema",
+        ),
+        ({"tools": [strict(STRANGE)]}, "invalid_function_parameters", "tools[0].function.parameters"),
+        ({"functions": [strict(STRANGE)["function"]]}, "invalid_function_parameters", "functions[0].parameters"),
+        (
+            {"tools": [{"type": "custom", "custom": {"name": "c", "format": REGEX}}]},
+            "invalid_value",
+            "tools[0].custom.format.grammar.definition",
+        ),
     ],
 )
 def test_what_can_not_be_honoured_is_refused_by_name(fields, code, param):
     error = refusal(**fields)
     assert (error.code, error.param) == (code, param)
+
+
+def test_the_schema_of_a_function_that_is_not_strict_may_be_anything():
+    assert respond(tools=[{"type": "function", "function": {"name": "f", "parameters": STRANGE}}]).tools
 
 
 def test_the_most_choices_are_eight_and_the_error_says_so():

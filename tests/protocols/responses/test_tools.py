@@ -289,6 +289,7 @@ def test_sealed_reasoning_is_asked_for_when_the_client_asks():
 
 
 STRANGE = {"type": "object", "properties": {"a": {"type": "strin"}}}
+QUESTION = {"role": "user", "content": "Hi"}
 REGEX = {"type": "custom", "name": "date", "format": {"type": "grammar", "syntax": "regex", "definition": "[0-9]+("}}
 
 
@@ -303,6 +304,11 @@ REGEX = {"type": "custom", "name": "date", "format": {"type": "grammar", "syntax
         ({"tools": [F, F | {"name": "g", "parameters": STRANGE}]}, "invalid_function_parameters", "tools[1].parameters"),
         ({"tools": [namespace("n", F | {"parameters": STRANGE})]}, "invalid_function_parameters", "tools[0].tools[0].parameters"),
         ({"tools": [REGEX]}, "invalid_value", "tools[0].format.definition"),
+        (
+            {"input": [QUESTION, {"type": "additional_tools", "role": "developer", "tools": [F | {"parameters": STRANGE}]}]},
+            "invalid_function_parameters",
+            "input[1].tools[0].parameters",
+        ),
     ],
 )
 def test_a_schema_or_a_regular_expression_that_is_none_is_refused(fields, code, param):

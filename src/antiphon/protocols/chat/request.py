@@ -20,7 +20,7 @@ from antiphon.engine_api.options import JsonObject, JsonSchema, Sampling, Tool, 
 from antiphon.errors import ClientError, invalid_modalities, unsupported_parameter, unsupported_value
 from antiphon.protocols.chat.content import ContentContext, check_voice
 from antiphon.protocols.chat.history import to_history
-from antiphon.protocols.chat.tools import to_tool_choice, to_tools
+from antiphon.protocols.chat.tools import check_schemas, to_tool_choice, to_tools
 from antiphon.protocols.tool_loop import LoopLimits
 from antiphon.tool_api import NO_SERVER_TOOLS, ServerTools
 from antiphon.wire.chat.request import ChatRequest, ChatSearchOptions
@@ -227,6 +227,7 @@ _CHECKS: tuple[Callable[[ChatRequest, ContentContext], None], ...] = (
     _check_reasoning,
     _check_format,
     _check_audio,
+    check_schemas,
 )
 
 

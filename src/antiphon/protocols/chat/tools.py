@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import CustomTool, FunctionTool, Tool, ToolChoice
 from antiphon.errors import ClientError, tool_choice_not_found
+from antiphon.protocols.chat.content import ContentContext
 from antiphon.wire.chat.request import ChatRequest
 from antiphon.wire.chat.tools import (
     ChatAllowedTools,
@@ -13,11 +14,16 @@ from antiphon.wire.chat.tools import (
     ChatFunctionChoice,
     ChatFunctionTool,
     ChatGrammarFormat,
+    ChatSchemaFormat,
     ChatTool,
+    CustomDefinition,
     FunctionDefinition,
+    GrammarDefinition,
+    SchemaDefinition,
     ToolReference,
 )
 from antiphon.wire.codec.fields import value_or
+from antiphon.wire.codec.schemas import check_output_schema, check_parameters_schema, check_regex
 
 
 def to_tools(request: ChatRequest, capabilities: Capabilities, model: str) -> tuple[Tool, ...]:
@@ -58,6 +64,37 @@ def _custom_tool(tool: ChatCustomTool, capabilities: Capabilities) -> CustomTool
     # A model that can't be held to a grammar is told it, as in the Responses API (docs/decisions/0010).
     hint = f"The input must match this {syntax} grammar:\n{grammar}"
     return CustomTool(custom.name, f"{description}\n\n{hint}" if description else hint)
+
+
+def check_schemas(request: ChatRequest, _context: ContentContext) -> None:
+    """
+    Check that the schemas to which the output is held are JSON Schemas, and that regular expressions are such.
+
+    Raises:
+        ClientError: one is none.
+    """
+    match request.response_format:
+        case ChatSchemaFormat(json_schema=SchemaDefinition(name=name, schema=dict(schema))):
+            check_output_schema(name, schema, "response_format.json_schema.schema")
+        case _:
+            pass
+    for index, function in enumerate(request.functions or ()):
+        _check_function(function, f"functions[{index}]")
+    for index, tool in enumerate(request.tools or ()):
+        match tool:
+            case ChatFunctionTool(function=function):
+                _check_function(function, f"tools[{index}].function")
+            case ChatCustomTool(
+                custom=CustomDefinition(format=ChatGrammarFormat(grammar=GrammarDefinition(syntax="regex", definition=pattern)))
+            ):
+                check_regex(pattern, f"tools[{index}].custom.format.grammar.definition")
+            case _:
+                pass
+
+
+def _check_function(function: FunctionDefinition, path: str) -> None:
+    if function.strict is True and isinstance(function.parameters, dict):
+        check_parameters_schema(function.name, function.parameters, f"{path}.parameters")
 
 
 def to_tool_choice(request: ChatRequest, tools: Iterable[Tool]) -> ToolChoice:

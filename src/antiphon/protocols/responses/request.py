@@ -26,8 +26,9 @@ from antiphon.protocols.responses.tools import (
     EngineTools,
     TranslationContext,
     build_engine_tools,
-    check_schemas,
+    check_output_format,
     check_tool_names,
+    check_tool_schemas,
     found_tool_keys,
     later_tool_choice,
     requested_tools,
@@ -183,6 +184,7 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
     if not history and instructions is None:
         raise _no_input(resolved_request.input_items, context)
     tools_with_paths = tuple(requested_tools(request, items_with_paths))
+    check_tool_schemas(tools_with_paths)
     engine_tools = build_engine_tools(tools_with_paths, context, found_tool_keys(items_with_paths))
     # A conversation that is only to be compacted goes on later, when its MCP servers are named again.
     is_answered = not (resolved_request.is_warm_up or (compaction is not None and compaction.is_requested))
@@ -413,7 +415,7 @@ CHECKS: tuple[Callable[[CreateRequest, Capabilities, str], None], ...] = (
     _check_text,
     _check_audio,
     check_tool_names,
-    check_schemas,
+    check_output_format,
 )
 
 CHECKED_FIELDS = (

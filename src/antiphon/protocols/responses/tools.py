@@ -14,14 +14,14 @@ from msgspec import Struct, UnsetType, field
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.documents import FileContent
 from antiphon.engine_api.options import CustomTool, FunctionTool, HostedTool, Tool, ToolChoice
-from antiphon.errors import ClientError, invalid_schema, shorten, tool_choice_not_found, unsupported_parameter
+from antiphon.errors import ClientError, shorten, tool_choice_not_found, unsupported_parameter
 from antiphon.protocols.client_tools.definitions import ClientTool, choice_types, client_tool
 from antiphon.protocols.client_tools.search import SEARCH_NAME, DeferredTool, ToolSearch
 from antiphon.protocols.omissions import Omissions
 from antiphon.protocols.responses.approvals import Approvals
 from antiphon.tool_api import NO_SERVER_TOOLS, ServerTools, mcp_function_name
 from antiphon.wire.codec.fields import is_set, value_or
-from antiphon.wire.codec.schemas import is_regex, schema_problem
+from antiphon.wire.codec.schemas import check_output_schema, check_parameters_schema, check_regex
 from antiphon.wire.codec.types import JsonDict, Tagged, Unknown, encode
 from antiphon.wire.responses import items, tools
 from antiphon.wire.responses.hosted_calls import ToolSearchOutput
@@ -145,33 +145,38 @@ def check_tool_names(request: CreateRequest, _capabilities: Capabilities, _model
     check_names("tools", request.tools or (), "")
 
 
-def check_schemas(request: CreateRequest, _capabilities: Capabilities, _model: str) -> None:
+def check_output_format(request: CreateRequest, _capabilities: Capabilities, _model: str) -> None:
     """
-    Check that the schemas to which the output is held are JSON Schemas, and that regular expressions are such.
+    Check that the schema to which the answer is held is a JSON Schema.
+
+    Raises:
+        ClientError: it is none.
+    """
+    text_format = request.text.format if request.text else None
+    if isinstance(text_format, items.JsonSchemaFormat):
+        check_output_schema(text_format.name, text_format.schema, "text.format.schema")
+
+
+def check_tool_schemas(tools_with_paths: Iterable[tuple[str, tools.Tool]]) -> None:
+    """
+    Check that the schemas of strict functions are JSON Schemas, and that regular expressions are such.
 
     Raises:
         ClientError: one is none.
     """
-    text_format = request.text.format if request.text else None
-    if isinstance(text_format, items.JsonSchemaFormat) and (problem := schema_problem(text_format.schema)) is not None:
-        subject = f"response_format '{shorten(text_format.name)}'"
-        raise invalid_schema(shorten(problem, 300), subject, "invalid_json_schema", "text.format.schema")
-    for index, tool in enumerate(request.tools or ()):
-        path = f"tools[{index}]"
-        _check_tool_schema(tool, path)
-        for place, member in enumerate(tool.tools if isinstance(tool, tools.NamespaceTool) else ()):
-            _check_tool_schema(member, f"{path}.tools[{place}]")
+    for path, tool in tools_with_paths:
+        if isinstance(tool, tools.NamespaceTool):
+            check_tool_schemas((f"{path}.tools[{index}]", member) for index, member in enumerate(tool.tools))
+        else:
+            _check_tool_schema(tool, path)
 
 
 def _check_tool_schema(tool: tools.Tool, path: str) -> None:
     match tool:
-        # What is not strict is a hint to the model, which may be anything.
-        case tools.FunctionTool(strict=True, parameters=dict(parameters)) if (problem := schema_problem(parameters)) is not None:
-            subject = f"function '{shorten(tool.name)}'"
-            raise invalid_schema(shorten(problem, 300), subject, "invalid_function_parameters", f"{path}.parameters")
-        case tools.CustomTool(format=tools.GrammarFormat(syntax="regex", definition=pattern)) if not is_regex(pattern):
-            message = f"Invalid '{path}.format.definition': '{shorten(pattern)}' is no regular expression."
-            raise ClientError(message, code="invalid_value", param=f"{path}.format.definition")
+        case tools.FunctionTool(strict=True, parameters=dict(parameters)):
+            check_parameters_schema(tool.name, parameters, f"{path}.parameters")
+        case tools.CustomTool(format=tools.GrammarFormat(syntax="regex", definition=pattern)):
+            check_regex(pattern, f"{path}.format.definition")
         case _:
             pass
 
