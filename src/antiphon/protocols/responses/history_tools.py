@@ -106,7 +106,7 @@ def _code_interpreter_call(item: calls.CodeInterpreterCall) -> HistoryItems:
 def _web_search_call(item: calls.WebSearchCall) -> HistoryItems:
     match item.action:
         case calls.SearchAction(queries=queries, query=query, sources=sources):
-            urls = [source.url for source in sources or () if isinstance(source, calls.UrlSource)]
+            urls = [source.url for source in sources or () if isinstance(source, calls.ActionSearchSource)]
             call = _call(item.id, "web_search", {"queries": queries or [query or ""]})
             return (call, _result(item.id, _page_texts(item) or "\n".join(["Found:", *urls] if urls else ["Done."])))
         case calls.OpenPageAction(url=url):

@@ -17,7 +17,7 @@ from antiphon.wire.messages.blocks import ContentBlock, ContentBlockParam, ToolR
 from antiphon.wire.messages.events import MessageStreamEvent
 from antiphon.wire.messages.request import JsonOutputFormat
 from antiphon.wire.responses.events import OriginalEvent
-from antiphon.wire.responses.hosted_calls import UrlSource
+from antiphon.wire.responses.hosted_calls import ActionSearchSource
 from antiphon.wire.responses.items import Item, ItemReference, Message
 from antiphon.wire.responses.parts import InputPart, MessagePart, OutputPart, ToolOutputPart
 from antiphon.wire.responses.tools import CustomTool, FunctionTool, Tool
@@ -36,7 +36,7 @@ _UNIONS: Mapping[str, JsonType] = {
     "MessageStreamEvent": MessageStreamEvent,
     "NamespacedTool": FunctionTool | CustomTool | Unknown,
     "OutputPart": OutputPart,
-    "SearchSource": UrlSource | Unknown,
+    "SearchSource": ActionSearchSource | Unknown,
     "StreamEvent": OriginalEvent,
     "Tool": Tool,
     "ToolOutputPart": ToolOutputPart,
@@ -96,7 +96,7 @@ def build_schemas(request_types: Sequence[JsonType], response_types: Sequence[Js
     # In a fixed order: a set of types has another one in each process, and the document would differ.
     kinds = sorted({*request_types, *response_types}, key=str)
     type_schemas, components = _shorten_names(
-        msgspec.json.schema_components(kinds, schema_hook=_schema_hook, ref_template=REF_PREFIX + "{name}")
+        *msgspec.json.schema_components(kinds, schema_hook=_schema_hook, ref_template=REF_PREFIX + "{name}")
     )
     schemas = {kind: _clean(schema) for kind, schema in zip(kinds, type_schemas, strict=True)}
     components = {name: _clean(schema) for name, schema in components.items() if name not in (Unknown.__name__, Nothing.__name__)}
@@ -115,13 +115,16 @@ def build_schemas(request_types: Sequence[JsonType], response_types: Sequence[Js
     )
 
 
-def _shorten_names(schemas: object) -> tuple[list[Schema], dict[str, Schema]]:
+def _shorten_names(schemas: object, components: Mapping[str, object]) -> tuple[list[Schema], dict[str, Schema]]:
     """Removes the module names that msgspec adds where two types share a name."""
-    json = msgspec.json.encode(schemas)
-    return msgspec.json.decode(
+    json = msgspec.json.encode((schemas, components))
+    result = msgspec.json.decode(
         re.sub(rb"antiphon\.wire\.(\w+)\.\w+\.", lambda module: b"Realtime" if module[1] == b"realtime" else b"", json),
         type=tuple[list[Schema], dict[str, Schema]],
     )
+    # Of two components with one name, JSON would keep one.
+    assert len(result[1]) == len(components), "two types of wire have one name in the document"
+    return result
 
 
 def _schema_hook(kind: type) -> Schema:

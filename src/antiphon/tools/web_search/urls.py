@@ -15,7 +15,7 @@ from antiphon.tool_api import Citation
 from antiphon.tools.web_search.domains import host_of
 from antiphon.wire.codec.fields import is_set
 from antiphon.wire.responses import items, parts
-from antiphon.wire.responses.hosted_calls import FindAction, OpenPageAction, SearchAction, UrlSource, WebSearchCall
+from antiphon.wire.responses.hosted_calls import ActionSearchSource, FindAction, OpenPageAction, SearchAction, WebSearchCall
 
 MAX_URL_CHARS = 2048
 MAX_USER_URLS = 1000
@@ -122,7 +122,7 @@ def _sources_of_call(call: WebSearchCall) -> Iterator[tuple[str, str]]:
             yield url, str(result.get("title") or "")
     match call.action:
         case SearchAction(sources=list(sources)):
-            yield from ((source.url, "") for source in sources if isinstance(source, UrlSource))
+            yield from ((source.url, "") for source in sources if isinstance(source, ActionSearchSource))
         case OpenPageAction(url=str(url)) | FindAction(url=url):
             yield url, ""
         case _:

@@ -50,7 +50,7 @@ class FileSearchCall(Tagged, kw_only=True, tag="file_search_call"):
     results: Maybe[list[FileSearchResult]] = UNSET
 
 
-class UrlSource(Tagged, kw_only=True, tag="url"):
+class ActionSearchSource(Tagged, kw_only=True, tag="url"):
     """A page that a search used."""
 
     url: str
@@ -62,7 +62,7 @@ class SearchAction(Tagged, kw_only=True, tag="search"):
     # OpenAI's types have `queries` and `query`, and require neither.
     queries: Maybe[list[str]] = UNSET
     query: Maybe[str] = UNSET
-    sources: Maybe[list[UrlSource | Unknown]] = UNSET  # `{"type": "api", "name": ...}` exists too, outside the SDK's types
+    sources: Maybe[list[ActionSearchSource | Unknown]] = UNSET  # `{"type": "api", "name": ...}` exists too, outside the SDK's types
 
 
 class OpenPageAction(Tagged, kw_only=True, tag="open_page"):
