@@ -34,7 +34,7 @@ def test_every_path_in_the_table_is_absent_and_says_what_to_use(url, absent):
         ("GET", "/models", "'/v1/models'?"),
         ("GET", "/v1/models/", "'/v1/models'?"),
         ("POST", "/openai/deployments/gpt/responses", "'/v1/responses'?"),
-        ("POST", "/openai/v1/responses", "'/v1/responses'?"),
+        ("POST", "/proxy/v1/responses", "'/v1/responses'?"),
         ("POST", "/v1/v1/messages", "'/v1/messages'? The base URL of Anthropic's clients is that of the server, without '/v1'."),
         ("POST", "/messages", "'/v1/messages'?"),
         ("POST", "/v1/messages/", "'/v1/messages'?"),

@@ -99,3 +99,32 @@ def test_headers_are_found_by_name_and_the_first_of_two_counts():
     assert headers.getlist("x-a") == ["1", "2"]
     assert headers.is_disjoint(["x-c"])
     assert not headers.is_disjoint(["x-c", "x-b"])
+
+
+@pytest.mark.parametrize(
+    ("path", "known"),
+    [
+        ("/openai/v1/responses", "/v1/responses"),
+        ("/openai/responses", "/v1/responses"),
+        ("/openai/responses/resp_1/input_items", "/v1/responses/{id}/input_items"),
+        ("/openai/deployments/m/chat/completions", "/v1/chat/completions"),
+        ("/openai/deployments/Qwen/Qwen3-8B/chat/completions", "/v1/chat/completions"),
+        ("/openai/deployments/chat/embeddings", "/v1/embeddings"),
+        ("/openai/own", "/openai/own"),
+    ],
+)
+def test_paths_of_azure_lead_where_those_of_openai_do(path, known):
+    routes = [
+        Route("/openai/own", saying("own")),
+        *(Route(f"/v1/{each}", saying("")) for each in ("responses", "responses/{id}/input_items", "chat/completions", "embeddings")),
+    ]
+    answer = asked(Dispatcher(Starlette(routes=routes), routes), "GET", path)
+    assert answer[0]["status"] == 200 and answer[1]["body"].decode().endswith(known)
+
+
+@pytest.mark.parametrize(
+    "path", ["/openai", "/openai/", "/openai/v1", "/openai/v1/nothing", "/openai/deployments/m", "/v1/openai/responses"]
+)
+def test_other_paths_that_begin_so_are_not_there(path):
+    routes = [Route("/v1/responses", saying(""))]
+    assert asked(Dispatcher(Starlette(routes=routes), routes), "GET", path)[0]["status"] == 404

@@ -2,9 +2,11 @@
 
 import re
 
+import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from antiphon.errors import ClientError, shorten
+from antiphon.offload import offload
 from antiphon.runtime.access.body_budget import BodyLease
 from antiphon.runtime.service import Service
 from antiphon.server.http.headers import request_headers
@@ -13,6 +15,11 @@ from antiphon.server.transport.limits import BODY_LIMIT_BYTES, DISCARD_LIMIT_BYT
 
 BODY_LEASE_SCOPE_KEY = "antiphon.body_lease"
 """Where a request keeps its `BodyLease`."""
+
+PATH_MODEL_SCOPE_KEY = "antiphon.path_model"
+"""Where a request has the model that its path names; only Azure's clients have it there."""
+
+_NULL = msgspec.Raw(b"null")
 
 _JSON_TYPE = re.compile(r"application/([\w.-]+\+)?json")
 
@@ -37,10 +44,21 @@ async def read_question(service: Service, request: Request) -> bytes:
         ClientError: as `read_json_body`.
     """
     body = await read_json_body(request)
+    if (path_model := request.scope.get(PATH_MODEL_SCOPE_KEY)) is not None:
+        body = await offload(len(body), _with_model, body, path_model)
     service.live_sessions.check_admission()
     if service.config.logging.content:
         logs.get().info("asked", content=logs.content_text(body))
     return body
+
+
+def _with_model(body: bytes, model: str) -> bytes:
+    """A request with the model of its path, unless it names one itself, as SDKs do."""
+    try:
+        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except (ValueError, RecursionError):
+        return body  # who reads it next says what is wrong
+    return body if fields.get("model", _NULL) != _NULL else msgspec.json.encode(fields | {"model": model})
 
 
 async def read_body(request: Request, limit_bytes: int = BODY_LIMIT_BYTES) -> bytes:

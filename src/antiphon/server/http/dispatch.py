@@ -1,5 +1,6 @@
 """Hands requests to their routes: those whose path has no parameters, by one look into a table."""
 
+import re
 from collections.abc import Sequence
 
 from starlette.applications import Starlette
@@ -7,7 +8,25 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from antiphon.server.http.body import PATH_MODEL_SCOPE_KEY
 from antiphon.server.http.errors import on_client_disconnect, on_unexpected_error
+
+# Microsoft Learn, "Azure OpenAI REST API reference": `/openai/v1/...` is OpenAI's API. Before it, there was
+# `/openai/...?api-version=`, with the model in the path of what a model is asked for. Its name may have slashes, which clients escape.
+_AZURE_PATH = re.compile(
+    "/openai(?:/v1|/deployments/(?P<model>.+?)(?=/(?:completions|chat/completions|embeddings|audio/[a-z]+|images/[a-z]+)$))?(?P<rest>/.+)"
+)
+
+
+def _from_azure_path(scope: Scope) -> bool:
+    """Replace a path of Azure's clients by that of OpenAI's API; False if it is none."""
+    match = _AZURE_PATH.fullmatch(scope["path"]) if scope["path"].startswith("/openai/") else None
+    if match is None:
+        return False
+    scope["path"] = f"/v1{match['rest']}"
+    if match["model"]:
+        scope[PATH_MODEL_SCOPE_KEY] = match["model"]
+    return True
 
 
 class Dispatcher:
@@ -35,6 +54,8 @@ class Dispatcher:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         route = None if scope["type"] != "http" or scope.get("root_path") else self._routes.get((scope["method"], scope["path"]))
+        if route is None and scope["type"] == "http" and _from_azure_path(scope):
+            route = self._routes.get((scope["method"], scope["path"]))
         if route is None:
             await self._app(scope, receive, send)
             return
