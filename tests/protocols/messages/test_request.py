@@ -129,6 +129,20 @@ def test_what_is_no_image_is_never_passed_on_as_one():
     assert refused(user(fake), capabilities=TEXT).code == "unsupported_parameter"
 
 
+@pytest.mark.parametrize("kind", ["image", "document"])
+def test_a_path_is_no_url(kind):
+    error = refused(user({"type": kind, "source": {"type": "url", "url": "/etc/passwd"}}))
+    assert (error.code, error.param) == ("invalid_url", "messages[0].content[0].source.url")
+
+
+def test_a_schema_that_is_none_is_refused_where_the_model_is_held_to_it():
+    strange = {"type": "object", "properties": {"city": {"type": "strin"}}}
+    tool = {"name": "weather", "input_schema": strange}
+    assert respond(tools=[tool]).tools
+    assert refused(tools=[tool | {"strict": True}]).param == "tools[0].input_schema"
+    assert refused(output_config={"format": {"type": "json_schema", "schema": strange}}).param == "output_config.format.schema"
+
+
 def test_documents_are_files_or_texts():
     pdf = {"type": "document", "title": "Paper", "source": {"type": "base64", "media_type": "application/pdf", "data": PDF}}
     plain = {"type": "document", "title": 'The "a"', "source": {"type": "text", "media_type": "text/plain", "data": "Hello"}}

@@ -11,6 +11,7 @@ from antiphon.errors import ClientError, invalid_value, shorten, unsupported_par
 from antiphon.protocols.messages.thinking import Unsign, read_thinking
 from antiphon.protocols.omissions import Omissions
 from antiphon.wire.codec.fields import is_set, value_or
+from antiphon.wire.codec.media_urls import check_media_url
 from antiphon.wire.codec.types import Unknown, encode
 from antiphon.wire.messages import blocks
 from antiphon.wire.messages.request import CountTokensRequest, MessageParam
@@ -225,6 +226,7 @@ def _image(block: blocks.ImageBlockParam, path: str, context: MessagesContext) -
         raise unsupported_parameter(path, context.model)
     match block.source:
         case blocks.UrlSource(url=url):
+            check_media_url(url, f"{path}.source.url")
             return history.ImagePart(url)
         case blocks.FileSource(file_id=file_id):
             document = context.documents[file_id]
@@ -253,6 +255,7 @@ def _document(block: blocks.DocumentBlockParam, path: str, context: MessagesCont
         case blocks.UrlSource(url=url):
             document = context.documents.get(url)
             if document is None:  # The engine fetches it itself.
+                check_media_url(url, f"{path}.source.url")
                 return [history.FilePart(url, filename=title)]
             return [_file(document, path, context)]
         case blocks.FileSource(file_id=file_id):

@@ -15,6 +15,7 @@ from antiphon.protocols.messages.thinking import Unsign
 from antiphon.protocols.messages.tools import allows_parallel_calls, engine_tool_choice, engine_tools
 from antiphon.protocols.omissions import Omissions
 from antiphon.wire.codec.fields import is_set, value_or
+from antiphon.wire.codec.schemas import check_output_schema
 from antiphon.wire.codec.types import JsonDict, Unknown
 from antiphon.wire.messages.request import (
     CountTokensRequest,
@@ -157,6 +158,7 @@ def _format(request: CountTokensRequest, capabilities: Capabilities, model: str)
         raise invalid_value("output_config.format.type", output_format.type, ["json_schema"])
     if not capabilities.json_schema:
         raise unsupported_parameter("output_config.format", model)
+    check_output_schema("output", output_format.schema, "output_config.format.schema")
     return JsonSchema("output", output_format.schema, strict=True)
 
 

@@ -12,6 +12,7 @@ from antiphon.errors import ClientError, missing_parameter, shorten, tool_choice
 from antiphon.protocols.messages.client_tools import known_tool
 from antiphon.protocols.messages.content import MessagesContext
 from antiphon.wire.codec.fields import is_set, value_or
+from antiphon.wire.codec.schemas import check_parameters_schema
 from antiphon.wire.messages.request import (
     AnyToolChoice,
     AutoToolChoice,
@@ -59,6 +60,8 @@ def _function(tool: ToolParam, path: str) -> FunctionTool | None:
             raise missing_parameter(f"{path}.name")
         if not is_set(tool.input_schema):
             raise missing_parameter(f"{path}.input_schema")
+        if tool.strict is True:
+            check_parameters_schema(tool.name, tool.input_schema, f"{path}.input_schema")
         return FunctionTool(tool.name, description, tool.input_schema, value_or(tool.strict, None))
     standard_tool = known_tool(kind, tool.extra or {})
     if standard_tool is None:
