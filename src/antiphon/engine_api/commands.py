@@ -107,6 +107,7 @@ class Relay(_Command, frozen=True, kw_only=True, tag=True):
         body: the JSON of the request; the engine sets its `model`.
         stream: whether the answer is a stream of server-sent events.
         model: what the answer calls the model; empty for what the request calls it.
+        must_be_whole: whether the server can't stream what is asked for.
     """
 
     id: str
@@ -114,6 +115,7 @@ class Relay(_Command, frozen=True, kw_only=True, tag=True):
     body: bytes
     stream: bool = False
     model: str = ""
+    must_be_whole: bool = False
 
 
 class Prepare(_Command, frozen=True, tag=True):

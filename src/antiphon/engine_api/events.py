@@ -414,10 +414,14 @@ class RelayData(_Event, frozen=True, tag=True):
     """
     More of the answer to a `Relay`: the data of one server-sent event, or the whole body of an answer that is not
     streamed.
+
+    Attributes:
+        is_chunk: whether it is an event of a stream, though the answer was to be whole: its session puts it together.
     """
 
     id: str
     data: bytes
+    is_chunk: bool = False
 
 
 EndReason = Literal["stop", "length", "content_filter", "cancelled"]

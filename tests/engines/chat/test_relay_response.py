@@ -229,7 +229,8 @@ def test_texts_of_completions_are_passed_on_and_get_no_role():
 
 def whole(body, has_choices=True):
     mends, out = [], []
-    reader = WholeRelayReader("r1", "asked", has_choices=has_choices, count_mend=mends.append)
+    stream = RelayStreamReader("r1", "asked", is_chat=True, choices=1, wants_usage=True, count_mend=mends.append, is_whole=True)
+    reader = WholeRelayReader("r1", "asked", stream, has_choices=has_choices, count_mend=mends.append)
     assert reader.read([body if isinstance(body, bytes) else json.dumps(body).encode()], out) and not out
     return asyncio.run(reader.conclude()), mends
 

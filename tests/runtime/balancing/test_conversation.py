@@ -84,7 +84,9 @@ def heard_of(*engines, request=None, **options):
             ModelUpstream("m", engine, UpstreamLimits(name=f"u{place}", weight=9 - place), balance, observer, clock)
             for place, engine in enumerate(engines)
         ]
-        engine = BalancedEngine("m", UpstreamPool(upstreams, balance, 8, 5, clock), balance, is_fixed_model=True, streams_whole=True)
+        engine = BalancedEngine(
+            "m", UpstreamPool(upstreams, balance, 8, 5, clock), balance, is_fixed_model=True, streams_whole=True, streams_relays=True
+        )
         listener = Listener()
         async with asyncio.timeout(20), engine.open(ConversationSettings(model="m"), listener) as conversation:
             conversation.send(request or commands.Relay(id="r", path=PATH, body=b"{}", stream=True))

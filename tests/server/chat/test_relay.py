@@ -13,6 +13,7 @@ from antiphon.server.chat.relay import can_relay, read_head
 from antiphon.server.processes.run import background_server
 from support.engines.upstreams import CUT, DONE, STREAM_HEAD, chunk, closing, whole
 from support.server.plain_http import post
+from support.server.raw_http import connect, request, until
 from support.server.raw_upstream import playing
 from support.server.scripted_server import configured
 
@@ -83,6 +84,58 @@ def test_a_whole_answer_is_passed_on(tmp_path):
     with serving(tmp_path, whole("200 OK", answer), model="mock") as (base_url, upstream):
         assert json.loads(post(base_url, {**ASK, "stream": False}, PATH)[2]) == {**answer, "model": "mock"}
         assert asked(upstream) == [{**ASK, "stream": False}]
+
+
+WHOLE_SPOKEN = {
+    **HEAD,
+    "object": "chat.completion",
+    "model": "mock",
+    "choices": [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "Hello", "reasoning_content": "hm"},
+            "logprobs": None,
+            "finish_reason": "stop",
+        }
+    ],
+    "token_ids": [1],
+    "timings": {"ms": 1.0},
+    "usage": USAGE,
+}
+
+
+def test_a_server_that_streams_though_it_was_not_asked_to_is_read_to_the_end(tmp_path):
+    broken = stream(data({"role": "assistant", "content": "Hel"}), {"error": {"message": "out of memory"}}, end=b"")
+    cut = stream(data({"role": "assistant", "content": "Hel"}), end=b"")
+    with serving(tmp_path, SPOKEN, broken, cut) as (base_url, _):
+        assert json.loads(post(base_url, ASK, PATH)[2]) == WHOLE_SPOKEN
+        assert [post(base_url, ASK, PATH)[0] for _ in range(2)] == [502, 502]
+
+
+def test_a_whole_answer_can_always_be_streamed_by_its_server(tmp_path):
+    with serving(tmp_path, SPOKEN, whole("200 OK", WHOLE_SPOKEN | {"model": "org/real"}), always_stream=True) as (base_url, upstream):
+        for _ in range(2):  # the second time the server does not stream, although it was asked to
+            assert json.loads(post(base_url, {**ASK, "stream": False}, PATH)[2])["choices"][0]["message"]["content"] == "Hello"
+        assert asked(upstream) == [{**ASK, "stream": True, "stream_options": {"include_usage": True}}] * 2
+
+
+def test_what_can_not_be_streamed_is_asked_for_as_a_whole(tmp_path):
+    answer = {**HEAD, "object": "text_completion", "choices": [{"index": 0, "text": "lo", "finish_reason": "stop"}], "usage": USAGE}
+    body = {"model": "mock", "prompt": "Hel", "best_of": 2}
+    with serving(tmp_path, whole("200 OK", answer), always_stream=True) as (base_url, upstream):
+        assert json.loads(post(base_url, body, "/v1/completions")[2])["choices"][0]["text"] == "lo"
+        assert asked(upstream) == [body]
+
+
+def test_a_stream_has_its_head_and_comments_before_the_server_says_anything(tmp_path):
+    async def silent(writer):
+        await asyncio.Event().wait()
+
+    with playing(silent) as (url, _):
+        models = {"mock": {"engine": "chat", "base_url": url, "quirks": "vllm"}}
+        with background_server(configured(tmp_path, models, **{"server.heartbeat_s": 0.1})) as base_url, connect(base_url) as connection:
+            connection.sendall(request("POST", PATH, json.dumps({**ASK, "stream": True}).encode(), content_type="application/json"))
+            assert until(connection, b": keep-alive\n\n").startswith(b"HTTP/1.1 200 ")
 
 
 def test_the_official_client_streams_and_gets_the_usage_that_it_asks_for(tmp_path):

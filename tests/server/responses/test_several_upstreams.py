@@ -1,5 +1,6 @@
 """A model with several upstreams and a fallback, as clients and operators see it over HTTP."""
 
+import asyncio
 import contextlib
 import io
 import json
@@ -169,3 +170,14 @@ def test_a_slow_upstream_holds_nobody_up_for_long(tmp_path):
         _, headers, body = post(base_url, {"model": "m", "input": "Hi", "stream": True})
     assert headers["antiphon-attempts"] == "2"
     assert events_in(body)[-1]["response"]["output"][0]["content"][0]["text"] == "hello"
+
+
+def test_a_whole_chat_leaves_a_silent_upstream_too(tmp_path):
+    async def never(writer):
+        await asyncio.Event().wait()
+
+    with serving(tmp_path, never, HELLO, failover_after_s=0.2) as (base_url, *_):
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+        _, headers, body = post(base_url, body, "/v1/chat/completions")
+    assert headers["antiphon-attempts"] == "2"
+    assert json.loads(body)["choices"][0]["message"]["content"] == "hello"

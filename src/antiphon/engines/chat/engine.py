@@ -122,19 +122,23 @@ def check_relay(relay: commands.Relay, paths: Collection[str], model: str) -> No
         raise ClientError(f"The model '{model}' is sent no requests for /v1/{relay.path}.", code="unsupported_model", param="model")
 
 
-def relay_reader(relay: commands.Relay, fields: Mapping[str, msgspec.Raw], model: str, count_mend: CountMend) -> UpstreamResponseReader:
-    """The reader of the answer to a request that was passed on."""
+def relay_reader(
+    relay: commands.Relay, fields: Mapping[str, msgspec.Raw], model: str, count_mend: CountMend, *, is_whole: bool
+) -> UpstreamResponseReader:
+    """The reader of the answer to a request that was passed on; `is_whole` as the client wants it, whatever the server is asked."""
     name = relay.model or asked_model(fields, model)
-    if not relay.stream:
-        return WholeRelayReader(relay.id, name, has_choices=relay.path != "embeddings", count_mend=count_mend)
-    return RelayStreamReader(
+    stream = RelayStreamReader(
         relay.id,
         name,
         is_chat=relay.path == "chat/completions",
         choices=choice_count(fields),
-        wants_usage=wants_usage(fields),
+        wants_usage=is_whole or wants_usage(fields),
         count_mend=count_mend,
+        is_whole=is_whole,
     )
+    if relay.stream:
+        return stream
+    return WholeRelayReader(relay.id, name, stream, has_choices=relay.path != "embeddings", count_mend=count_mend)
 
 
 def _response_reader(request: commands.Respond) -> ChatResponseReader:
@@ -186,8 +190,13 @@ class _ChatDialect:
         check_relay(relay, self._relays, model)
         quirks = self._quirks or await self._resolve_quirks()
         pass_image_urls = self._pass_image_urls and quirks.image_urls
-        body, fields = await relay_body(relay, self._model or model, quirks, self._fetch, pass_image_urls=pass_image_urls)
-        return body, relay_reader(relay, fields, model, self._upstream.count_mend)
+        to_send = self._to_send(relay)
+        body, fields = await relay_body(to_send, self._model or model, quirks, self._fetch, pass_image_urls=pass_image_urls)
+        return body, relay_reader(to_send, fields, model, self._upstream.count_mend, is_whole=not relay.stream)
+
+    def _to_send(self, relay: commands.Relay) -> commands.Relay:
+        is_forced = self._always_stream and not relay.stream and not relay.must_be_whole
+        return msgspec.structs.replace(relay, stream=True) if is_forced else relay
 
     def encode_at_once(self, command: commands.Respond | commands.Relay, model: str) -> tuple[bytes, UpstreamResponseReader] | None:
         quirks = self._known_quirks
@@ -196,11 +205,12 @@ class _ChatDialect:
         if isinstance(command, commands.Relay):
             check_relay(command, self._relays, model)
             pass_image_urls = self._pass_image_urls and quirks.image_urls
-            body_and_fields = relay_body_at_once(command, self._model or model, quirks, pass_image_urls=pass_image_urls)
+            to_send = self._to_send(command)
+            body_and_fields = relay_body_at_once(to_send, self._model or model, quirks, pass_image_urls=pass_image_urls)
             if body_and_fields is None:
                 return None
             body, fields = body_and_fields
-            return body, relay_reader(command, fields, model, self._upstream.count_mend)
+            return body, relay_reader(to_send, fields, model, self._upstream.count_mend, is_whole=not command.stream)
         if command.truncate or command.size_bytes >= LARGE_BYTES or has_media(command):
             return None
         if command.whole and self._always_stream:

@@ -114,6 +114,7 @@ def _encode(fields: Fields, relay: commands.Relay, model: str, quirks: Quirks, d
     if relay.path != "embeddings":
         upstream_fields = _fit(upstream_fields, quirks) if relay.path == "chat/completions" else upstream_fields
         if relay.stream:
+            upstream_fields["stream"] = Raw(b"true")  # the client may have wanted the answer as a whole
             options = _decode(upstream_fields.get("stream_options"), Fields) or {}
             upstream_fields["stream_options"] = _raw(options | {"include_usage": Raw(b"true")})
     return msgspec.json.encode(upstream_fields)

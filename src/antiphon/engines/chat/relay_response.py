@@ -108,10 +108,14 @@ class RelayStreamReader:
         choices: how many answers were asked for.
         wants_usage: whether the client asked for usage.
         count_mend: called for each kind of mend, once.
+        is_whole: the client wants the answer as a whole, and is given none of these events.
     """
 
-    def __init__(self, id: str, model: str, *, is_chat: bool, choices: int, wants_usage: bool, count_mend: CountMend) -> None:
+    def __init__(
+        self, id: str, model: str, *, is_chat: bool, choices: int, wants_usage: bool, count_mend: CountMend, is_whole: bool = False
+    ) -> None:
         self._id = id
+        self._is_whole = is_whole
         self._asked_model = model
         self._model = b'"model":' + msgspec.json.encode(model)
         self._upstream_model: bytes | None = None
@@ -129,7 +133,7 @@ class RelayStreamReader:
     def read(self, events: list[bytes], out: list[engine_events.EngineEvent]) -> bool:
         for event in events:
             if self._is_plain(event):
-                out.append(engine_events.RelayData(self._id, self._rename(event)))
+                out.append(engine_events.RelayData(self._id, self._rename(event), self._is_whole))
             elif event.strip() == DONE:
                 return self._end(out)
             elif event:
@@ -206,7 +210,7 @@ class RelayStreamReader:
         for choice in chunk.choices or ():
             self._note_choice(choice)
         if content is None:
-            out.append(engine_events.RelayData(self._id, self._rename(event)))
+            out.append(engine_events.RelayData(self._id, self._rename(event), self._is_whole))
         else:
             self._add(content, out)
 
@@ -284,7 +288,7 @@ class RelayStreamReader:
     def _add(self, chunk: JsonDict, out: list[engine_events.EngineEvent]) -> None:
         if "model" in chunk:
             chunk["model"] = self._asked_model
-        out.append(engine_events.RelayData(self._id, msgspec.json.encode(chunk)))
+        out.append(engine_events.RelayData(self._id, msgspec.json.encode(chunk), self._is_whole))
 
 
 def _calls(choice: _Choice) -> list[_Call]:
@@ -300,6 +304,16 @@ class _WholeChoice(Struct):
     finish_reason: str | None = None
 
 
+_CHUNK = re.compile(rb'"object"\s*:\s*"[^"]*\.chunk"|"delta"\s*:')
+"""What only a chunk of a stream has. Within a text, its quotes are escaped."""
+
+_MESSAGE = re.compile(rb'"message"\s*:')
+
+
+def _is_chunk(event: bytes) -> bool:
+    return _CHUNK.search(event) is not None and _MESSAGE.search(event) is None
+
+
 class WholeRelayReader:
     """
     Keeps an answer that is not streamed, until `conclude` reads it.
@@ -307,26 +321,32 @@ class WholeRelayReader:
     Args:
         id: of the response.
         model: the name that the client asked for, which its answer has.
+        stream: reads it where the server streams although it was not asked to.
         has_choices: whether the answer must have some.
         count_mend: as for `RelayStreamReader`.
     """
 
-    def __init__(self, id: str, model: str, *, has_choices: bool, count_mend: CountMend) -> None:
+    def __init__(self, id: str, model: str, stream: RelayStreamReader, *, has_choices: bool, count_mend: CountMend) -> None:
         self._id = id
         self._model = model
+        self._stream = stream
+        self._is_stream = False
         self._has_choices = has_choices
         self._count_mend = count_mend
         self._body = b""
 
     def read(self, events: list[bytes], out: list[engine_events.EngineEvent]) -> bool:
+        self._is_stream = self._is_stream or (self._has_choices and _is_chunk(events[0]))
+        if self._is_stream:
+            return self._stream.read(events, out)
         self._body = events[0]
         return True
 
     def finish(self, out: list[engine_events.EngineEvent]) -> bool:
-        return False
+        return self._is_stream and self._stream.finish(out)
 
     def cut(self, out: list[engine_events.EngineEvent]) -> None:
-        """Never: an answer of one body that is too large fails."""
+        self._stream.cut(out)  # an answer of one body that is too large fails
 
     async def conclude(self) -> list[engine_events.EngineEvent]:
         """
@@ -335,6 +355,8 @@ class WholeRelayReader:
         Raises:
             ApiError: it says that the request failed, or is no answer.
         """
+        if self._is_stream:
+            return []
         body, self._body = self._body, b""
         return await offload(len(body), self._conclude, body)
 

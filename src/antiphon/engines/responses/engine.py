@@ -132,7 +132,7 @@ class _ResponsesDialect:
     async def prepare_relay(self, relay: commands.Relay, model: str) -> tuple[bytes, UpstreamResponseReader]:
         check_relay(relay, self._relays, model)
         body, fields = await relay_body(relay, self._model or model, QUIRKS["openai"], self._fetch, pass_image_urls=self._pass_image_urls)
-        return body, relay_reader(relay, fields, model, self._upstream.count_mend)
+        return body, relay_reader(relay, fields, model, self._upstream.count_mend, is_whole=not relay.stream)
 
     async def prepare_request(self, request: commands.Respond, model: str) -> tuple[bytes, UpstreamResponseReader]:
         request = await inline_media(request, self._fetch, pass_image_urls=self._pass_image_urls, supports_files=True)
@@ -146,7 +146,7 @@ class _ResponsesDialect:
             if body_and_fields is None:
                 return None
             body, fields = body_and_fields
-            return body, relay_reader(command, fields, model, self._upstream.count_mend)
+            return body, relay_reader(command, fields, model, self._upstream.count_mend, is_whole=not command.stream)
         if command.size_bytes >= LARGE_BYTES or has_media(command):
             return None
         return encode_request(command, self._model or model, self._quirks), self._response_reader(command)

@@ -11,6 +11,7 @@ import msgspec
 from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.fast_path import TextSeries
 from antiphon.errors import ApiError, ServerError, UpstreamError
+from antiphon.protocols.chat.assembly import Assembly
 from antiphon.protocols.chat.failure import to_chat_error
 from antiphon.protocols.chat.session import chat_usage, engine_error
 from antiphon.protocols.output_table import Outcome
@@ -64,6 +65,7 @@ class RelaySession:
         self._context_window = context_window
         self._content: list[bytes] | None = [] if keeps_content else None
         self._has_begun = False
+        self._assembly: Assembly | None = None
 
     @property
     def tokens(self) -> int:
@@ -118,7 +120,14 @@ class RelaySession:
         id = self._relay.id
         for event in events:
             if type(event) is engine_events.RelayData and event.id == id:
-                effects.append(Send(event.data))
+                if event.is_chunk:
+                    try:
+                        self._assembly = self._assembly or Assembly()
+                        self._assembly.add(event.data)
+                    except UpstreamError as error:
+                        return [*effects, *self._cancel(), *self._fail(error)]
+                else:
+                    effects.append(Send(event.data))
                 self._output_tokens += 1 if self._relay.stream else len(event.data) // BYTES_PER_TOKEN
                 if self._content is not None:
                     self._content.append(event.data)
@@ -142,12 +151,15 @@ class RelaySession:
                 return self._fail(ServerError("The model was stopped before it had finished.", code="server_error"))
             case engine_events.ResponseEnded(reason=reason):
                 self.outcome = "completed" if reason == "stop" else "incomplete"
-                return [Close()]
+                return [*self._whole_answer(), Close()]
             case engine_events.ResponseFailed():
                 return self._fail(engine_error(event))
             case _:
                 pass  # about the queue, or the worker
         return []
+
+    def _whole_answer(self) -> _Effects:
+        return [] if self._assembly is None else [Send(self._assembly.result())]
 
     def _cancel(self) -> _Effects:
         return [SendToEngine(commands.Cancel(self._relay.id))] if self._has_begun else []

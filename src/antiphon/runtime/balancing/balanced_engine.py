@@ -44,18 +44,29 @@ class BalancedEngine:
         model: its configured name.
         pool: the upstreams.
         streams_whole: whether an upstream streams even what its client wants at once, so that its silence tells something.
+        streams_relays: the same of requests that are passed on.
 
     Attributes:
         capabilities: what every upstream can do.
     """
 
-    def __init__(self, model: str, pool: UpstreamPool, options: BalanceOptions, *, is_fixed_model: bool, streams_whole: bool) -> None:
+    def __init__(
+        self,
+        model: str,
+        pool: UpstreamPool,
+        options: BalanceOptions,
+        *,
+        is_fixed_model: bool,
+        streams_whole: bool,
+        streams_relays: bool,
+    ) -> None:
         self.capabilities = common_capabilities([upstream.engine.capabilities for upstream in pool.upstreams])
         self.pool = pool
         self._model = model
         self._options = options
         self._is_fixed_model = is_fixed_model
         self._streams_whole = streams_whole
+        self._streams_relays = streams_relays
         self._conversations = OpenConversations[RoutedConversation]()
 
     async def start(self) -> None:
@@ -170,7 +181,9 @@ class BalancedEngine:
 
     def _is_streaming(self, command: commands.Respond | commands.Relay) -> bool:
         """Whether the first output comes before the last."""
-        return command.stream if isinstance(command, commands.Relay) else self._streams_whole or not command.whole
+        if isinstance(command, commands.Relay):
+            return command.stream or (self._streams_relays and not command.must_be_whole)
+        return self._streams_whole or not command.whole
 
     def _next(
         self, upstream: ModelUpstream, exclude: Collection[str], failure: events.ResponseFailed, failures: Sequence[FailureKind]

@@ -107,12 +107,14 @@ def _build_balanced(
     ]
     max_waiting = max(int(table.options.get("queue", _DEFAULT_QUEUE)) for table in tables)
     timeout_s = max(float(table.options.get("timeout_queue_s", _DEFAULT_QUEUE_S)) for table in tables)
+    always_stream = all(table.options.get("always_stream", False) for table in tables)
     return BalancedEngine(
         entry.name,
         UpstreamPool(upstreams, options, max_waiting, timeout_s),
         options,
         is_fixed_model=not entry.name.endswith("*") or all("model" in table.options for table in tables),
-        streams_whole=entry.engine == "responses" or all(table.options.get("always_stream", False) for table in tables),
+        streams_whole=entry.engine == "responses" or always_stream,
+        streams_relays=always_stream,
     )
 
 

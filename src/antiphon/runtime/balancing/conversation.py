@@ -288,7 +288,7 @@ class BalancedRequest:
             self._add(one, names, "ok", began_at)
             return [self._report()]
 
-        holds_all = isinstance(command, commands.Respond) and command.whole
+        holds_all = command.whole if isinstance(command, commands.Respond) else not command.stream
         one = self._try = AttemptRun(command, self._deliver, report, on_end, holds_all=holds_all)
         token = _is_within_another.set(True)
         try:

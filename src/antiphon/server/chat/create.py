@@ -66,7 +66,8 @@ async def _send_whole(service: Service, chat: PreparedChat, scope: Scope, receiv
 async def _send_stream(service: Service, chat: PreparedChat, scope: Scope, receive: Receive, send: Send, started_at: float) -> None:
     assert chat.encoder is not None
     heartbeat_s, headers = service.config.server.heartbeat_s, dict(chat.headers)
-    client: EventStream[Any] = EventStream(chat.encoder, scope, send, heartbeat_s, headers, chat.opening_events)
+    # What is passed on may have no event for long: its server reads a long prompt, or lets it wait.
+    client: EventStream[Any] = EventStream(chat.encoder, scope, send, heartbeat_s, headers, chat.opening_events, awaits_event=False)
     is_sent = await drive_chat(service, scope, chat, client, started_at, headers, functools.partial(run_stream, client))
     # Nothing has been sent, so the failure is a plain HTTP error: SDKs retry by its status.
     if not is_sent:

@@ -38,6 +38,7 @@ class RelayHead(Struct):
     model: str | None = None
     stream: bool | None = None
     n: int | None = None
+    best_of: object = None
     modalities: list[str] | None = None
     prompt_cache_key: str | None = None
     store: bool | None = None
@@ -47,6 +48,12 @@ class RelayHead(Struct):
     def is_spoken(self) -> bool:
         """Whether the answer has audio."""
         return "audio" in (self.modalities or ())
+
+    @property
+    def must_be_whole(self) -> bool:
+        """Whether its answer can't be streamed."""
+        # OpenAI's reference: streams have no audio but `pcm16`, and "results cannot be streamed" with `best_of`.
+        return self.is_spoken or self.best_of not in (None, 1)
 
 
 def read_head(body: bytes) -> RelayHead | None:
@@ -78,7 +85,8 @@ def prepare_relay(
     is_stream = bool(head.stream) and path != "embeddings"
     # The answer repeats the name in the request, but for a route: there the client learns which model it got.
     answer_model = model.name if resolution.decision is not None else ""
-    relay = commands.Relay(id=new_id("relay"), path=path, body=body, stream=is_stream, model=answer_model)
+    must_be_whole = head.must_be_whole or path == "embeddings"
+    relay = commands.Relay(id=new_id("relay"), path=path, body=body, stream=is_stream, model=answer_model, must_be_whole=must_be_whole)
     cache_key = make_cache_key(session_id_of(scope), head.prompt_cache_key)
     session = RelaySession(relay, model.engine.capabilities.context_window, keeps_content=service.config.logging.content)
     return PreparedChat(

@@ -2,8 +2,8 @@
 Server-sent events: a session's client that writes straight to the transport.
 
 The response's head waits for the first output of the engine, for a second at most, or for ten once the engine was
-refused and tries again. It waits for the first event however long that takes: a stored response has none until the
-store has taken it, and may yet fail. A request that fails before the head gets a plain HTTP error, which every SDK
+refused and tries again. Where the answer may be stored, it waits for the first event however long that takes: there is
+none until the store has taken it, and it may yet fail. A request that fails before the head gets a plain HTTP error, which every SDK
 understands and retries, instead of a stream that breaks.
 """
 
@@ -53,6 +53,7 @@ class EventStream(Generic[EventT]):
         headers: of the response, besides those of every stream; they are read when the head is sent.
         opening_events: types of events that come before any output.
         heartbeat: what is sent after a silence, so that proxies keep the connection.
+        awaits_event: the head is not sent before the first event.
 
     Attributes:
         error: why it ended early.
@@ -73,6 +74,8 @@ class EventStream(Generic[EventT]):
         headers: Mapping[str, str] = MappingProxyType({}),
         opening_events: tuple[type, ...] = OPENING_EVENTS,
         heartbeat: bytes = KEEP_ALIVE,
+        *,
+        awaits_event: bool = True,
     ) -> None:
         self.error: ApiError | None = None
         self.is_open = False
@@ -97,6 +100,7 @@ class EventStream(Generic[EventT]):
         self._head_delay_s = MAX_HEAD_DELAY_S
         self._head_timer: asyncio.TimerHandle | None = None
         self._is_head_due = False
+        self._awaits_event = awaits_event
         self._heartbeat = heartbeat
         self._heartbeat_s = heartbeat_s
         self._heartbeat_timer: asyncio.TimerHandle | None = None
@@ -175,6 +179,9 @@ class EventStream(Generic[EventT]):
         self._head_timer = self._loop.call_later(self._head_delay_s, self._on_head_due)
 
     def _on_head_due(self) -> None:
+        if not self._awaits_event:
+            self._let_open()
+            return
         # A stored response has no event before the store has taken it; until then it may fail, with a status of its own.
         self._is_head_due = True
         self.flush()
