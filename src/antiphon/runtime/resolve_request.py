@@ -236,29 +236,30 @@ def _behind(history: KnownHistory, input_items: Sequence[items.Item], *, in_conv
     The items of a request as they stand behind those before them.
 
     Raises:
-        ClientError: an id is among those.
+        ClientError: an id is there twice.
     """
     if in_conversation:
         input_items = name_calls_by_call_id(input_items, history.item_ids)
         check_conversation_ids(input_items, "input", history.item_ids)
-    elif history.items:
+    elif history.items or len(input_items) > 1:
         _check_new_ids(input_items, history.items)
     return input_items
 
 
 def _check_new_ids(input_items: Sequence[items.Item], previous_items: Sequence[items.Item]) -> None:
     """
-    Check that no item of the input is among those of the previous responses, as the original does.
+    Check that no item is in the input twice, nor among those of the previous responses, as the original does.
 
     Raises:
         ClientError: one is, by its id.
     """
     # A local shell's output may have the id of its call.
     ids = [item_id for item in input_items if (item_id := items.id_of(item)) and not isinstance(item, LocalShellCallOutput)]
-    known_ids = set(map(items.id_of, previous_items)) if ids else set()
+    known_ids = {items.id_of(item) for item in previous_items} if ids else set()
     for item_id in ids:
         if item_id in known_ids:
             raise duplicate_item(item_id, "input")
+        known_ids.add(item_id)
 
 
 def name_calls_by_call_id(input_items: Sequence[items.Item], known_ids: Container[str] = ()) -> Sequence[items.Item]:

@@ -68,6 +68,15 @@ def test_an_item_that_a_previous_response_has_is_refused(postgres_url, whose, is
     assert respond(postgres_url, again)[0] == 200
 
 
+@pytest.mark.parametrize("is_reference", [False, True])
+def test_an_item_that_is_in_the_input_twice_is_refused(postgres_url, is_reference):
+    item = respond(postgres_url, message(random_id(40)))[1]["output"][0]
+    again = {"type": "item_reference", "id": item["id"]} if is_reference else item
+    status, error = respond(postgres_url, message(random_id(40)), input=[again, {"role": "user", "content": "Hi"}, item])
+    assert (status, error["param"], error["code"]) == (400, "input", None)
+    assert error["message"].startswith(f"Duplicate item found with id {item['id']}.")
+
+
 @pytest.mark.parametrize("id", [{"a": 1}, ["a"], 7])
 def test_an_id_of_an_unknown_item_that_is_no_string_is_no_other_items_id(postgres_url, id):
     _, first = respond(postgres_url, message(random_id(40)))
