@@ -83,6 +83,20 @@ def test_a_turn_starts_and_stops_on_the_clock_of_all_the_sound_of_the_session(ta
     session.skip()
 
 
+def test_the_id_that_a_turn_was_given_is_its_own_while_it_is_spoken(talk_to):
+    write = event("conversation.item.create", item={"id": "item_1", "type": "message", "role": "system", "content": []})
+    session = talk_to() >> sound(silence(1_000)) << Tells(commands.AppendAudio) >> STARTED << "input_audio_buffer.speech_started"
+    session >> {**write, "event_id": "mine"} << error("item_create_duplicate_item_id", "mine")
+    session >> STOPPED << f"input_audio_buffer.speech_stopped {TURN} response.created" << responds()
+
+
+def test_the_id_of_a_turn_that_became_no_item_is_free(talk_to):
+    write = event("conversation.item.create", item={"id": "item_1", "type": "message", "role": "system", "content": []})
+    session = talk_to() >> sound(silence(1_000)) << Tells(commands.AppendAudio) >> STARTED << "input_audio_buffer.speech_started"
+    session >> event("input_audio_buffer.clear")
+    session.skip() >> write << "conversation.item.added conversation.item.done"
+
+
 def test_no_answer_comes_where_none_was_asked(talk_to):
     session = talk_to().update(**vad(create_response=False)) >> sound(silence(1_000)) << Tells(commands.AppendAudio)
     session >> (STARTED, STOPPED) << f"input_audio_buffer.speech_started input_audio_buffer.speech_stopped {TURN}"

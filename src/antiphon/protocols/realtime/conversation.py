@@ -195,10 +195,7 @@ class ConversationItems:
         if item_id == ROOT_ITEM_ID:
             raise ClientError(f"Error adding item: no item can have the id '{ROOT_ITEM_ID}'.", code="invalid_value", param="item.id")
         if item_id in self._entries:
-            raise ClientError(
-                f"Error adding item: an item with id '{shorten(item_id)}' already exists.",
-                code="item_create_duplicate_item_id",  # livekit looks for it
-            )
+            raise duplicate_item_id(item_id)
         if previous_id not in (None, ROOT_ITEM_ID) and previous_id not in self._entries:
             raise ClientError(
                 f"Error adding item: the previous item with id '{shorten(previous_id)}' does not exist.",
@@ -279,6 +276,14 @@ class ConversationItems:
             self._audio_bytes -= self._audio_bytes_by_item.pop(oldest)
             for recording in self._entries[oldest].audio_by_part.values():
                 recording.pcm = b""
+
+
+def duplicate_item_id(item_id: str) -> ClientError:
+    """The error for an item whose id another one has."""
+    return ClientError(
+        f"Error adding item: an item with id '{shorten(item_id)}' already exists.",
+        code="item_create_duplicate_item_id",  # livekit looks for it
+    )
 
 
 _ACTION_GERUNDS = {"delete": "deleting", "retrieve": "retrieving", "truncate": "truncating"}

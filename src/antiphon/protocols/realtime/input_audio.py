@@ -98,6 +98,11 @@ class InputAudioStream:
             self._last_configure = command
             self._outbox.send_to_engine(command)
 
+    @property
+    def announced_item_id(self) -> str | None:
+        """The id that `speech_started` gave the item of the open turn; no other item may take it."""
+        return self.turn.item_id if self.turn.is_open else None
+
     # Client events
 
     def append(self, event: InputAudioBufferAppend) -> None:

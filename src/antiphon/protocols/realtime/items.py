@@ -11,6 +11,7 @@ from antiphon.protocols.realtime.conversation import (
     ConversationEntry,
     ConversationItems,
     ItemAudio,
+    duplicate_item_id,
     engine_history,
     item_with_audio,
     recordings_to_show,
@@ -57,18 +58,21 @@ class ItemCommands:
         self._new_id = new_id
         self._conversation = conversation
 
-    def create(self, event: client.ConversationItemCreate, codec: AudioCodec) -> None:
+    def create(self, event: client.ConversationItemCreate, codec: AudioCodec, announced_id: str | None = None) -> None:
         """
         Add an item.
 
         Args:
             codec: of the audio in it.
+            announced_id: the id that an item to come will have.
 
         Raises:
             ClientError: the item or its position is invalid; nothing was added.
         """
         previous_id = event.previous_item_id if isinstance(event.previous_item_id, str) else None
         entry = self._create_entry(event.item, codec, "item")
+        if entry.item.id == announced_id:
+            raise duplicate_item_id(announced_id)
         self._check_references(entry.item)
         item = without_large_images(entry.item)
         check_event_size(item, "item")

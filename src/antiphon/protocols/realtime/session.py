@@ -311,7 +311,8 @@ class RealtimeSession:
     # Items
 
     def _create_item(self, event: client.ConversationItemCreate) -> None:
-        self._item_commands.create(event, codec_of(audio_input(self._session).format))
+        codec = codec_of(audio_input(self._session).format)
+        self._item_commands.create(event, codec, self._input_audio.announced_item_id)
         if isinstance(event.item, McpApprovalResponseItem):
             self._on_approval(event.item)
         else:
