@@ -48,6 +48,7 @@ RESPONSES = (
     {},
     {"conversation": "none", "metadata": {"k": "v"}},
     {"conversation": "none", "input": [{"type": "item_reference", "id": "a"}]},
+    {"conversation": "none", "input": [message("user", {"type": "item_reference", "id": "a"}, {"type": "input_text", "text": "Hi"})]},
     {"input": [], "instructions": "Sing."},
     {"input": [ITEMS[1], ITEMS[7]], "output_modalities": ["text"], "modalities": ["text"]},
     {"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "f"}},

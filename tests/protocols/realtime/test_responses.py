@@ -333,6 +333,35 @@ def test_input_stands_in_for_the_conversation(talk_to):
     session.skip() >> event("response.create", response={"input": []}) << "response.created" << responds("resp_2", history=())
 
 
+@pytest.mark.parametrize("dialect", ["ga", "beta"])
+def test_a_reference_among_the_parts_of_a_message_is_read_where_it_stands(talk_to, dialect):
+    said = {
+        "type": "message",
+        "id": "mine",
+        "role": "assistant",
+        "content": [{"type": "output_text" if dialect == "ga" else "text", "text": "a"}],
+    }
+    session = talk_to(capabilities=TEXT, dialect=dialect) >> event("conversation.item.create", item=said)
+    before, after = wrote("b")["content"], wrote("c")["content"]
+    message = wrote("") | {"content": [*before, {"type": "item_reference", "id": "mine"}, *after]}
+    session.skip() >> event("response.create", response={"conversation": "none", "input": [message]})
+    read = [("user", "b"), ("assistant", "a"), ("user", "c")]
+    session << "response.created"
+    session << responds(history=tuple(engine_history.Message(role, (engine_history.TextPart(text),)) for role, text in read))
+    session.skip()
+
+
+def test_parts_around_a_reference_are_refused_at_their_own_place(talk_to):
+    reference, picture = {"type": "item_reference", "id": "mine"}, {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
+    session = talk_to(capabilities=TEXT)
+    message = wrote("") | {"content": [reference]}
+    session >> event("response.create", response={"input": [message]}) << error("item_not_found", param="response.input[0].content[0].id")
+    session >> event("conversation.item.create", item=wrote("a", id="mine"))
+    message = wrote("") | {"content": [reference, *wrote("b")["content"], picture]}
+    session.skip() >> event("response.create", response={"input": [message]})
+    session << error("unsupported_parameter", param="response.input[0].content[2].image_url")
+
+
 def test_a_reference_to_no_item_is_refused(talk_to):
     asks = {"input": [{"type": "item_reference", "id": "nothing"}]}
     session = talk_to() >> event("response.create", response=asks) << error("item_not_found", param="response.input[0].id")

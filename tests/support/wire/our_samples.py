@@ -63,6 +63,10 @@ BY_HAND: dict[Any, tuple[Wire, ...]] = {
             ],
         ),
     ),
+    realtime.InputMessage: (
+        realtime.InputMessage(role="assistant", content=[realtime.OutputText(text="Hello")]),
+        realtime.InputMessage(role="user", content=[realtime.InputText(text="Hello"), realtime.ItemReference(id="item_1")]),
+    ),
     ConversationCreated: (ConversationCreated(event_id="event_1", conversation=Conversation(id="conv_1", object="realtime.conversation")),),
     StatusDetails: (
         StatusDetails(type="cancelled", reason="turn_detected"),

@@ -11,7 +11,7 @@ from antiphon.errors import ClientError
 from antiphon.wire.codec.types import Unknown
 from antiphon.wire.realtime import client_events as ga_client, server_events as ga
 from antiphon.wire.realtime.beta_events import decode_client, decode_server, encode_client, encode_server
-from antiphon.wire.realtime.items import FunctionCallItem, InputAudio, ItemReference, MessageItem, OutputAudio, OutputText
+from antiphon.wire.realtime.items import FunctionCallItem, InputAudio, InputMessage, ItemReference, MessageItem, OutputAudio, OutputText
 from antiphon.wire.realtime.response import Response, ResponseAudio, ResponseAudioOutput, ResponseParams
 from antiphon.wire.realtime.session import (
     Audio,
@@ -226,7 +226,7 @@ def test_what_is_asked_of_a_response_is_taken_apart():
     )
     assert event.response == ResponseParams(
         conversation="none",
-        input=[ItemReference(id="item_1"), MessageItem(role="assistant", content=[OutputText(text="Hello")])],
+        input=[ItemReference(id="item_1"), InputMessage(role="assistant", content=[OutputText(text="Hello")])],
         output_modalities=["text"],
         audio=ResponseAudio(output=ResponseAudioOutput(format=PcmFormat(rate=24000), voice="sage")),
         max_output_tokens="inf",

@@ -18,7 +18,7 @@ from antiphon.wire.realtime.client_events import (
     find_event_id,
 )
 from antiphon.wire.realtime.dialects import DIALECTS
-from antiphon.wire.realtime.items import FunctionCallOutputItem, MessageItem, OutputAudio, OutputText
+from antiphon.wire.realtime.items import FunctionCallOutputItem, ItemReference, MessageItem, OutputAudio, OutputText
 from antiphon.wire.realtime.session import Audio, AudioInput, SemanticVad, Session
 from support.wire.openai_samples import samples
 
@@ -382,6 +382,18 @@ def test_the_input_of_a_response_is_looked_at_as_items_are():
     item = {"type": "message", "role": "user", "content": [{"type": "output_text", "text": ""}]}
     assert mistake(answer(input=[item]))[1] == "response.input[0].content[0].type"
     assert decode_client(answer(input=[{"type": "item_reference", "id": "item_1"}]))
+
+
+def test_a_part_of_the_input_of_a_response_may_be_a_reference_and_no_part_of_an_item():
+    reference = {"type": "item_reference", "id": "item_1"}
+    for role in ("user", "assistant", "system"):
+        item = {"type": "message", "role": role, "content": [reference]}
+        assert decode_client(answer(input=[item])).response.input[0].content == [ItemReference(id="item_1")]
+        assert mistake(create(**item))[:2] == ("invalid_value", "item.content[0].type")
+    item = {"type": "message", "role": "system", "content": [{"type": "item_reference"}]}
+    assert mistake(answer(input=[item]))[:2] == ("missing_required_parameter", "response.input[0].content[0].id")
+    item["content"] = [{"type": "zzz"}]
+    assert mistake(answer(input=[item]))[2] == "Invalid value: 'zzz'. Supported values are: 'input_text' and 'item_reference'."
 
 
 @pytest.mark.parametrize("number", [b"1e400", b"9" * 6000])

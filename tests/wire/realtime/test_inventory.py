@@ -21,8 +21,8 @@ SIDES = {
     "beta client": (original_beta.RealtimeClientEvent, BetaClientEvent),
     "beta server": (original_beta.RealtimeServerEvent, BetaServerEvent),
 }
-# A message whose only part is a reference to an item: what the item type `item_reference` says, as the beta alone may say it
-LEFT_OUT = {"ConversationItemContent.id", "Content.id"}
+# Of a part that is a reference to an item, which only the input of a response may have
+LEFT_OUT = {"ConversationItemContent.id"}
 
 
 def flattened(annotation: Any) -> Iterator[Any]:

@@ -15,7 +15,7 @@ from antiphon.engine_api import history as engine_history
 from antiphon.engines.realtime.items import ItemFingerprint, assistant_fingerprint, fingerprint
 from antiphon.wire.codec.types import Opt
 from antiphon.wire.realtime.client_events import ClientEvent, ConversationItemCreate, ConversationItemDelete, ConversationItemTruncate
-from antiphon.wire.realtime.items import InputItem, Item, ItemReference
+from antiphon.wire.realtime.items import InputItem, Item, ItemReference, input_item
 
 WriteItem = Callable[[engine_history.HistoryItem, str], Item]
 """Makes the Realtime item, with this id, for a history item."""
@@ -160,7 +160,7 @@ class Mirror:
         """
         ids = {item.fingerprint: item.id for item in self._items if item.id is not None}
         return [
-            ItemReference(id=item_id) if (item_id := ids.get(key)) is not None else write_item(history_item, self._new_id())
+            ItemReference(id=item_id) if (item_id := ids.get(key)) is not None else input_item(write_item(history_item, self._new_id()))
             for key, history_item in _with_fingerprints(history)
         ]
 

@@ -31,6 +31,7 @@ from antiphon.wire.realtime.items import (
     InputAudio,
     InputImage,
     InputItem,
+    InputMessage,
     Item,
     ItemReference,
     McpApprovalResponseItem,
@@ -174,19 +175,43 @@ class ItemCommands:
         for index, item in enumerate(input_items):
             if isinstance(item, FunctionCallOutputItem) and item.call_id not in call_ids:
                 self._check_call_exists(item, f"response.input[{index}]")
-        return engine_history(
-            [self._input_entry(item, codec, f"response.input[{index}]") for index, item in enumerate(input_items)], with_audio=with_audio
-        )
+        entries = [
+            entry for index, item in enumerate(input_items) for entry in self._input_entries(item, codec, f"response.input[{index}]")
+        ]
+        return engine_history(entries, with_audio=with_audio)
 
-    def _input_entry(self, item: InputItem, codec: AudioCodec, path: str) -> ConversationEntry:
-        if not isinstance(item, ItemReference):
-            return self._create_entry(item, codec, path)
-        entry = self._conversation.find(item.id)
+    def _input_entries(self, item: InputItem, codec: AudioCodec, path: str) -> list[ConversationEntry]:
+        if isinstance(item, ItemReference):
+            return [self._reference_entry(item, path)]
+        if isinstance(item, InputMessage):
+            return self._message_entries(item, codec, path)
+        return [self._create_entry(item, codec, path)]
+
+    def _message_entries(self, message: InputMessage, codec: AudioCodec, path: str) -> list[ConversationEntry]:
+        """A message, cut in two where one of its parts refers to an item, which has a role of its own."""
+        entries: list[ConversationEntry] = []
+        parts: list[Part] = []
+        for index, part in enumerate([*message.content, None]):
+            if part is not None and not isinstance(part, ItemReference):
+                parts.append(part)
+                continue
+            if parts:
+                piece = MessageItem(id=message.id, role=message.role, content=parts)
+                entries.append(self._create_entry(piece, codec, path, index - len(parts)))
+                parts = []
+            if part is not None:
+                entries.append(self._reference_entry(part, f"{path}.content[{index}]"))
+        return entries
+
+    def _reference_entry(self, reference: ItemReference, path: str) -> ConversationEntry:
+        entry = self._conversation.find(reference.id)
         if entry is None:
-            raise ClientError(f"Item with id '{shorten(item.id)}' not found in conversation.", code="item_not_found", param=f"{path}.id")
+            raise ClientError(
+                f"Item with id '{shorten(reference.id)}' not found in conversation.", code="item_not_found", param=f"{path}.id"
+            )
         return entry
 
-    def _create_entry(self, item: Item, codec: AudioCodec, path: str) -> ConversationEntry:
+    def _create_entry(self, item: Item, codec: AudioCodec, path: str, first_part: int = 0) -> ConversationEntry:
         """A client's item as the conversation stores it: with an id, and its audio beside it."""
         changes: dict[str, object] = {}
         # Realtime: clients may choose ids, as livekit and pipecat do, and find their items by them.
@@ -200,7 +225,7 @@ class ItemCommands:
             return ConversationEntry(structs.replace(item, **changes))
         recordings = {}
         for index, part in enumerate(item.content):
-            recording = self._item_audio(part, codec, f"{path}.content[{index}]")
+            recording = self._item_audio(part, codec, f"{path}.content[{first_part + index}]")
             if recording is not None:
                 recordings[index] = recording
         content = without_audio(item.content) if recordings else item.content

@@ -15,7 +15,7 @@ from msgspec import UNSET, field
 from antiphon import errors
 from antiphon.wire.codec.types import Extra, JsonValue, Maybe, Opt, Unknown, Wire
 from antiphon.wire.realtime.base import RealtimeObject
-from antiphon.wire.realtime.items import InputItem, Item, MessageItem, OutputAudio, OutputText, Part
+from antiphon.wire.realtime.items import InputItem, InputMessage, Item, ItemReference, MessageItem, OutputAudio, OutputText, Part
 from antiphon.wire.realtime.response import ResponseStatus, StatusDetails, Usage
 from antiphon.wire.realtime.session import (
     Format,
@@ -41,7 +41,7 @@ from antiphon.wire.responses.request import Metadata
 
 T = TypeVar("T")
 W = TypeVar("W", bound=Wire)
-I = TypeVar("I", bound=InputItem | Unknown)  # noqa: E741 - an item
+I = TypeVar("I", bound=Item | InputItem | Unknown)  # noqa: E741 - an item
 
 FlatFormat = Literal["pcm16", "g711_ulaw", "g711_alaw"]
 
@@ -161,7 +161,7 @@ def _flat_turn_detection(detection: TurnDetection) -> TurnDetection:
     return msgspec.structs.replace(detection, idle_timeout_ms=UNSET) if isinstance(detection, ServerVad) else detection
 
 
-def _flat_part(part: Part) -> Part:
+def _flat_part(part: Part | ItemReference) -> Part | ItemReference:
     match part:
         case OutputText(text=text, extra=extra):
             return FlatText(text=text, extra=extra)
@@ -173,7 +173,9 @@ def _flat_part(part: Part) -> Part:
 
 def flat_item(item: I) -> I:
     """The item in the beta's form; nothing converts it back, as GA's parts are read under the beta's types too."""
-    return msgspec.structs.replace(item, content=[_flat_part(each) for each in item.content]) if isinstance(item, MessageItem) else item
+    if not isinstance(item, MessageItem | InputMessage):
+        return item
+    return msgspec.structs.replace(item, content=[_flat_part(each) for each in item.content])
 
 
 def _flat_items(items: Sequence[I]) -> list[I]:

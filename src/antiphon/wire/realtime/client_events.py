@@ -142,7 +142,7 @@ def _check_part_types(frame: bytes) -> None:
     response = fields.get("response")
     items = response.get("input") if isinstance(response, dict) else None
     for index, item in enumerate(items if isinstance(items, list) else ()):
-        check_part_types(item, f"response.input[{index}]")
+        check_part_types(item, f"response.input[{index}]", takes_references=True)
 
 
 encode_client: Callable[[ClientEvent], bytes] = encode

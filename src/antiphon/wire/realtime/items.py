@@ -162,6 +162,13 @@ class ItemReference(Tagged, kw_only=True, tag="item_reference"):
     id: ItemId
 
 
+class InputMessage(ItemWithStatus, kw_only=True, tag="message"):
+    """A message of `response.input`, which may refer to items of the conversation among its parts."""
+
+    role: Role
+    content: list[Part | ItemReference]
+
+
 Item = (
     MessageItem
     | FunctionCallItem
@@ -171,7 +178,24 @@ Item = (
     | McpApprovalRequestItem
     | McpApprovalResponseItem
 )
-InputItem = Item | ItemReference
+InputItem = (
+    InputMessage
+    | FunctionCallItem
+    | FunctionCallOutputItem
+    | McpListToolsItem
+    | McpCallItem
+    | McpApprovalRequestItem
+    | McpApprovalResponseItem
+    | ItemReference
+)
+
+
+def input_item(item: Item) -> InputItem:
+    """An item of the conversation as `response.input` has it."""
+    if not isinstance(item, MessageItem):
+        return item
+    content: list[Part | ItemReference] = [*item.content]
+    return InputMessage(id=item.id, object=item.object, status=item.status, role=item.role, content=content, extra=item.extra)
 
 
 # Parts in the events of a response, where their types have other names
@@ -202,20 +226,26 @@ _PARTS_BY_ROLE: dict[Role, tuple[type[Part], ...]] = {
 }
 
 
-def check_part_types(item: object, path: str) -> None:
+def _part_kinds(role: Role, *, takes_references: bool) -> tuple[type[Part | ItemReference], ...]:
+    # Realtime reference: `item_reference` is a content type of `response.create` alone.
+    return (*_PARTS_BY_ROLE[role], ItemReference) if takes_references else _PARTS_BY_ROLE[role]
+
+
+def check_part_types(item: object, path: str, *, takes_references: bool = False) -> None:
     """
     Check the types of a message's parts as its client wrote them: of a decoded item, a part may have another name.
 
     Args:
         item: plain values.
         path: of the item in the event.
+        takes_references: whether a part may refer to an item of the conversation.
 
     Raises:
         ClientError: one is not of its role.
     """
     if not isinstance(item, dict) or item.get("type") != "message" or not isinstance(item.get("content"), list):
         return
-    kinds = next((kinds for role, kinds in _PARTS_BY_ROLE.items() if role == item.get("role")), ())
+    kinds = next((_part_kinds(role, takes_references=takes_references) for role in _PARTS_BY_ROLE if role == item.get("role")), ())
     for index, part in enumerate(item["content"]) if kinds else ():
         name = part.get("type") if isinstance(part, dict) else None
         if isinstance(name, str) and not any(name in (_tag(kind), *kind.aliases) for kind in kinds):
@@ -226,7 +256,7 @@ def _tag(kind: type[Tagged]) -> str:
     return str(kind.__struct_config__.tag)
 
 
-def check_item(item: InputItem, path: str) -> None:
+def check_item(item: Item | InputItem, path: str) -> None:
     """
     Check that a client's item has only parts of its role, and no empty parts.
 
@@ -236,12 +266,13 @@ def check_item(item: InputItem, path: str) -> None:
     Raises:
         ClientError: it is invalid.
     """
-    if not isinstance(item, MessageItem):
+    if not isinstance(item, MessageItem | InputMessage):
         return
+    kinds = _part_kinds(item.role, takes_references=isinstance(item, InputMessage))
     for index, part in enumerate(item.content):
         part_path = f"{path}.content[{index}]"
-        if not isinstance(part, _PARTS_BY_ROLE[item.role]):
-            raise errors.invalid_value(f"{part_path}.type", part.type, map(_tag, _PARTS_BY_ROLE[item.role]))
+        if not isinstance(part, kinds):
+            raise errors.invalid_value(f"{part_path}.type", part.type, map(_tag, kinds))
         if isinstance(part, InputImage) and part.image_url is UNSET:
             raise errors.missing_parameter(f"{part_path}.image_url")
         # No engine takes another kind: an item with one would fail every response after it.
