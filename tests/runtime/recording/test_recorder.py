@@ -121,9 +121,9 @@ async def test_a_session_of_minicpmo_is_kept_with_what_was_seen_and_the_voice_th
         await desk.settled("sess_1")
         init, _created, said, told = [line["event"] for line in await desk.lines("sess_1")]
         assert init["payload"]["system_prompt"] == "Be brief."
-        assert init["payload"]["voice"]["ref_audio_base64"]["$media"] == "asides/000001.wav"
+        assert init["payload"]["voice"]["ref_audio_base64"] == {"$media": "asides/000001.wav", "offset": 0, "bytes": 8, "form": "float32"}
         assert said["input"] == {
-            "audio": {"$media": "in.wav", "offset": 0, "bytes": 8, "form": "pcm"},
+            "audio": {"$media": "in.wav", "offset": 0, "bytes": 8, "form": "float32"},
             "video_frames": [{"$media": "frames/000001.jpg", "bytes": len(JPEG), "form": "jpeg"}],
             "max_slice_nums": [2],
             "force_listen": True,
@@ -146,7 +146,8 @@ async def test_a_question_in_chat_is_kept_as_it_is_on_the_wire(tmp_path):
         await desk.settled("sess_1")
         asked = (await desk.lines("sess_1"))[1]["event"]["input"]
         assert asked["messages"][0]["content"][0] == {"type": "text", "text": "What is this?"}
-        assert asked["messages"][0]["content"][1]["data"]["$media"] == "asides/000001.wav"
+        said = {"$media": "asides/000001.wav", "offset": 0, "bytes": 4, "form": "float32"}
+        assert asked["messages"][0]["content"][1] == {"type": "audio", "data": said}
         assert asked["generation"] == {"max_new_tokens": 9}
 
 

@@ -50,7 +50,12 @@ def test_only_what_the_client_said_is_said_again_after_what_had_come_before():
 
 @pytest.mark.parametrize(
     ("protocol", "form", "written"),
-    [("realtime", "pcm", PCM[2:6]), ("realtime", "pcmu", encode_ulaw(PCM[2:6])), ("minicpmo", "pcm", to_floats(PCM[2:6]))],
+    [
+        ("realtime", "pcm", PCM[2:6]),
+        ("realtime", "pcmu", encode_ulaw(PCM[2:6])),
+        ("minicpmo", "float32", to_floats(PCM[2:6])),
+        ("minicpmo", "pcm", to_floats(PCM[2:6])),
+    ],
 )
 def test_sound_is_written_as_it_was_on_the_wire(protocol, form, written):
     session = recorded(CREATED, ("in", {"type": "a", "audio": media(form)}), protocol=protocol)

@@ -38,13 +38,20 @@ LineDirection = Literal["in", "out", "internal"]
 
 
 class AudioEncoding(NamedTuple):
-    """How audio is encoded on the wire, and its sample rate."""
+    """
+    How audio is encoded on the wire, and its sample rate.
+
+    Attributes:
+        is_pcm_in_events: whether events have it as s16le all the same, as the protocol's decoder has turned it into that.
+    """
 
     name: str
     rate_hz: int
+    is_pcm_in_events: bool = False
 
 
-PCM_16, PCM_24, FLOAT32_24 = AudioEncoding("pcm", 16_000), AudioEncoding("pcm", 24_000), AudioEncoding("float32", 24_000)
+PCM_24, FLOAT32_24 = AudioEncoding("pcm", 24_000), AudioEncoding("float32", 24_000)
+FLOAT32_16 = AudioEncoding("float32", 16_000, is_pcm_in_events=True)
 
 ENCODINGS = {"audio/pcm": PCM_24, "audio/pcmu": AudioEncoding("pcmu", 8_000), "audio/pcma": AudioEncoding("pcma", 8_000)}
 """By the name of the format in a Realtime session. Realtime reference: `RealtimeAudioFormats`; PCM is at 24 kHz."""
@@ -62,7 +69,7 @@ FROM_PCM: dict[str, Callable[[bytes], bytes]] = {"pcm": bytes, "pcmu": encode_ul
 
 INITIAL_ENCODINGS: dict[str, dict[EventDirection, AudioEncoding]] = {
     "realtime": {IN: PCM_24, OUT: PCM_24},
-    "minicpmo": {IN: PCM_16, OUT: FLOAT32_24},
+    "minicpmo": {IN: FLOAT32_16, OUT: FLOAT32_24},
 }
 """By protocol and direction: the encoding that sessions start with; MiniCPM-o's have no other."""
 

@@ -121,7 +121,7 @@ class RecordingFiles:
         track = self._tracks.get(direction)
         if track is None or track.rate_hz != encoding.rate_hz:
             track = self._tracks[direction] = self._new_track(direction, encoding.rate_hz)
-        pcm = TO_PCM[encoding.name](chunk)
+        pcm = chunk if encoding.is_pcm_in_events else TO_PCM[encoding.name](chunk)
         offset, track.bytes = track.bytes, track.bytes + len(pcm)
         self._pending.setdefault(track.name, []).append(pcm)
         return {MEDIA_KEY: track.name, "offset": offset, "bytes": len(pcm), "form": encoding.name}
@@ -143,7 +143,7 @@ class RecordingFiles:
         self._attachment_count += 1
         name = f"asides/{self._attachment_count:06}.wav"
         self._pending[name] = [wav_file(attachment.pcm, attachment.rate_hz)]
-        return {MEDIA_KEY: name, "offset": 0, "bytes": len(attachment.pcm), "form": "pcm"}
+        return {MEDIA_KEY: name, "offset": 0, "bytes": len(attachment.pcm), "form": "float32"}
 
 
 class _AudioTrack(Struct):

@@ -10,7 +10,7 @@ from antiphon.wire.minicpmo.client_events import ChatAppend, ClientEvent, Duplex
 
 
 class AudioAttachment(NamedTuple):
-    """Audio that is not the session's own stream: a reference voice, or a part of a question; s16le."""
+    """Audio that is not the session's own stream: a reference voice, or a part of a question; s16le, and float32 on the wire."""
 
     pcm: bytes
     rate_hz: int

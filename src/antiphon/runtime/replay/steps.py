@@ -94,7 +94,7 @@ class DownloadedRecording:
         if media.form == "jpeg":
             return base64.b64encode(file).decode()
         pcm = read_wav(file).pcm[media.offset : media.offset + media.bytes]
-        # MiniCPM-o's decoder has turned a client's floats into s16le, which is what was recorded.
+        # Older recordings of MiniCPM-o's clients say `pcm`, which their protocol never has.
         encode = FROM_PCM["float32" if self.record.protocol == "minicpmo" else media.form]
         return base64.b64encode(encode(pcm)).decode()
 
