@@ -36,6 +36,13 @@ def test_pictures_of_a_message_are_seen_too():
     assert find_pictures(lines, {}) == [Picture(3.0, b"\x89PNG")]
 
 
+def test_of_pictures_that_are_files_those_are_seen_that_a_film_can_show():
+    parts = [{"type": "image", "data": {"$media": f"frames/1.{form}", "bytes": 1, "form": form}} for form in ("jpeg", "png", "webp", "gif")]
+    asked = EventLine(1, 3.0, "in", {"type": "input.append", "input": {"messages": [{"role": "user", "content": parts}]}})
+    files = {f"frames/1.{form}": form.encode() for form in ("jpeg", "png", "webp", "gif")}
+    assert find_pictures([CREATED, asked], files) == [Picture(3.0, form) for form in (b"jpeg", b"png", b"webp")]
+
+
 @pytest.mark.parametrize("text", ["?", "é"])
 def test_what_is_missing_or_no_picture_is_left_out(text):
     item = {"role": "user", "content": [{"type": "input_image", "image_url": f"data:image/png;base64,{text}"}]}

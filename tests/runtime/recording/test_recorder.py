@@ -1,6 +1,7 @@
 """Recordings of sessions: complete, in order, only with consent; and what remains after a failure."""
 
 import asyncio
+import base64
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.audio import decode_ulaw
-from antiphon.engine_api.history import Message, SpeechPart, TextPart
+from antiphon.engine_api.history import ImagePart, Message, SpeechPart, TextPart
 from antiphon.records import KeyRecord
 from antiphon.runtime.recording import writer
 from antiphon.runtime.recording.recorder import should_record
@@ -149,6 +150,24 @@ async def test_a_question_in_chat_is_kept_as_it_is_on_the_wire(tmp_path):
         said = {"$media": "asides/000001.wav", "offset": 0, "bytes": 4, "form": "float32"}
         assert asked["messages"][0]["content"][1] == {"type": "audio", "data": said}
         assert asked["generation"] == {"max_new_tokens": 9}
+
+
+async def test_pictures_of_a_question_in_chat_are_kept_as_files(tmp_path):
+    contents = {"jpeg": JPEG, "png": b"\x89PNG\r\n\x1a\npicture"}
+    urls = [f"data:image/{form};base64,{base64.b64encode(content).decode()}" for form, content in contents.items()]
+    parts = tuple(ImagePart(url=url) for url in (*urls, "https://example.org/cat.png"))
+    async with Desk(tmp_path).open() as desk:
+        tap = desk.tap(protocol="minicpmo", mode="chat")
+        tap.on_server_event(SessionCreated(session_id="sess_1", mode="turn_based", metrics={}))
+        tap.on_client_event(ChatAppend(messages=(Message("user", parts),)))
+        tap.end("left")
+        await desk.settled("sess_1")
+        assert (await desk.lines("sess_1"))[1]["event"]["input"]["messages"][0]["content"] == [
+            {"type": "image", "data": {"$media": "frames/000001.jpg", "bytes": len(JPEG), "form": "jpeg"}},
+            {"type": "image", "data": {"$media": "frames/000002.png", "bytes": len(contents["png"]), "form": "png"}},
+            {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}},
+        ]
+        assert [await desk.file("sess_1", f"frames/{name}") for name in ("000001.jpg", "000002.png")] == list(contents.values())
 
 
 async def test_ten_sessions_at_once_are_each_in_order(tmp_path):

@@ -70,8 +70,9 @@ def test_what_a_client_said_that_only_looks_like_media_is_said_as_it_was(said):
     assert next(recorded(CREATED, ("in", {"type": "a", "x": said})).steps()).event["x"] == said
 
 
-def test_pictures_come_with_it():
-    shown = {"$media": "frames/000001.jpg", "bytes": len(JPEG), "form": "jpeg"}
+@pytest.mark.parametrize("form", ["jpeg", "png", "gif", "webp"])
+def test_pictures_come_with_it(form):
+    shown = {"$media": "frames/000001.jpg", "bytes": len(JPEG), "form": form}
     session = recorded(CREATED, ("in", {"type": "a", "input": {"video_frames": [shown]}}), protocol="minicpmo")
     assert next(session.steps()).event["input"] == {"video_frames": [base64.b64encode(JPEG).decode()]}
 

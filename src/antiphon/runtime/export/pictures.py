@@ -10,6 +10,7 @@ from antiphon.runtime.recording.events import IN, MediaReference, find_media
 from antiphon.runtime.recording.files import EventLine
 from antiphon.runtime.recording.timeline import track_rates_hz
 
+_FILM_FORMS = ("jpeg", "png", "webp")
 _DATA_URL = re.compile(r"data:image/(?:jpeg|jpg|png|webp);base64,")
 
 
@@ -52,7 +53,7 @@ def _countdown(contents: Sequence[bytes]) -> Iterable[int]:
 
 def _event_pictures(line: EventLine, files: Mapping[str, bytes]) -> Iterator[bytes]:
     for media in find_media(line.event):
-        if media.form == "jpeg" and media.file in files:
+        if media.form in _FILM_FORMS and media.file in files:
             yield files[media.file]
     for text in _texts(line.event):
         if match := _DATA_URL.match(text):

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from antiphon.audio import decode_alaw, decode_ulaw, encode_alaw, encode_ulaw
-from antiphon.runtime.recording.minicpmo import AudioAttachment, JpegImage, encode_event
+from antiphon.runtime.recording.minicpmo import AudioAttachment, ImageFile, ImageForm, encode_event
 from antiphon.wire.codec.types import EXTRA_NAME, Extra
 from antiphon.wire.minicpmo.client_events import ClientEvent, DuplexAppend
 from antiphon.wire.minicpmo.media import from_floats, to_floats
@@ -35,6 +35,10 @@ INTERNAL: Final = "internal"
 """Neither: what the server knows of the session, and did not send."""
 
 LineDirection = Literal["in", "out", "internal"]
+
+
+IMAGE_SUFFIXES: Mapping[str, str] = {"jpeg": "jpg", "png": "png", "gif": "gif", "webp": "webp"}
+"""Of the names of files, by the form of the image."""
 
 
 class AudioEncoding(NamedTuple):
@@ -196,7 +200,7 @@ class MediaSinks(NamedTuple):
     """Takes the media of an event: each callback stores one and returns the reference that replaces it."""
 
     audio: Callable[[bytes], dict[str, object]]
-    image: Callable[[JpegImage], dict[str, object]]
+    image: Callable[[ImageFile], dict[str, object]]
     attachment: Callable[[AudioAttachment], dict[str, object]]
 
 
@@ -219,7 +223,7 @@ def _extract(value: object, sinks: MediaSinks) -> object:
             return [_extract(each, sinks) for each in value]
         case bytes():
             return sinks.audio(value)
-        case JpegImage():
+        case ImageFile():
             return sinks.image(value)
         case AudioAttachment():
             return sinks.attachment(value)
@@ -232,8 +236,12 @@ class MediaReference(Struct, frozen=True):
 
     file: str = field(name=MEDIA_KEY)
     bytes: Annotated[int, Meta(ge=0)]
-    form: Literal["pcm", "pcmu", "pcma", "float32", "jpeg"]
+    form: Literal["pcm", "pcmu", "pcma", "float32"] | ImageForm
     offset: Annotated[int, Meta(ge=0)] = 0
+
+    @property
+    def is_image(self) -> bool:
+        return self.form in IMAGE_SUFFIXES
 
 
 def parse_media(value: Mapping[str, object]) -> MediaReference | None:

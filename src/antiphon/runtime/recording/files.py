@@ -19,6 +19,7 @@ from msgspec import Struct
 from antiphon.audio import SAMPLE_BYTES, WAV_HEADER_BYTES, streaming_wav_header, wav_file, wav_header
 from antiphon.records import SessionRecord
 from antiphon.runtime.recording.events import (
+    IMAGE_SUFFIXES,
     IN,
     MEDIA_KEY,
     OUT,
@@ -31,7 +32,7 @@ from antiphon.runtime.recording.events import (
     audio_encodings,
     extract_media,
 )
-from antiphon.runtime.recording.minicpmo import AudioAttachment, JpegImage
+from antiphon.runtime.recording.minicpmo import AudioAttachment, ImageFile
 
 META, EVENTS = "meta.json", "events.jsonl"
 _META_BYTES = 4096
@@ -133,11 +134,11 @@ class RecordingFiles:
         self._pending.setdefault(name, []).append(streaming_wav_header(rate_hz))
         return _AudioTrack(name, rate_hz)
 
-    def _add_image(self, image: JpegImage) -> dict[str, object]:
+    def _add_image(self, image: ImageFile) -> dict[str, object]:
         self._image_count += 1
-        name = f"frames/{self._image_count:06}.jpg"
-        self._pending.setdefault(name, []).append(image.jpeg)
-        return {MEDIA_KEY: name, "bytes": len(image.jpeg), "form": "jpeg"}
+        name = f"frames/{self._image_count:06}.{IMAGE_SUFFIXES[image.form]}"
+        self._pending.setdefault(name, []).append(image.content)
+        return {MEDIA_KEY: name, "bytes": len(image.content), "form": image.form}
 
     def _add_attachment(self, attachment: AudioAttachment) -> dict[str, object]:
         self._attachment_count += 1

@@ -3,10 +3,14 @@ A MiniCPM-o client's events in the shape of the wire again: the decoder changes 
 they came.
 """
 
-from typing import NamedTuple
+import base64
+import re
+from typing import Literal, NamedTuple, cast
 
 from antiphon.engine_api import history
 from antiphon.wire.minicpmo.client_events import ChatAppend, ClientEvent, DuplexAppend, SessionClose, SessionInit
+
+ImageForm = Literal["jpeg", "png", "gif", "webp"]
 
 
 class AudioAttachment(NamedTuple):
@@ -16,13 +20,15 @@ class AudioAttachment(NamedTuple):
     rate_hz: int
 
 
-class JpegImage(NamedTuple):
-    """A video frame, as a JPEG file."""
+class ImageFile(NamedTuple):
+    """A video frame, or a picture in a message; `form` is the format of the file."""
 
-    jpeg: bytes
+    content: bytes
+    form: ImageForm = "jpeg"
 
 
 _REFERENCE_HZ = 16_000
+_DATA_URL = re.compile(r"data:image/(jpeg|png|gif|webp);base64,")
 
 
 def _without_none(**fields: object) -> dict[str, object]:
@@ -45,7 +51,7 @@ def _encode_append(event: DuplexAppend) -> dict[str, object]:
     slices = [frame.slices for frame in event.frames]
     content = _without_none(
         audio=event.pcm,
-        video_frames=[JpegImage(frame.jpeg) for frame in event.frames] or None,
+        video_frames=[ImageFile(frame.jpeg) for frame in event.frames] or None,
         max_slice_nums=slices if any(slices) else None,
         force_listen=event.force_listen or None,
         input_id=event.input_id,
@@ -74,7 +80,7 @@ def _encode_part(part: history.HistoryPart) -> dict[str, object]:
         case history.TextPart(text=text):
             return {"type": "text", "text": text}
         case history.ImagePart(url=url):
-            return {"type": "image_url", "image_url": {"url": url}}
+            return _encode_image(url or "")
         case history.AudioPart(inline=inline, format=format):
             return {"type": "input_audio", "input_audio": {"data": inline, "format": format}}
         case history.SpeechPart(pcm=pcm, rate_hz=rate_hz):
@@ -83,6 +89,14 @@ def _encode_part(part: history.HistoryPart) -> dict[str, object]:
             return {"type": "video", "data": inline, "stack_frames": pictures_at_once}
         case history.RefusalPart() | history.FilePart():
             raise TypeError(f"MiniCPM-o has no {type(part).__name__}.")
+
+
+def _encode_image(url: str) -> dict[str, object]:
+    match = _DATA_URL.match(url)
+    if match is None:
+        return {"type": "image_url", "image_url": {"url": url}}
+    # The decoder makes such a URL of every picture that a client sends, under whichever name it did.
+    return {"type": "image", "data": ImageFile(base64.b64decode(url[match.end() :]), cast(ImageForm, match[1]))}
 
 
 def encode_event(event: ClientEvent) -> dict[str, object]:

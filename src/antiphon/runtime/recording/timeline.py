@@ -68,7 +68,7 @@ def track_rates_hz(lines: Iterable[EventLine]) -> Mapping[str, int]:
             encodings = dict(INITIAL_ENCODINGS["minicpmo"])
         encodings.update(audio_encodings(line.fields))
         for media in find_media(line.event):
-            if media.form != "jpeg" and "/" not in media.file:
+            if not media.is_image and "/" not in media.file:
                 rates_hz.setdefault(media.file, encodings[IN if line.direction == IN else OUT].rate_hz)
     return rates_hz
 

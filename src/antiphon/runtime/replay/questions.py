@@ -97,7 +97,7 @@ def speech_intervals(lines: Sequence[EventLine], files: Mapping[str, bytes]) -> 
 
 
 def _audio_media(line: EventLine) -> MediaReference | None:
-    return next((media for media in find_media(line.event) if media.form != "jpeg" and "/" not in media.file), None)
+    return next((media for media in find_media(line.event) if not media.is_image and "/" not in media.file), None)
 
 
 def _speech_ends(audio_events: Sequence[_AudioEvent], audio: PcmAudio) -> Iterator[RecordedQuestion]:

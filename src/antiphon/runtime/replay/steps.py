@@ -91,7 +91,7 @@ class DownloadedRecording:
         file = self.files.get(media.file)
         if file is None:
             return None
-        if media.form == "jpeg":
+        if media.is_image:
             return base64.b64encode(file).decode()
         pcm = read_wav(file).pcm[media.offset : media.offset + media.bytes]
         # Older recordings of MiniCPM-o's clients say `pcm`, which their protocol never has.

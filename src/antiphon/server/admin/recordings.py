@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from antiphon.errors import ClientError
 from antiphon.records import SessionRecord
+from antiphon.runtime.recording.events import IMAGE_SUFFIXES
 from antiphon.runtime.recording.library import RecordingLibrary
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import EndpointFunction, GuardedRoute, guarded_routes, request_caller
@@ -30,7 +31,8 @@ from antiphon.wire.http.recordings import RecordedSession, RecordedSessionList, 
 PATH = "/v1/sessions"
 
 EVENTS_TYPE = "application/x-ndjson"
-_MEDIA_TYPES = {"json": "application/json", "jsonl": EVENTS_TYPE, "wav": "audio/wav", "jpg": "image/jpeg"}
+_IMAGE_TYPES = {suffix: f"image/{form}" for form, suffix in IMAGE_SUFFIXES.items()}
+_MEDIA_TYPES = {"json": "application/json", "jsonl": EVENTS_TYPE, "wav": "audio/wav", **_IMAGE_TYPES}
 
 _PRIVATE_HEADERS = {"x-content-type-options": "nosniff", "cache-control": "private, no-store"}
 """Recordings are private: no cache keeps them, and no browser guesses another type for them."""
