@@ -134,15 +134,33 @@ async def test_the_averages_that_estimates_are_made_from_can_be_read(server):
         assert await told(http, "GET", "/api/config/eta") == (200, {"ema_alpha": 0.2, "means": []})
 
 
+async def made_keys(store_url, **scopes):
+    """Keys by their tenant, each with one scope."""
+    keys = {}
+    store = SqlStore(store_url)
+    await store.open()
+    for tenant, scope in scopes.items():
+        record, keys[tenant] = make_key(tenant, now=0, tenant=tenant, scopes=[scope])
+        await store.keys.add(record)
+    await store.close()
+    return keys
+
+
+@pytest.mark.parametrize("who", ["ada", "op"])
+async def test_who_waits_is_told_that_the_ticket_was_cancelled_whoever_did_it(tmp_path, who):
+    with served(tmp_path) as (base_url, url):
+        keys = await made_keys(url, ada="realtime", op="admin")
+        async with asking(base_url, keys["ada"]) as ada, asking(base_url, keys[who]) as canceller, session_of(ada) as first:
+            await until(first, "session.queue_done")
+            async with session_of(ada) as second:
+                ticket = (await until(second, "session.queued"))["ticket_id"]
+                assert (await told(canceller, "DELETE", f"/api/queue/{ticket}"))[0] == 200
+                assert (await until(second, "error"))["error"]["message"] == "The ticket was cancelled."
+
+
 async def test_anothers_ticket_is_not_there_and_the_lists_are_the_operators(tmp_path):
     with served(tmp_path) as (base_url, url):
-        keys = {}
-        store = SqlStore(url)
-        await store.open()
-        for tenant, scopes in (("ada", ["realtime"]), ("bob", ["realtime"]), ("op", ["admin"])):
-            record, keys[tenant] = make_key(tenant, now=0, tenant=tenant, scopes=scopes)
-            await store.keys.add(record)
-        await store.close()
+        keys = await made_keys(url, ada="realtime", bob="realtime", op="admin")
         async with asking(base_url, keys["ada"]) as ada, asking(base_url, keys["bob"]) as bob, asking(base_url, keys["op"]) as op:
             async with session_of(ada) as socket:
                 await until(socket, "session.queue_done")

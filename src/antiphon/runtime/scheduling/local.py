@@ -105,7 +105,7 @@ class LocalCoordinator:
             outcome = "served"
         finally:
             # Nothing here awaits, so that nothing can keep the lease from being released.
-            # The waiting task sees an operator's cancellation as a mere error; here it gets its own outcome in the metrics.
+            # The waiting task sees its cancellation by `cancel` as a mere error; here it gets its own outcome in the metrics.
             if ticket.id in self._cancelled_ids:
                 self._cancelled_ids.remove(ticket.id)
                 outcome = "cancelled"
@@ -225,7 +225,7 @@ class LocalCoordinator:
         if ticket is None or ticket.state != "queued":
             return False
         self._cancelled_ids.add(ticket_id)
-        self._waiters[ticket_id].refuse(overloaded_error("An operator cancelled the ticket.", code="worker_busy", retry_after_s=None))
+        self._waiters[ticket_id].refuse(overloaded_error("The ticket was cancelled.", code="worker_busy", retry_after_s=None))
         return True
 
     def ticket(self, ticket_id: str) -> TicketView | None:
