@@ -165,6 +165,10 @@ def test_a_request_that_is_no_handshake_is_told_what_is_needed(url):
         ({"mode": "audio", "model": "mute"}, "model_not_found"),
         ({"mode": "audio", "resume": "resume_0"}, "session_not_found"),
         ({"mode": "audio", "resume": "resume_0", "after": "-1"}, "invalid_value"),
+        ({"mode": "chat", "resumable": "maybe"}, "invalid_value"),
+        ({"mode": "chat", "resumable": ""}, "invalid_value"),
+        ({"mode": "chat", "record": "maybe"}, "invalid_value"),
+        ({"mode": "chat", "record": "maybe", "resume": "resume_0"}, "invalid_value"),
     ],
 )
 async def test_what_there_is_not_is_told_and_closed_with_1008(url, query, code):
@@ -175,6 +179,15 @@ async def test_what_of_the_address_is_wrong_is_named(url):
     assert await named(url, mode="sing") == "mode"
     assert await named(url, mode="audio", resume="resume_0", after="x") == "after"
     assert await named(url, mode="audio", resume="resume_0") == "resume"
+    assert await named(url, mode="chat", resumable="maybe") == "resumable"
+    assert await named(url, mode="chat", record="maybe") == "record"
+
+
+@pytest.mark.parametrize(("value", "is_true"), [("1", True), ("Yes", True), ("TRUE", True), ("0", False), ("No", False), ("false", False)])
+async def test_a_client_may_resume_if_it_asks_in_any_of_the_words_for_it(url, value, is_true):
+    async with opened(url, mode="chat", resumable=value, record=value) as peer:
+        (created,) = (event for event in await peer.begin() if event["type"] == "session.created")
+        assert ("resume_token" in created) == is_true
 
 
 async def test_a_server_without_a_model_that_can_says_so(tmp_path):

@@ -213,6 +213,8 @@ def test_a_request_that_is_no_handshake_is_told_what_is_needed(url):
         ("call_id=rtc_1", 404, "call_not_found"),
         ("intent=sing", 400, "invalid_value"),
         ("dialect=gamma", 400, "invalid_value"),
+        ("model=parrot&queue=maybe", 400, "invalid_value"),
+        ("model=parrot&record=maybe", 400, "invalid_value"),
     ],
 )
 def test_what_there_is_not_is_refused_by_name(url, query, status, code):

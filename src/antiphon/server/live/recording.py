@@ -12,18 +12,22 @@ from antiphon.runtime.recording.recorder import RecordingTap, should_record
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import request_caller
 from antiphon.server.http.operation import Parameter
+from antiphon.server.live.flags import FLAG_SCHEMA, is_true_word, parse_flag
 
 RECORD_HEADER = "antiphon-record"
 
-RECORD_PARAMETER = Parameter("record", "`1` to have the session recorded, where the server does so on request.", {"type": "string"})
-
-_TRUE_VALUES = ("1", "yes", "true")
+RECORD_PARAMETER = Parameter("record", "`1` to have the session recorded, where the server does so on request.", FLAG_SCHEMA)
 
 
 def wants_recording(scope: Scope) -> bool:
-    """Whether the client asks for a recording: by header, or in the URL, as browsers can't set headers of a WebSocket."""
-    header, query = Headers(scope=scope).get(RECORD_HEADER, ""), QueryParams(scope["query_string"]).get(RECORD_PARAMETER.name, "")
-    return header.strip().lower() in _TRUE_VALUES or query.lower() in _TRUE_VALUES
+    """
+    Whether the client asks for a recording: by header, or in the URL, as browsers can't set headers of a WebSocket.
+
+    Raises:
+        ClientError: the parameter is neither true nor false.
+    """
+    is_in_query = parse_flag(QueryParams(scope["query_string"]), RECORD_PARAMETER.name)
+    return is_in_query or is_true_word(Headers(scope=scope).get(RECORD_HEADER, ""))
 
 
 def recording_taps(service: Service, caller: Caller, *, protocol: str, mode: str, model: str, is_requested: bool) -> Sequence[RecordingTap]:

@@ -27,6 +27,7 @@ from antiphon.server.http.errors import first_error
 from antiphon.server.http.operation import Parameter
 from antiphon.server.live import recording
 from antiphon.server.live.client import session_failed
+from antiphon.server.live.flags import FLAG_SCHEMA, parse_flag
 from antiphon.server.live.session_log import log_minicpmo_session, minicpmo_taps
 from antiphon.server.live.subprotocols import BETA_SUBPROTOCOL, SUBPROTOCOL, asks_for_beta, offered_subprotocols, select_subprotocol
 from antiphon.server.minicpmo.client import Attachment, MinicpmoClient
@@ -44,9 +45,7 @@ OPENAI_PARAMETERS = ("model", "deployment", "intent", "call_id", "dialect", "que
 """Parameters of the OpenAI Realtime API, which shares this path."""
 
 SESSION_PARAMETERS = (
-    Parameter(
-        "resumable", "`1` if a client of MiniCPM-o's protocol will resume its session after it loses its network.", {"type": "string"}
-    ),
+    Parameter("resumable", "`1` if a client of MiniCPM-o's protocol will resume its session after it loses its network.", FLAG_SCHEMA),
     Parameter("mode", "The kind of session of MiniCPM-o's protocol.", {"type": "string", "enum": ["chat", "audio", "video"]}),
     Parameter("resume", "The token of a session of MiniCPM-o's protocol whose connection was lost.", {"type": "string"}),
     Parameter("after", "With `resume`, the `seq` of the last event that the client has received.", {"type": "integer", "minimum": 0}),
@@ -105,10 +104,11 @@ def parse_session_request(query: QueryParams) -> MinicpmoSessionRequest:
     if after is not None and not (after.isascii() and after.isdigit() and len(after) < 16):
         expectation = f"expected the number of an event, a whole number of at least 0, but got '{shorten(after)}'"
         raise ClientError(f"Invalid 'after': {expectation}.", code="invalid_value", param="after")
+    parse_flag(query, recording.RECORD_PARAMETER.name)  # only to validate: `wants_recording` has its value
     return MinicpmoSessionRequest(
         mode=mode,
         model=query.get("model"),
-        is_resumable=query.get("resumable") in ("1", "true"),
+        is_resumable=parse_flag(query, "resumable"),
         resume_token=query.get("resume"),
         after_seq=None if after is None else int(after),
     )

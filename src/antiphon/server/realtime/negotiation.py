@@ -16,6 +16,7 @@ from antiphon.runtime.scheduling.engine import QueuedEngine
 from antiphon.runtime.server_tools import loop_limits, tool_check
 from antiphon.runtime.service import Service
 from antiphon.server.http.operation import Parameter
+from antiphon.server.live.flags import FLAG_SCHEMA, parse_flag
 from antiphon.server.live.recording import RECORD_PARAMETER
 from antiphon.server.live.subprotocols import asks_for_beta
 from antiphon.wire.codec.types import encode
@@ -31,7 +32,7 @@ SESSION_PARAMETERS = (
         {"type": "string", "enum": ["conversation", "transcription"], "default": "conversation"},
     ),
     Parameter("dialect", "The dialect to speak; unset: the one that the client requests.", {"type": "string", "enum": ["ga", "beta"]}),
-    Parameter("queue", "`1` to be told the place in the queue, with `antiphon.queued`, until the session begins.", {"type": "string"}),
+    Parameter("queue", "`1` to be told the place in the queue, with `antiphon.queued`, until the session begins.", FLAG_SCHEMA),
     RECORD_PARAMETER,
 )
 """The parameters of an address that opens sessions."""
@@ -84,7 +85,7 @@ def select_model(query: QueryParams, preset: AnySession | None, service: Service
     The model of a session, and whether it only transcribes. A client secret takes precedence over the URL.
 
     Raises:
-        ClientError: there is no such model or intent.
+        ClientError: there is no such model or intent, or another parameter is invalid.
     """
     _check_query(query)
     if preset is None and query.get("intent") == "transcription":
@@ -149,7 +150,7 @@ def transcription_model(service: Service) -> ServedModel:
 
 def build_session(query: QueryParams, model: ServedModel, config: RealtimeSessionConfig) -> RealtimeSession | QueuedRealtimeSession:
     """The machine of a session; one that tells the place in the queue if the client asks for that and there is one."""
-    wants_queue = query.get("queue", "").lower() in ("1", "yes", "true")
+    wants_queue = parse_flag(query, "queue")
     is_queued = wants_queue and isinstance(model.live_engine, QueuedEngine)
     return (QueuedRealtimeSession if is_queued else RealtimeSession)(config, new_id)
 
@@ -163,6 +164,8 @@ def _check_query(query: QueryParams) -> None:
         )
     if query.get("intent", "transcription") not in ("transcription", "conversation"):
         raise invalid_value("intent", query["intent"], ("transcription", "conversation"))
+    for name in ("queue", RECORD_PARAMETER.name):
+        parse_flag(query, name)  # only to validate, before anything is begun
 
 
 def negotiate_dialect(query: QueryParams, headers: Headers, config_dialect: str, default: DialectName) -> DialectName:
