@@ -411,7 +411,7 @@ def test_a_picture_in_an_output_is_left_out():
     words = [engine_events.HostedToolStarted(ID, image), engine_events.HostedToolDone(ID, image), engine_events.ResponseEnded(ID)]
     item = written(session_events(words))[2]["item"]
     assert (item["name"], item["arguments"]) == ("image_generation", '{"prompt":"A cat"}')
-    assert item["output"] == "(a file of 10000 characters, left out)"
+    assert item["output"] == "(a picture of 10000 characters, left out)"
 
 
 def test_a_name_that_two_servers_have_is_told_with_its_server_s():

@@ -5,11 +5,12 @@ What the dialect has no event for is left out first, and the rest is numbered th
 events, of the items, and of the items' places in the output.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from msgspec import UNSET, Struct, json
+from msgspec import UNSET, DecodeError, Struct, json
 
 from antiphon.wire.codec.fields import is_set, value_or
 from antiphon.wire.codec.response_ids import created_at_ms, uuid_of
@@ -20,9 +21,6 @@ from antiphon.wire.responses.items import CustomToolCall, FunctionCall, Item, Me
 from antiphon.wire.responses.parts import OutputText, Refusal
 from antiphon.wire.responses.response import Response
 from antiphon.wire.responses.summary import AnySummaryEvent, CallSummary, FunctionCallSummary, MessageSummary, ResponseNotes
-
-MAX_INLINE_CHARACTERS = 4096
-"""A longer picture or file in a tool's output is replaced by a note: clients read outputs as text."""
 
 _MCP_ARGUMENTS_DONE = str(events.McpCallArgumentsDone.__struct_config__.tag)
 
@@ -116,7 +114,7 @@ class CallReader:
             labels = self._labels[name]
             labels.add(label := str(fields.get("server_label")))
             name = f"{label}__{name}" if len(labels) > 1 else name
-        arguments = _text(argument_fields)
+        arguments = _json_text(argument_fields)
         error = fields.get("error")
         has_failed = is_set(error) or fields.get("status") in ("failed", "incomplete")
         if has_failed:
@@ -131,7 +129,7 @@ class CallReader:
 
 def _client_call(item: FunctionCall | CustomToolCall) -> _Call:
     name = f"{item.namespace}__{item.name}" if is_set(item.namespace) else item.name
-    arguments = item.arguments if isinstance(item, FunctionCall) else _text({"input": item.input})
+    arguments = item.arguments if isinstance(item, FunctionCall) else _json_text({"input": item.input})
     if item.status != "incomplete":
         return _Call(name, item.call_id, arguments or "{}")
     return _Call(name, item.call_id, arguments or "{}", "The call was cut off before its arguments were complete.", "failed")
@@ -163,7 +161,8 @@ def _code_interpreter_call(_kind: str, fields: JsonDict) -> _Parts:
 
 
 def _image_generation_call(_kind: str, fields: JsonDict) -> _Parts:
-    return "image_generation", {"prompt": fields.get("revised_prompt") or ""}, value_or(fields.get("result"), "")
+    result = fields.get("result")
+    return "image_generation", {"prompt": fields.get("revised_prompt") or ""}, _file_note(result, is_picture=True) if result else ""
 
 
 def _other_call(kind: str, fields: JsonDict) -> _Parts:
@@ -212,21 +211,65 @@ def _error_text(error: object) -> str:
     return str(error.get("message") or _text(content or error))
 
 
-def _text(value: object) -> str:
-    """A value as text: JSON, unless it is a text already. Long pictures and files are left out."""
-    value = _without_files(value)
+# Texts
+
+
+def _json_text(value: object) -> str:
     return value if isinstance(value, str) else json.encode(value).decode()
+
+
+def _text(output: object) -> str:
+    """An output as text: JSON, unless it is a text already. Pictures and files are left out: clients read outputs as text."""
+    if not isinstance(output, str):
+        return _json_text(_without_files(output))
+    if output[:1] not in ("[", "{"):
+        return str(_without_files(output))
+    # A text may be the JSON of parts, as some model servers pass on what an MCP server gave them.
+    try:
+        parts = json.decode(output)
+        other_parts = _without_files(parts)
+        return output if parts == other_parts else _json_text(other_parts)
+    except (DecodeError, RecursionError):  # it is no JSON, or nested deeper than parts are
+        return output
+
+
+_DATA_URL = re.compile(r"data:(?:(\w+)/[\w.+-]+)?(?:;[^,\s]*)?,\S*\s*", re.ASCII)
+"""A text that is a data URL and nothing else; a picture's type begins with `image`."""
+
+_FILE_FIELDS = (
+    ("image", "data", "mimeType"),  # content of an MCP result
+    ("audio", "data", "mimeType"),
+    (None, "blob", "uri"),  # an embedded resource of such content
+    ("base64", "data", "media_type"),  # the source of a picture or document in the Messages API
+    ("input_file", "file_data", "type"),
+)
+"""Where files are that are base64 alone: the `type` of their object, None for any; their field; and one that is beside it."""
 
 
 def _without_files(value: object) -> object:
     if isinstance(value, str):
-        is_file = len(value) > MAX_INLINE_CHARACTERS and (value.startswith("data:") or " " not in value[:MAX_INLINE_CHARACTERS])
-        return f"(a file of {len(value)} characters, left out)" if is_file else value
+        data_url = _DATA_URL.fullmatch(value) if value.startswith("data:") else None
+        return value if data_url is None else _file_note(value, is_picture=data_url[1] == "image")
     if isinstance(value, list):
         return [_without_files(each) for each in value]
     if isinstance(value, dict):
-        return {name: _without_files(each) for name, each in value.items()}
+        return {name: _without_files(each) for name, each in value.items()} | _file_notes(value)
     return value
+
+
+def _file_notes(fields: JsonDict) -> JsonDict:
+    """The fields of an object that are base64 alone, with what they are shown as."""
+    names = [
+        name
+        for kind, name, other in _FILE_FIELDS
+        if other in fields and isinstance(fields.get(name), str) and kind in (None, fields.get("type"))
+    ]
+    is_picture = str(fields.get("mimeType") or fields.get("media_type")).startswith("image/")
+    return {name: _file_note(fields[name], is_picture=is_picture) for name in names}
+
+
+def _file_note(content: str, *, is_picture: bool) -> str:
+    return f"(a {'picture' if is_picture else 'file'} of {len(content)} characters, left out)"
 
 
 # Responses
