@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from antiphon.records import BackgroundRecord, EventRun, ResponseRecord
 from antiphon.stores.base import PAGE_BYTES, Store
@@ -116,9 +117,10 @@ async def test_an_end_from_outside_is_final(store: Store) -> None:
     assert await store.background.find_lost(["resp_1"]) == {"resp_1"}
 
 
-async def test_an_end_from_outside_adds_the_items_that_are_new(store: Store) -> None:
+async def test_an_end_from_outside_adds_the_notes_and_the_items_that_are_new(store: Store) -> None:
     await add(store)
     ended = response("resp_1", item("msg_1"), item("msg_2", "output"), status="cancelled")
+    ended = structs.replace(ended, notes=b'{"failure":1}')
     assert await store.background.end(ended, run)
     assert await store.get("ada", "resp_1") == ended
 

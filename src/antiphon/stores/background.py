@@ -93,7 +93,7 @@ class MemoryBackgroundStore:
         entry = self._backgrounds.get(record.id)
         run = None if entry is None or not entry.record.is_streamed else closing_events(entry.next_number)
         items = old.items + record.items[len(old.items) :]
-        self._records[old.id] = replace(old, status=record.status, body=record.body, items=items)
+        self._records[old.id] = replace(old, status=record.status, body=record.body, notes=record.notes, items=items)
         self._change(record, run)
         return True
 

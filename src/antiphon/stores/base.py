@@ -371,8 +371,8 @@ class BackgroundStore(Protocol):
 
     async def end(self, record: ResponseRecord, closing_events: Callable[[int], EventRun], *, is_orphan: bool = False) -> bool:
         """
-        Give an unfinished response the status and the body of `record`, and the items that are not stored yet, whichever
-        server works on it.
+        Give an unfinished response the status, the body and the notes of `record`, and the items that are not stored yet,
+        whichever server works on it.
 
         Args:
             closing_events: the last events, if events are stored; is given the first free sequence number. If it raises,
@@ -576,7 +576,7 @@ class Store(Protocol):
 
     async def write_off(self, record: ResponseRecord) -> bool:
         """
-        Give an orphan the status and the body of `record`, which ends it.
+        Give an orphan the status, the body and the notes of `record`, which ends it.
 
         Returns:
             False, and changes nothing, where it is no orphan.

@@ -157,7 +157,7 @@ class MemoryStore:
     async def write_off(self, record: ResponseRecord) -> bool:
         if record.id in self._ids_since_open or not self._is_unfinished(record):
             return False
-        self._records[record.id] = replace(self._records[record.id], status=record.status, body=record.body)
+        self._records[record.id] = replace(self._records[record.id], status=record.status, body=record.body, notes=record.notes)
         return True
 
     def _is_unfinished(self, record: ResponseRecord) -> bool:

@@ -12,6 +12,7 @@ from antiphon.protocols.session import PADDING_PERIOD, Close, FromClient, FromEn
 from antiphon.wire.codec.types import encode
 from antiphon.wire.responses import items, parts, tools
 from antiphon.wire.responses.request import ReasoningOptions, TextOptions
+from antiphon.wire.responses.summary import FailureNote, decode_notes
 from support.protocols.responses_dialogues import ALL, Dialogue, session_for
 from support.protocols.words import ID, any_word, ending
 from support.wire.adapters import adapter
@@ -197,6 +198,14 @@ def test_a_failure_is_an_error_with_flat_and_nested_keys_and_then_a_failed_respo
     assert failed["response"]["output"][0]["status"] == "incomplete"
     assert dialogue.effects[-1].error.status == 503
     assert dialogue.kept[-1].status == "failed"
+
+
+def test_the_notes_of_a_failure_keep_its_own_code():
+    failure = engine_events.ResponseFailed(
+        id=ID, message="Gone.", status=503, code="server_is_overloaded", type="service_unavailable_error"
+    )
+    *_, kept = talk_with(engine_events.TextDelta(ID, "H"), failure).kept
+    assert decode_notes(kept.notes).failure == FailureNote(code="server_is_overloaded", type="service_unavailable_error", message="Gone.")
 
 
 def test_a_client_that_hangs_up_cancels_the_engine_and_what_was_said_is_kept():

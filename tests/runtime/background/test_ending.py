@@ -6,11 +6,14 @@ from types import SimpleNamespace
 import pytest
 
 from antiphon.engine_api import events as engine
+from antiphon.engine_api.routing import RouteDecision
+from antiphon.errors import shutting_down
 from antiphon.protocols.session import Send
 from antiphon.records import BackgroundRecord
-from antiphon.runtime.background.ending import MAX_ATTEMPTS, cancel_response
+from antiphon.runtime.background.ending import MAX_ATTEMPTS, cancel_response, fail_response
 from antiphon.runtime.background.journal import encode_run
 from antiphon.stores.memory import MemoryStore
+from antiphon.wire.responses.profiles import ENCODERS, read_journal
 from support.protocols.responses_dialogues import Dialogue, session_for
 from support.protocols.words import ID
 
@@ -67,3 +70,18 @@ async def test_events_that_come_meanwhile_are_read_too(late_count):
 async def test_a_response_ends_even_if_its_events_come_faster_than_they_are_read():
     text, events = await cancelled(MAX_ATTEMPTS + 5)
     assert text.startswith("One ") and events[-1]["type"] == "response.failed"
+
+
+async def test_one_that_the_server_stops_has_one_code_in_its_events_and_as_it_is_stored():
+    record, opening = session_for(background=True, route=RouteDecision(model="m", reasoning="Short")).queue()
+    store = MemoryStore()
+    await store.background.add(record, BackgroundRecord(key_id=None, request=None, is_streamed=True), encode_run(0, opening))
+    await fail_response(store, record, shutting_down())
+    page = await store.background.events(record.tenant, ID, -1, 100)
+    shown = bytearray()
+    ENCODERS["eugpt"].stream().encode_sse_into(read_journal(b"".join(run.body for run in page.runs)), shown)
+    failure = json.loads(shown.decode().split("data: ")[-1])
+    ended = await store.get(record.tenant, ID)
+    stored = json.loads(ENCODERS["eugpt"].encode_body(ended.body, ended.notes))
+    assert failure["code"] == "overloaded" and stored["routing"]["model_id"] == "m"
+    assert stored["error"] == {"code": failure["code"], "message": failure["message"]}

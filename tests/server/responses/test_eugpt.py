@@ -29,7 +29,23 @@ REWRITES = [
     {"name": "spelling", "models": ["gpt-oss-120b", "small"], "kind": "rule", "rules": [{"pattern": "wrold", "replacement": "world"}]},
     {"name": "failing", "models": ["small", "tired"], "kind": "spelling", "model": "mute", "when": {"min_chars": 30}},
 ]
+FAILURES = {
+    "server_is_overloaded": ({"status": 503, "type": "service_unavailable_error"}, "overloaded"),
+    "upstream_timeout": ({"status": 504}, "upstream_timeout"),
+    "model_not_found": ({"status": 404, "type": "invalid_request_error"}, "model_not_found"),
+    "upstream_credentials": ({"status": 502}, "internal_error"),
+    "not_ours": ({"status": 401}, "internal_error"),
+    "forbidden": ({"status": 403, "type": "invalid_request_error"}, "invalid_request"),
+    "image_too_large": ({"status": 400, "type": "invalid_request_error"}, "invalid_request"),
+    "rate_limit_exceeded": ({"status": 429, "type": "rate_limit_error"}, "rate_limit_exceeded"),
+}
+"""The code of an upstream's failure: what else the failure has, and its code in this profile."""
+
 SCRIPT = [
+    *(
+        {"when": f"fail by {code}", "lines": [{"text": "So"}, {"failure": {"message": "It broke.", "code": code, **fields}}]}
+        for code, (fields, _) in FAILURES.items()
+    ),
     {"when": "hold on", "lines": [{"text": "So"}, {"wait_ms": 60000}]},
     {"when": "long", "say": "This is an answer to be rewritten: {input}"},
     {"say": "A wrold: {input}"},
@@ -212,6 +228,15 @@ def test_another_server_knows_it_from_the_store(settings, tmp_path):
         assert (answer["routing"], answer["model"], answer["rewrite"]) == (TO_TIRED, "small", {"status": "failed"})
         assert background["routing"] == ROUTE
         assert get(url, events[0]["response"]["id"], query="?stream=true") == events
+
+
+@pytest.mark.parametrize("code", FAILURES)
+def test_a_failure_has_one_code_and_message_in_the_stream_and_later(address, code):
+    created, *_, failure = streamed(address, f"fail by {code}", "small", background=True)
+    assert (failure["type"], failure["code"], failure["message"]) == ("error", FAILURES[code][1], "It broke.")
+    stored = get(address, created["response"]["id"])
+    assert (stored["status"], stored["error"]) == ("failed", {"code": failure["code"], "message": failure["message"]})
+    assert "failure" not in get(address, created["response"]["id"], "/v1")
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "POST"])

@@ -8,7 +8,7 @@ from msgspec import structs
 from antiphon.wire.codec.types import Extra, Unknown, encode
 from antiphon.wire.responses import events
 from antiphon.wire.responses.profiles import ENCODERS
-from antiphon.wire.responses.response import Response
+from antiphon.wire.responses.response import Response, ResponseError
 from support.wire.our_samples import samples
 
 EUGPT = ENCODERS["eugpt"]
@@ -115,3 +115,10 @@ def test_only_files_are_left_out(output, shown):
     for each in outputs:
         [call] = told_calls({"type": "some_call", "id": "sc_1", "status": "completed", "output": each})
         assert call["output"] == shown or json.loads(call["output"]) == shown
+
+
+@pytest.mark.parametrize("notes", [None, b'{"rewrite":{"status":"failed"}}', b'{"failure":"of a newer server"}'])
+def test_a_failure_without_a_note_is_told_by_what_the_response_says(notes):
+    error = ResponseError(code="rate_limit_exceeded", message="Later. (busy)")
+    body = encode(structs.replace(RESPONSE, status="failed", error=error))
+    assert json.loads(EUGPT.encode_body(body, notes))["error"] == {"code": "rate_limit_exceeded", "message": "Later. (busy)"}

@@ -6,13 +6,14 @@ import msgspec
 
 from antiphon.engine_api import events as engine_events
 from antiphon.errors import ApiError, ServerError
-from antiphon.protocols.responses.response_object import output_records, response_error
+from antiphon.protocols.responses.response_object import failure_note, output_records, response_error
 from antiphon.records import ResponseRecord
 from antiphon.wire.codec.types import encode
 from antiphon.wire.responses import events
 from antiphon.wire.responses.events import StreamEvent
 from antiphon.wire.responses.items import Item
 from antiphon.wire.responses.response import ResponseError, ResponseStatus, read_response
+from antiphon.wire.responses.summary import ResponseNotes, decode_notes
 
 INTERRUPTED_MESSAGE = "The server stopped, or could not store this response, before it was finished."
 """Why a response failed whose server died, was taken for dead, or failed to store the end."""
@@ -21,7 +22,9 @@ INTERRUPTED_MESSAGE = "The server stopped, or could not store this response, bef
 def fail_record(record: ResponseRecord, error: ApiError, output: Sequence[Item] = ()) -> ResponseRecord:
     """The record of a response that ends as `failed`, with the output that it has had."""
     failure = engine_events.ResponseFailed.from_error(record.id, error)
-    return _end_record(record, "failed", output, response_error(failure))
+    notes = ResponseNotes() if record.notes is None else decode_notes(record.notes)
+    notes = msgspec.structs.replace(notes, failure=failure_note(failure))
+    return msgspec.structs.replace(_end_record(record, "failed", output, response_error(failure)), notes=encode(notes))
 
 
 def fail_interrupted_record(record: ResponseRecord) -> ResponseRecord:

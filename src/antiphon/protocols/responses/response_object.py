@@ -22,7 +22,7 @@ from antiphon.wire.codec.fields import is_set, value_or
 from antiphon.wire.codec.types import Extra, JsonDict, Maybe, Unknown, encode
 from antiphon.wire.responses import hosted_calls, items, parts, response as wire, tools
 from antiphon.wire.responses.request import ConversationReference, TextOptions
-from antiphon.wire.responses.summary import ResponseNotes, RewriteSummary, SummaryRouting
+from antiphon.wire.responses.summary import FailureNote, ResponseNotes, RewriteSummary, SummaryRouting
 
 
 class ResponseBuilder:
@@ -111,15 +111,30 @@ def _item_records(wire_items: Iterable[items.Item], direction: Direction) -> Ite
         yield ItemRecord(id=str(items.id_of(item) or ""), direction=direction, body=encode(item))
 
 
-def response_notes(route: RouteDecision | None, answered_by: str, rewrite_status: events.RewriteStatus | None) -> ResponseNotes | None:
+def response_notes(
+    route: RouteDecision | None,
+    answered_by: str,
+    rewrite_status: events.RewriteStatus | None,
+    failure: events.ResponseFailed | None,
+) -> ResponseNotes | None:
     """What of a response only some profiles show; None for nothing."""
-    has_failed = rewrite_status == "failed"
-    if route is None and not answered_by and not has_failed:
+    is_draft = rewrite_status == "failed"
+    if route is None and not answered_by and not is_draft and failure is None:
         return None
     routing = (
         SummaryRouting(model_id=route.model, category=route.category, source=route.source, reasoning=route.reasoning) if route else UNSET
     )
-    return ResponseNotes(routing=routing, answered_by=answered_by or UNSET, rewrite=RewriteSummary() if has_failed else UNSET)
+    return ResponseNotes(
+        routing=routing,
+        answered_by=answered_by or UNSET,
+        rewrite=RewriteSummary() if is_draft else UNSET,
+        failure=failure_note(failure) if failure else UNSET,
+    )
+
+
+def failure_note(failure: events.ResponseFailed) -> FailureNote:
+    """A failure for the notes of its response."""
+    return FailureNote(code=failure.code, type=failure.type, message=failure.message)
 
 
 _ECHO_FIELDS: Mapping[str, Any] = {

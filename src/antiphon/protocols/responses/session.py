@@ -129,6 +129,7 @@ class ResponsesSession:
         self._encrypt = encrypt
         self.route = route
         self._answered_by = ""
+        self._failure: engine_events.ResponseFailed | None = None
         self._is_streaming = resolved_request.request.stream is True
         self._step_handlers = _STEP_HANDLERS if self._is_streaming or resolved_request.is_background else _WHOLE_STEP_HANDLERS
         self._sequence_number = 0
@@ -147,7 +148,7 @@ class ResponsesSession:
     @property
     def notes(self) -> ResponseNotes | None:
         """What of the response only some profiles show; None for nothing."""
-        return response_notes(self.route, self._answered_by, self._output.rewrite_status)
+        return response_notes(self.route, self._answered_by, self._output.rewrite_status, self._failure)
 
     @property
     def output(self) -> Sequence[items.Item]:
@@ -296,6 +297,7 @@ class ResponsesSession:
                 "failed",
                 failure=engine_events.ResponseFailed(id=self._resolved_request.id, message="The model was stopped before it had finished."),
             )
+        self._failure = step.failure
         tools = msgspec.UNSET if self._loop is None else tool_usage(self._loop.searches, self._loop.image_tokens)
         self._builder.finish(step, self._output.usage, at, tools)
         # Stored before the client is told: `completed` must be true after a crash as well (docs/decisions/0005). The last

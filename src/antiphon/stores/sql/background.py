@@ -9,7 +9,7 @@ from antiphon.stores.base import PAGE_BYTES, EventPage
 from antiphon.stores.database.database import Database
 from antiphon.stores.database.schema import background_responses, has_nul, is_unfinished, response_events, responses
 from antiphon.stores.sql.webhook_outbox import WebhookOutbox
-from antiphon.stores.sql.writes import WRITE_OFF, AppendEvents, FinishRecord, PutRecord, add_items, event_row, note_status
+from antiphon.stores.sql.writes import WRITE_OFF, AppendEvents, FinishRecord, PutRecord, add_items, end_values, event_row, note_status
 
 _MAX_EXPIRED = 100
 
@@ -106,12 +106,7 @@ class SqlBackgroundStore:
 
     async def end(self, record: ResponseRecord, closing_events: Callable[[int], EventRun], *, is_orphan: bool = False) -> bool:
         key: dict[str, object] = {"id": record.id, "tenant": record.tenant}
-        values: dict[str, object] = {
-            "of_id": record.id,
-            "of_tenant": record.tenant,
-            "new_status": record.status,
-            "new_body": record.body,
-        }
+        values = end_values(record) | {"of_tenant": record.tenant}
         statement = self._end_orphan if is_orphan else self._end
         outbox = self._new_outbox()
         async with self._database.write() as connection:

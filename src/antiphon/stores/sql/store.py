@@ -34,7 +34,7 @@ from antiphon.stores.sql.recordings import SqlSessionStore
 from antiphon.stores.sql.response_list import SqlResponseList
 from antiphon.stores.sql.usage import SqlUsageStore
 from antiphon.stores.sql.webhooks import SqlWebhookStore
-from antiphon.stores.sql.writes import WRITE_OFF, AppendEvents, DeleteRecord, FinishRecord, PutRecord, StoreWrite, write_batch
+from antiphon.stores.sql.writes import WRITE_OFF, AppendEvents, DeleteRecord, FinishRecord, PutRecord, StoreWrite, end_values, write_batch
 from antiphon.stores.vectors.indexes import SqlIndexRecords
 from antiphon.stores.vectors.stores import SqlVectorStoreRecords
 
@@ -140,9 +140,8 @@ class SqlStore:
             return [_record(row, ()) for row in rows]
 
     async def write_off(self, record: ResponseRecord) -> bool:
-        values: dict[str, object] = {"of_id": record.id, "new_status": record.status, "new_body": record.body}
         async with self._database.write() as connection:
-            is_written = (await connection.execute(self._write_off, values | self._orphan_values)).rowcount > 0
+            is_written = (await connection.execute(self._write_off, end_values(record) | self._orphan_values)).rowcount > 0
         self._forget_abandoned(record.id)
         return is_written
 

@@ -388,6 +388,11 @@ _END_BACKGROUND = _ONE_BACKGROUND.values(request=null(), ended_at=bindparam("now
 WRITE_OFF = (
     update(responses)
     .where(responses.c.id == bindparam("of_id"), is_unfinished)
-    .values(status=bindparam("new_status"), body=bindparam("new_body"), owner=null())
+    .values(status=bindparam("new_status"), body=bindparam("new_body"), notes=bindparam("new_notes"), owner=null())
 )
 """Ends a response; to be narrowed to an orphan."""
+
+
+def end_values(record: ResponseRecord) -> dict[str, object]:
+    """What `WRITE_OFF` writes, and of which response."""
+    return {"of_id": record.id, "new_status": record.status, "new_body": record.body, "new_notes": record.notes}

@@ -72,6 +72,16 @@ class RewriteSummary(Wire, kw_only=True):
     status: Literal["failed"] = "failed"
 
 
+class FailureNote(Wire, kw_only=True):
+    """
+    Why a response failed, as its `error` event says it. The response's own `error` has only codes that the original has.
+    """
+
+    code: str | None
+    type: str
+    message: str
+
+
 class ResponseNotes(Wire, kw_only=True):
     """
     What this dialect shows of a response and the original does not: kept beside the response.
@@ -80,11 +90,13 @@ class ResponseNotes(Wire, kw_only=True):
         routing: present where the server chose the model.
         answered_by: another model than the response's, if it has answered.
         rewrite: present where the text could not be rewritten.
+        failure: present where the response failed; absent also where an older server stored it.
     """
 
     routing: Opt[SummaryRouting] = UNSET
     answered_by: Opt[str] = UNSET
     rewrite: Opt[RewriteSummary] = UNSET
+    failure: Opt[FailureNote] = UNSET
 
 
 _notes_reader: Reader[ResponseNotes] = Reader(ResponseNotes)

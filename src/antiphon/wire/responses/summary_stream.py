@@ -297,6 +297,9 @@ class Summarizer:
         error: Opt[summary.SummaryError] = UNSET
         if is_filtered:
             error = summary.SummaryError(code=FILTER_CODE, message=_FILTER_MESSAGE)
+        elif is_set(notes.failure):
+            failure = notes.failure
+            error = summary.SummaryError(code=self.rules.error_code(failure.code, failure.type), message=failure.message)
         elif is_set(response.error):
             error = summary.SummaryError(code=self.rules.error_code(response.error.code), message=response.error.message)
         status = str(response.status)
