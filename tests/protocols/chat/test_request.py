@@ -316,6 +316,12 @@ def test_speech():
             "invalid_json_schema",
             "response_format.json_schema.schema",
         ),
+        ({"tools": [F, G, F]}, "invalid_value", "tools[2]"),
+        (
+            {"tools": [F], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}},
+            "empty_array",
+            "tool_choice.allowed_tools.tools",
+        ),
         ({"tools": [strict(STRANGE)]}, "invalid_function_parameters", "tools[0].function.parameters"),
         ({"functions": [strict(STRANGE)["function"]]}, "invalid_function_parameters", "functions[0].parameters"),
         (

@@ -304,6 +304,7 @@ REGEX = {"type": "custom", "name": "date", "format": {"type": "grammar", "syntax
         ({"tools": [F, F | {"name": "g", "parameters": STRANGE}]}, "invalid_function_parameters", "tools[1].parameters"),
         ({"tools": [namespace("n", F | {"parameters": STRANGE})]}, "invalid_function_parameters", "tools[0].tools[0].parameters"),
         ({"tools": [REGEX]}, "invalid_value", "tools[0].format.definition"),
+        ({"tools": [F], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, "empty_array", "tool_choice.tools"),
         (
             {"input": [QUESTION, {"type": "additional_tools", "role": "developer", "tools": [F | {"parameters": STRANGE}]}]},
             "invalid_function_parameters",
@@ -311,9 +312,15 @@ REGEX = {"type": "custom", "name": "date", "format": {"type": "grammar", "syntax
         ),
     ],
 )
-def test_a_schema_or_a_regular_expression_that_is_none_is_refused(fields, code, param):
+def test_what_no_model_can_be_held_to_is_refused(fields, code, param):
     assert refusal(capabilities=Capabilities(tools=True, custom_tools=True, json_schema=True), **fields) == (400, code, param)
 
 
 def test_a_schema_that_holds_nothing_may_be_anything():
     assert asked(tools=[F | {"parameters": STRANGE, "strict": False}]).respond.tools
+
+
+def test_a_picture_without_a_file_and_a_url_is_refused():
+    pictures = Capabilities(tools=True, images=True)
+    asks = {"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, {"type": "input_image"}]}
+    assert refusal(capabilities=pictures, input=[asks]) == (400, "missing_required_parameter", "input[0].content[1].file_id")

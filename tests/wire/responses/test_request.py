@@ -402,6 +402,8 @@ MISTAKES = [
         "integer_above_max_value",
         None,
     ),
+    ({"tools": [{"type": "custom", "name": ""}]}, "tools[0].name", "empty_string", None),
+    ({"tools": [{"type": "namespace", "name": "", "description": "", "tools": []}]}, "tools[0].name", "empty_string", None),
     ({"tools": [{"type": "mcp", "server_label": "a b"}]}, "tools[0].server_label", "invalid_value", None),
     ({"tools": [{"type": "mcp", "server_label": "a\n"}]}, "tools[0].server_label", "invalid_value", None),
     ({"tools": [{"type": "mcp", "server_label": ""}]}, "tools[0].server_label", "empty_string", None),

@@ -1,10 +1,10 @@
 """The tools of a chat, as the engine gets them, and the choice among them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import CustomTool, FunctionTool, Tool, ToolChoice
-from antiphon.errors import ClientError, tool_choice_not_found
+from antiphon.errors import ClientError, shorten, too_short, tool_choice_not_found
 from antiphon.protocols.chat.content import ContentContext
 from antiphon.wire.chat.request import ChatRequest
 from antiphon.wire.chat.tools import (
@@ -31,12 +31,22 @@ def to_tools(request: ChatRequest, capabilities: Capabilities, model: str) -> tu
     The tools of the request, or its functions, in the form from before tools.
 
     Raises:
-        ClientError: the model can't call one.
+        ClientError: the model can't call one, or two have one name.
     """
     functions = [ChatFunctionTool(function=each) for each in request.functions or ()]
     field = "functions" if functions else "tools"
     tools: list[ChatTool] = [*(request.tools or ()), *functions]
-    return tuple(_tool(tool, f"{field}[{index}]", capabilities, model) for index, tool in enumerate(tools))
+    return _with_own_names([_tool(tool, f"{field}[{index}]", capabilities, model) for index, tool in enumerate(tools)], field)
+
+
+def _with_own_names(tools: Sequence[Tool], field: str) -> tuple[Tool, ...]:
+    """The tools, no two of which have one name: no model could tell them apart."""
+    places: dict[str, int] = {}
+    for index, tool in enumerate(tools):
+        if (first := places.setdefault(tool.name, index)) != index:
+            message = f"Invalid '{field}[{index}]': '{shorten(tool.name)}' is the name of '{field}[{first}]' too. Rename one of them."
+            raise ClientError(message, code="invalid_value", param=f"{field}[{index}]")
+    return tuple(tools)
 
 
 def _tool(tool: ChatTool, path: str, capabilities: Capabilities, model: str) -> Tool:
@@ -118,6 +128,8 @@ def to_tool_choice(request: ChatRequest, tools: Iterable[Tool]) -> ToolChoice:
         case ChatFunctionChoice(function=reference) | ChatCustomChoice(custom=reference):
             return ToolChoice("required", _known_names([reference.name], names, field))
         case ChatAllowedTools(allowed_tools=choice):
+            if not choice.tools:
+                raise too_short("tool_choice.allowed_tools.tools", "array", 1, 0)
             choices = [each.function.name if isinstance(each, ChatFunctionChoice) else each.custom.name for each in choice.tools]
             return ToolChoice(choice.mode, _known_names(choices, names, field))
         case _:

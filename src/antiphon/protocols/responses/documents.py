@@ -18,8 +18,11 @@ def image_part(part: parts.InputImage | parts.OutputImage, path: str, context: T
     An image for the engine.
 
     Raises:
-        ClientError: the file is none.
+        ClientError: the file is none, or neither a file nor a URL is named.
     """
+    if not (part.file_id or part.image_url):
+        message = "One of 'file_id' or 'image_url' must be provided."
+        raise ClientError(message, code="missing_required_parameter", param=f"{path}.file_id")
     if not part.file_id:
         return engine_history.ImagePart(part.image_url or None, detail=value_or(part.detail, "auto"))
     document = context.documents.get(part.file_id)

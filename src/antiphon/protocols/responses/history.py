@@ -91,7 +91,7 @@ def _history_items(item: items.Item, path: str, context: TranslationContext) -> 
 def _tool_history_items(item: items.Item, path: str, context: TranslationContext) -> Iterable[engine_history.HistoryItem]:
     """The item of a tool that the engine does not have."""
     if type(item) in _UNSUPPORTED_ITEMS:
-        raise unsupported_value(path, item.type, None, SUPPORTED_ITEM_TYPES)
+        raise unsupported_value(path, item.type, None, _VALID_ITEM_TYPES)
     is_clients = context.capabilities.tools and isinstance(item, CLIENT_ITEM_TYPES)
     if not (context.omit_unsupported or is_clients or is_item_of(item, context.server_tools.types)):
         raise unsupported_value(path, item.type, context.model, SUPPORTED_ITEM_TYPES)
@@ -158,6 +158,7 @@ _ITEM_CONVERTERS = table(
 _UNSUPPORTED_ITEMS = (items.Compaction, items.CompactionTrigger, items.ConfigurationUpdate)
 """Items that change the meaning of the conversation if they are left out, so they are always refused."""
 
+_VALID_ITEM_TYPES = tuple(name for name in items.ITEM_TYPES if name not in {str(kind.__struct_config__.tag) for kind in _UNSUPPORTED_ITEMS})
 SUPPORTED_ITEM_TYPES = ("message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output")
 """The types of items that every engine understands."""
 

@@ -14,7 +14,7 @@ from msgspec import Struct, UnsetType, field
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.documents import FileContent
 from antiphon.engine_api.options import CustomTool, FunctionTool, HostedTool, Tool, ToolChoice
-from antiphon.errors import ClientError, shorten, tool_choice_not_found, unsupported_parameter
+from antiphon.errors import ClientError, shorten, too_short, tool_choice_not_found, unsupported_parameter
 from antiphon.protocols.client_tools.definitions import ClientTool, choice_types, client_tool
 from antiphon.protocols.client_tools.search import SEARCH_NAME, DeferredTool, ToolSearch
 from antiphon.protocols.omissions import Omissions
@@ -386,6 +386,8 @@ def tool_choice(request: CreateRequest, engine_tools: EngineTools) -> ToolChoice
             return ToolChoice("required")
         # Open Responses: a hard limit, which the server has to enforce.
         case tools.AllowedToolsChoice(mode=mode, tools=choices):
+            if not choices:
+                raise too_short("tool_choice.tools", "array", 1, 0)
             return ToolChoice(mode, _selected_tool_keys(choices, engine_tools))
         case None | UnsetType():
             return ToolChoice()

@@ -10,6 +10,7 @@ from antiphon.wire.codec.types import JsonDict, JsonValue, Maybe, Tagged, Typed,
 
 # `\Z` is what `$` is in JavaScript: Python's `$` also matches before a line end.
 ToolName = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_-]+\Z")]
+FreeName = Annotated[str, Meta(min_length=1, max_length=128)]
 ServerLabel = Annotated[str, Meta(min_length=1, pattern=r"^[a-zA-Z0-9_-]+\Z")]
 Callers = Maybe[list[Literal["direct", "programmatic"]]]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -46,7 +47,7 @@ class GrammarFormat(Tagged, kw_only=True, tag="grammar"):
 class CustomTool(Tagged, kw_only=True, tag="custom"):
     """A tool that is called with text instead of arguments."""
 
-    name: str
+    name: FreeName
     description: Maybe[str] = UNSET
     format: Maybe[TextFormat | GrammarFormat] = UNSET
     allowed_callers: Callers = UNSET
@@ -58,7 +59,7 @@ class NamespaceTool(Tagged, kw_only=True, tag="namespace"):
     """Tools under one name."""
 
     description: str
-    name: str
+    name: FreeName
     # Unknown members are kept for engines that take a namespace as it is.
     tools: list[FunctionTool | CustomTool | Unknown]
 
