@@ -184,9 +184,9 @@ def test_an_answer_that_grows_too_long_ends_as_incomplete():
 @pytest.mark.parametrize(
     ("event", "text"),
     [
-        ({"error": {"message": "out of memory", "type": "server_error", "code": None}}, "out of memory"),
-        ({"object": "error", "message": "boom", "code": 500}, "boom"),
-        ({**chunk(END), "error": "bad"}, "bad"),
+        ({"error": {"message": "out of memory", "type": "server_error", "code": None}}, "failed"),
+        ({"object": "error", "message": "boom", "code": 500}, "500"),
+        ({**chunk(END), "error": "bad"}, "failed"),
         (chunk(part({}, finish="abort")), "abort"),
         (b"{nonsense", "no chat completion"),
     ],

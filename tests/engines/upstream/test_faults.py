@@ -31,7 +31,7 @@ def test_any_error_becomes_a_fault_that_can_be_told(status, told, headers):
 
 def test_googles_errors_come_in_a_list():
     body = b'[{"error": {"code": 429, "message": "Quota exceeded.", "status": "RESOURCE_EXHAUSTED"}}]'
-    assert error_from_response(429, {}, body).message == "Quota exceeded."
+    assert error_from_response(429, {}, body).operator_message == "Quota exceeded."
 
 
 @given(JSON)
@@ -46,7 +46,7 @@ def test_an_error_within_errors_within_errors_is_told():
     told = "deep"
     for _ in range(5000):
         told = {"error": told}
-    assert "deep" in error_from_stream(told).message
+    assert error_from_stream(told).operator_message == "deep"
 
 
 @pytest.mark.parametrize("code", ["9" * 5000, 2**63 - 1, "²²²", -400, 4290, True, 4.5, [], {}], ids=range(9))
@@ -112,6 +112,20 @@ def test_a_date_to_come_back_at_is_that_long_from_now():
     assert 3000 < retry_after_s({"retry-after": at}) <= 3600
 
 
+@pytest.mark.parametrize("status", [401, 403, 404, 405, 408, 429, 500, 501, 502, 503, 504, 529])
+def test_what_an_upstream_says_about_itself_is_told_its_operator_alone(status):
+    told = "CUDA error at /opt/vllm/worker.py on host gpu-1 10.1.2.3"
+    body = msgspec.json.encode({"error": {"message": told, "code": status}})
+    for fault in (error_from_response(status, {}, body), error_from_stream(msgspec.json.decode(body)), error_from_stream(told)):
+        assert not any(detail in repr(fault.body()) for detail in ("CUDA", "/opt", "gpu-1", "10.1.2.3"))
+        assert fault.operator_message == told
+
+
+@pytest.mark.parametrize("status", [400, 409, 413, 422])
+def test_what_an_upstream_says_about_the_request_is_told(status):
+    assert error_from_response(status, {}, b'{"error": {"message": "top_p must be in (0, 1]"}}').message == "top_p must be in (0, 1]"
+
+
 @pytest.mark.parametrize(
     "message",
     [
@@ -122,5 +136,5 @@ def test_a_date_to_come_back_at_is_that_long_from_now():
 )
 def test_a_stack_trace_of_an_upstream_is_not_told(message):
     body = msgspec.json.encode({"error": {"message": message, "code": 500}})
-    faults = [error_from_response(500, {}, body), error_from_response(503, {}, body), error_from_stream(msgspec.json.decode(body)["error"])]
+    faults = [*(error_from_response(status, {}, body) for status in (400, 500, 503)), error_from_stream(msgspec.json.decode(body)["error"])]
     assert not any("engine" in fault.message or "main" in fault.message for fault in faults)

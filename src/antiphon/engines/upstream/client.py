@@ -324,6 +324,7 @@ class UpstreamClient:
         """The error, with this server's credentials removed from its texts, in case the upstream repeated them."""
         for secret in self._secrets:
             error.message = error.message.replace(secret, "…")
+            error.operator_message = error.operator_message.replace(secret, "…")
             error.type = error.type.replace(secret, "…")
             error.code = error.code and error.code.replace(secret, "…")
             error.param = error.param and error.param.replace(secret, "…")

@@ -2,7 +2,8 @@
 An upstream's errors, as errors of this API.
 
 A wrong key or address is the operator's mistake, not the client's: the client gets a 502 that says so. What the
-upstream says about the request itself is passed on in its own words; what it says about credentials never is.
+upstream says about the request itself is passed on in its own words. What it says about itself may name its paths, hosts
+and users: that goes to the operator alone, as the error's `operator_message`.
 """
 
 import datetime
@@ -41,30 +42,49 @@ def error_from_response(status: int, headers: Mapping[str, str], body: bytes) ->
     message, code, param = parse_error_body(body)
     if is_input_too_long(message, code):
         return input_too_long(message)
+    if status == 404 and _NO_MODEL.search(f"{code} {message}"):
+        return ClientError(message, code="model_not_found", param="model", status=404)
+    if status in (400, 409, 413, 422):
+        is_message = message and not _STACK_TRACE.search(message)
+        return ClientError(message if is_message else f"The model server refused the request ({status}).", code=code, param=param)
+    return _for_operator(_failure_error(status, code, retry_after_s(headers)), message)
+
+
+def _failure_error(status: int, code: str | None, after_s: float | None) -> ApiError:
+    """The error for a status that says nothing about the request."""
     match status:
         case 401 | 403:
             return UpstreamError(
                 f"The model server refused this server's credentials ({status}). Only this server's operator can fix that.",
                 code="upstream_credentials",
             )
-        case 404 if _NO_MODEL.search(f"{code} {message}"):
-            return ClientError(message, code="model_not_found", param="model", status=404)
         case 429:
+            is_quota = code == "insufficient_quota"
             return ApiError(
-                message or "The model server takes no more requests at the moment. Please try again later.",
+                "This server's quota at the model server is used up. Only this server's operator can change that."
+                if is_quota
+                else "The model server takes no more requests at the moment. Please try again later.",
                 status=429,
                 type="rate_limit_error",
-                code="insufficient_quota" if code == "insufficient_quota" else "rate_limit_exceeded",
-                retry_after_s=retry_after_s(headers),
+                code="insufficient_quota" if is_quota else "rate_limit_exceeded",
+                retry_after_s=after_s,
             )
-        case 400 | 409 | 413 | 422:
-            return ClientError(message or f"The model server refused the request ({status}).", code=code, param=param)
         case 503:
-            return overloaded_error(_append_message("The model server is overloaded or not ready", message), retry_after_s(headers))
+            return overloaded_error("The model server is overloaded or not ready. Please try again later.", after_s)
         case 408 | 504:
-            return UpstreamError(_append_message("The model server ran out of time", message), status=504, code="upstream_timeout")
+            return UpstreamError("The model server ran out of time. Please try again later.", status=504, code="upstream_timeout")
         case _:
-            return UpstreamError(_append_message(f"The model server failed ({status})", message), code="server_error")
+            return UpstreamError(f"The model server failed ({status}). {_WHAT_TO_DO}", code="server_error")
+
+
+_WHAT_TO_DO = "Please try again later. The operator finds the reason in this server's log."
+
+
+def _for_operator(error: ApiError, message: str) -> ApiError:
+    """The error, with the upstream's own words for the operator."""
+    if message:
+        error.operator_message = message
+    return error
 
 
 def overloaded_error(message: str, retry_after_s: float | None) -> UpstreamError:
@@ -80,7 +100,7 @@ def error_from_stream(error: object) -> ApiError:
     status = _status_code(error)
     if status is not None and status >= 400:
         return error_from_response(status, {}, msgspec.json.encode({"error": {"message": message, "code": code, "param": param}}))
-    return UpstreamError(_append_message("The model server failed", message), code=code or "server_error")
+    return _for_operator(UpstreamError(f"The model server failed. {_WHAT_TO_DO}", code=code or "server_error"), message)
 
 
 def input_too_long(message: str) -> ClientError:
@@ -140,10 +160,6 @@ def _status_code(error: object) -> int | None:
 
 _STACK_TRACE = re.compile(r"Traceback \(most recent call last\)|^\s*File \"[^\"]+\", line [0-9]+|^goroutine [0-9]+ \[", re.MULTILINE)
 """How a stack trace begins in Python and Go: it shows the paths and addresses of the upstream's machine."""
-
-
-def _append_message(what: str, message: str) -> str:
-    return f"{what}: {message}" if message and not _STACK_TRACE.search(message) else f"{what}."
 
 
 MAX_RETRY_AFTER_S = 86_400.0
