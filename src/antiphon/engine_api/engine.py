@@ -192,6 +192,7 @@ class BuildContext(Struct, frozen=True, kw_only=True):
         fetch: fetches URLs in requests.
         has_alternatives: whether other servers can take the place of this one: the engine then neither
             tries again by itself nor refuses requests, as the engine that chooses between the servers does both.
+        upstream_name: of this server among those; empty if it is the only one.
     """
 
     weights_folder: Path
@@ -201,6 +202,7 @@ class BuildContext(Struct, frozen=True, kw_only=True):
     observer: UpstreamObserver = NULL_OBSERVER
     fetch: Fetch = refuse_to_fetch
     has_alternatives: bool = False
+    upstream_name: str = ""
 
 
 Build = Callable[[str, Mapping[str, Any], BuildContext], Engine]

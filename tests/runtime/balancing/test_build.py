@@ -7,6 +7,7 @@ import pytest
 from antiphon.config.load import ModelEntry, load
 from antiphon.errors import ServerError
 from antiphon.runtime.balancing.build import build_engine, fallback_problems
+from antiphon.runtime.core.engine_types import load_builder
 from antiphon.runtime.registry import ModelRegistry
 from support.runtime.upstream_pools import CONTEXT
 
@@ -63,6 +64,18 @@ def test_names_are_numbered_and_options_shared():
     assert [each.concurrency for each in limits] == [8, 2]
     assert [each.affinity_floor for each in limits] == [8, 2]
     assert [each.failures for each in limits] == [3, 3]
+
+
+def test_an_engine_knows_the_name_of_its_upstream_for_the_log():
+    names = []
+
+    def build_one(model, options, context):
+        names.append(context.upstream_name)
+        return load_builder("chat")(model, options, context)
+
+    table = {"base_url": URL}
+    build_engine(entry(upstreams=[table, {**table, "name": "gpu"}]), CONTEXT, {}.__getitem__, find_builder=lambda _engine: build_one)
+    assert names == ["upstream-1", "gpu"]
 
 
 def test_the_engine_responses_may_have_several_too():

@@ -231,8 +231,7 @@ class OmniWorker:
             return session
         if failure.reason in _BUSY_REASONS:
             return None
-        self._upstream.count_failure(failure.reason)
-        raise self._upstream.redact(failure.error)
+        raise self._upstream.report_failure(failure.error, failure.reason)
 
     def is_compatible(self, session: BackendSession, mode: Mode) -> bool:
         return self._options.protocol == "backend" or session.mode == mode

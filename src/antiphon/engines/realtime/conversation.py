@@ -285,8 +285,7 @@ class RealtimeUpstreamConversation:
     def on_connection_lost(self, connection: "_Connection", error: ApiError) -> None:
         """The connection is lost; the next command makes another."""
         if self._connection is connection:
-            self.access.upstream.count_failure("broke_off")
-            self._fail(error)
+            self._fail(self.access.upstream.report_failure(error, "broke_off"))
 
     def _fail(self, error: ApiError) -> None:
         # First: the client may send commands while it takes the events.

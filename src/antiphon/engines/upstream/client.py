@@ -27,6 +27,7 @@ from antiphon.engine_api.model_options import convert_options, option_problems
 from antiphon.engines.upstream.circuit_breaker import CircuitBreaker, CircuitState
 from antiphon.engines.upstream.concurrency import ConcurrencyLimit
 from antiphon.engines.upstream.connection_pool import HttpConnectionPool, UpstreamAddress
+from antiphon.engines.upstream.failure_log import FailureLog
 from antiphon.engines.upstream.fast_path import ReadAccount
 from antiphon.engines.upstream.faults import overloaded_error
 from antiphon.engines.upstream.http_connection import HttpConnection
@@ -38,7 +39,7 @@ from antiphon.engines.upstream.http_exchange import (
     ResponseLimits,
     UpstreamFailure,
 )
-from antiphon.errors import ApiError, ServerError, UpstreamError, did_you_mean
+from antiphon.errors import ApiError, ClientError, ServerError, UpstreamError, did_you_mean
 from antiphon.masking import is_secret, mask_address
 
 BACKOFF_S = (0.1, 0.4, 1.0)
@@ -199,6 +200,7 @@ class UpstreamClient:
         self.response_limits = ResponseLimits(options.max_response_bytes, options.max_response_events)
         self._model = model
         self._build_context = build_context
+        self._failure_log = FailureLog(model, build_context.upstream_name)
         try:
             url = _parse_base_url(options.base_url)
         except ValueError as error:
@@ -330,9 +332,24 @@ class UpstreamClient:
             error.param = error.param and error.param.replace(secret, "…")
         return error
 
-    def count_failure(self, reason: str) -> None:
-        """Count a failure in the metrics, without effect on the circuit breaker; `reason` is one word."""
+    def report_failure(self, error: ApiError, reason: str) -> ApiError:
+        """Count and log that a request failed; `reason` is one word. Returns the error as its client may see it."""
+        error.cause = reason
+        self.redact(error)
+        # What is wrong with a request may quote it, and its client is told.
+        self.count_failure(reason, "" if isinstance(error, ClientError) else error.operator_message)
+        return error
+
+    def count_failure(self, reason: str, message: str = "") -> None:
+        """
+        Count a failure in the metrics and log it, without effect on the circuit breaker.
+
+        Args:
+            reason: one word.
+            message: what the upstream said, without secrets.
+        """
         self._build_context.observer.on_upstream_error(self._model, reason)
+        self._failure_log.add(reason, message)
 
     def count_mend(self, kind: str) -> None:
         """Count an answer that was mended; `kind` is one word."""
@@ -360,11 +377,10 @@ class UpstreamClient:
             outcome = None  # its error has a traceback that leads here, and on to the request
 
     async def _back_off(self, failure: UpstreamFailure, pause_s: float | None, on_retry: Callable[[], None]) -> None:
-        self.count_failure(failure.reason)
+        self.report_failure(failure.error, failure.reason)
         if pause_s is None or not failure.may_retry or failure.retry_after_s > MAX_RETRY_WAIT_S:
             try:
-                failure.error.cause = failure.reason
-                raise self.redact(failure.error)
+                raise failure.error
             finally:
                 del failure  # as above
         on_retry()

@@ -21,7 +21,7 @@ from antiphon.engine_api.fast_path import TextRoute
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.upstream.client import UpstreamClient
 from antiphon.engines.upstream.fast_path import FastPath, FastPathLearner, ReadAccount, TextTemplate, event_frame
-from antiphon.engines.upstream.http_exchange import HttpExchange, UpstreamFailure
+from antiphon.engines.upstream.http_exchange import HttpExchange, UpstreamFailure, answer_failure_reason
 from antiphon.engines.upstream.models import UpstreamModels
 from antiphon.errors import ApiError, shutting_down
 from antiphon.open_conversations import OpenConversations
@@ -315,7 +315,11 @@ class _Request:
         await upstream.stream(self._request_bytes, self, self._on_exchange, self._on_retry, self._exchange)
         self.give_back_slot()
         if _concludes(self._reader):
-            self._emit(await self._reader.conclude(), is_last=True)
+            try:
+                batch = await self._reader.conclude()
+            except ApiError as error:
+                raise upstream.report_failure(error, answer_failure_reason(error)) from None
+            self._emit(batch, is_last=True)
 
     def cancel(self) -> None:
         """Stop; the task, or the end of the exchange, delivers the last event."""

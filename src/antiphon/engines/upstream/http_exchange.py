@@ -111,6 +111,11 @@ Statuses that count as failures of the upstream. A 500 does not: some servers an
 """
 
 
+def answer_failure_reason(error: ApiError) -> str:
+    """Why an answer that began as one is none: it can't be read, or tells of a failure; or it refuses the request."""
+    return "garbled" if isinstance(error, UpstreamError) else "refused"
+
+
 class HttpExchange:
     """
     The receiver of one response.
@@ -235,7 +240,7 @@ class HttpExchange:
             elif account.remaining_bytes < 0 or account.remaining_events < 0:
                 self._end_at_limit()
         except ApiError as error:
-            self._resolve(UpstreamFailure(error, "garbled" if isinstance(error, UpstreamError) else "refused"), abort_connection=True)
+            self._resolve(UpstreamFailure(error, answer_failure_reason(error)), abort_connection=True)
         except EventTooLarge as error:
             self._fail_malformed(f"sent {error}")
 

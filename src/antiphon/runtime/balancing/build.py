@@ -121,7 +121,13 @@ def _build_balanced(
 def _build_upstream(entry: ModelEntry, table: UpstreamTable, index: int, context: BuildContext, find_builder: FindBuilder) -> Engine:
     label = f"{entry.name}/{table.limits.name}"
     notice: Callable[[str], None] = lambda line: context.notice(f"Upstream '{table.limits.name}': {line}")  # noqa: E731
-    own_context = structs.replace(context, observer=_UpstreamErrors(label, context.observer), notice=notice, has_alternatives=True)
+    own_context = structs.replace(
+        context,
+        observer=_UpstreamErrors(label, context.observer),
+        notice=notice,
+        has_alternatives=True,
+        upstream_name=table.limits.name,
+    )
     try:
         return find_builder(entry.engine)(entry.name, table.options, own_context)
     except ServerError as error:
