@@ -3,6 +3,8 @@
 import asyncio
 
 import pytest
+import structlog
+from structlog.testing import capture_logs
 
 from antiphon.engine_api.events import ResponseFailed
 from antiphon.errors import ApiError, UpstreamError
@@ -117,6 +119,61 @@ def test_a_429_rests_as_it_says_and_opens_nothing():
     assert pool.upstreams[0].view().rest_s == 7
     clock.now += 7
     assert states(pool) == ["ready", "ready"]
+
+
+@pytest.fixture
+def rests():
+    """What the log says of upstreams that rest: why, and for how long."""
+    configuration = structlog.get_config()
+    structlog.reset_defaults()  # servers of other tests in this process may have left a higher level
+    with capture_logs() as lines:
+        yield lambda: [(line["reason"], line["seconds"]) for line in lines if line["event"] == "upstream_rests"]
+    structlog.configure(**configuration)
+
+
+LIMITED = {"cause": "429", "status": 429, "code": "rate_limit_exceeded", "retry_after_s": 7}
+
+
+def test_a_429_is_logged_once_for_as_long_as_its_upstream_rests(rests):
+    clock = Clock()
+    upstream = pool_of(clock, {}, {}).upstreams[0]
+    fail(upstream, 9, **LIMITED)
+    assert rests() == [("429", 7.0)]
+    clock.now += 7
+    fail(upstream, **LIMITED)
+    assert rests() == [("429", 7.0)] * 2
+
+
+def test_a_429_to_a_trial_is_logged_with_the_rest_that_it_asks_for(rests):
+    clock = Clock()
+    upstream = pool_of(clock, {}, {}).upstreams[0]
+    fail(upstream, 5)
+    clock.now += upstream.view().rest_s
+    fail(upstream, **LIMITED)
+    assert [reason for reason, _ in rests()] == ["500", "429"]
+    assert rests()[1][1] == upstream.view().rest_s == 7.0
+
+
+def test_a_503_that_says_when_to_come_back_is_logged(rests):
+    upstream = pool_of(Clock(), {}, {}).upstreams[0]
+    fail(upstream, 2, cause="503", status=503, retry_after_s=20)
+    assert rests() == [("503", 20.0)]
+
+
+def test_requests_that_fail_while_their_upstream_rests_are_no_new_rests(rests):
+    upstream = pool_of(Clock(), {}, {}).upstreams[0]
+    fail(upstream, 9)
+    assert [reason for reason, _ in rests()] == ["500"]
+
+
+def test_a_trial_that_its_client_cancels_is_no_new_rest(rests):
+    clock = Clock()
+    upstream = pool_of(clock, {}, {}).upstreams[0]
+    fail(upstream, 5)
+    clock.now += upstream.view().rest_s
+    upstream.begin(is_affine=False)
+    upstream.record_abandonment()
+    assert [reason for reason, _ in rests()] == ["500"]
 
 
 def test_where_most_are_out_those_that_merely_fail_are_asked_all_the_same():

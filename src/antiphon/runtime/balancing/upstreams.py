@@ -159,20 +159,20 @@ class ModelUpstream:
     @property
     def is_limited(self) -> bool:
         """Whether it has said that it takes no more requests for now, or has as many as it may have in a minute."""
-        return not self.is_open and (self._is_limited if self._clock() < self._rest_until else self._rate_wait_s() > 0)
+        return not self.is_open and (self._is_limited if self._is_resting else self._rate_wait_s() > 0)
 
     def condition(self, *, ignores_breaker: bool = False) -> UpstreamCondition:
         """Whether it takes a request now, and if not, why."""
         if self.is_open and not ignores_breaker:
             return "open"
         # Also while breakers are ignored: a server that says when to come again is believed.
-        if self._clock() < self._rest_until:
+        if self._is_resting:
             return "resting"
         return "full" if self.outstanding >= self.limits.concurrency or self._rate_wait_s() > 0 else "ready"
 
     def wait_s(self) -> float:
         """The seconds until it may take a request again, as far as the clock decides that."""
-        return max(self._breaker.remaining_s(), self._rest_until - self._clock(), self._rate_wait_s())
+        return max(self._rest_s, self._rate_wait_s())
 
     def begin(self, *, is_affine: bool) -> None:
         """Count a request that is sent to it."""
@@ -219,6 +219,7 @@ class ModelUpstream:
         kind = classify(failure)
         self._is_limited = kind is FailureKind.RATE_LIMIT
         self._observer.on_upstream_attempt(self._label, describe_failure(failure))
+        state, is_resting = self._breaker.state, self._is_resting
         # An earlier answer may have asked for a longer rest.
         self._rest_until = max(self._rest_until, self._clock() + rest_s(failure, kind))
         if kind is FailureKind.BREAKDOWN:
@@ -240,6 +241,9 @@ class ModelUpstream:
             self._breaker.record_abandonment()
         else:  # a proper refusal is an answer
             self._record_health()
+        # A rest that the upstream asked for; one of its breaker was logged as that opened.
+        if self._is_resting and not is_resting and self._breaker.state is state:
+            self._log_rest()
 
     def view(self) -> UpstreamView:
         """Its state and its counters, for operators."""
@@ -274,6 +278,16 @@ class ModelUpstream:
         return max(requests_s, tokens_s)
 
     @property
+    def _is_resting(self) -> bool:
+        """Whether it has said when to come again, and that is not yet."""
+        return self._clock() < self._rest_until
+
+    @property
+    def _rest_s(self) -> float:
+        """The rest that is in force: its breaker's, or the longer one that it asked for."""
+        return max(self._breaker.remaining_s(), self._rest_until - self._clock())
+
+    @property
     def _slow_start_factor(self) -> float:
         if self._well_since is None or self._slow_start_s <= 0:
             return 1.0
@@ -282,12 +296,17 @@ class ModelUpstream:
 
     def _on_breaker_state(self, state: CircuitState) -> None:
         self._observer.on_upstream_state(self._label, state.value)
-        log = structlog.get_logger()
         if state is CircuitState.OPEN:
-            log.warning("upstream_rests", upstream=self._label, reason=self._reason, seconds=round(self._breaker.remaining_s(), 1))
+            self._log_rest()
         elif state is CircuitState.CLOSED:
             self._well_since = self._clock()
-            log.info("upstream_well", upstream=self._label)
+            structlog.get_logger().info("upstream_well", upstream=self._label)
+
+    def _log_rest(self) -> None:
+        """Log how long it gets no requests, if it rests at all."""
+        seconds = round(self._rest_s, 1)
+        if seconds > 0:
+            structlog.get_logger().warning("upstream_rests", upstream=self._label, reason=self._reason, seconds=seconds)
 
 
 class NoUpstream(Exception):
