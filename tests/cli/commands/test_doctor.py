@@ -109,6 +109,20 @@ def test_a_model_that_is_configured_wrongly_is_missing(antiphon, home, free_port
     )
 
 
+def test_a_key_that_is_not_set_is_a_note(antiphon, home, taken_port):
+    (home / "antiphon.toml").write_text(
+        f'[[models]]\nname = "a"\nengine = "chat"\nbase_url = "http://127.0.0.1:{taken_port}/v1"\napi_key_env = "NOT_SET"\n'
+    )
+    result = antiphon("doctor", "--json", ANTIPHON_PORT="0")
+    assert [(found["state"], found["detail"]) for found in result.json if found["subject"] == "models"] == [
+        ("ok", "a"),
+        ("note", "Model 'a': NOT_SET is not set in the environment, so its server gets requests without a key"),
+    ]
+    assert result.code == 0
+    with_key = antiphon("doctor", "--json", ANTIPHON_PORT="0", NOT_SET="sk-1")
+    assert by_subject(with_key)["models"]["state"] == "ok"
+
+
 def test_mistakes_in_the_configuration_are_told_apart(antiphon, home):
     (home / "antiphon.toml").write_text("[server]\nprot = 1\nhots = 1\n")
     assert by_subject(antiphon("doctor", "--json"))["configuration"]["detail"].count("; " + str(home)) == 1

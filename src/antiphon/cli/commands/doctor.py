@@ -116,11 +116,13 @@ def check_packages() -> Finding:
 
 def check_models(config: Config) -> Iterator[Finding]:
     """Whether the models can be served as configured."""
-    if problems := list(checks.model_problems(config)):
+    notices: list[str] = []
+    if problems := list(checks.model_problems(config, notices.append)):
         yield from (Finding("models", "missing", problem.removesuffix("."), "see the reference of its engine") for problem in problems)
     else:
         names = ", ".join(model.name for model in config.models)
         yield Finding("models", "ok", names or "none configured, so the default one is served")
+    yield from (Finding("models", "note", notice.removesuffix(".")) for notice in notices)
 
 
 def check_routing(config: Config) -> Iterator[Finding]:
