@@ -91,6 +91,18 @@ def test_a_server_that_closes_instead_of_beginning_is_named_with_its_reason():
     playing(scenario, greeting=closing)
 
 
+def test_what_a_server_says_of_itself_as_it_closes_is_for_the_operator():
+    async def closing(session):
+        await session.socket.close(code=1011, message=b"worker 7 on gpu-1 died")
+
+    async def scenario(conversation, heard, _server):
+        conversation.send(ask("resp_1"))
+        broke = await heard.end_of()
+        assert "(1011)" in broke.message and "gpu" not in broke.message
+
+    playing(scenario, greeting=closing)
+
+
 def test_a_server_behind_tls_is_trusted_by_an_authority_that_is_named(certificates):
     async def scenario(conversation, heard, _server):
         conversation.send(ask("resp_1"))

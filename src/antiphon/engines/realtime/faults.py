@@ -1,5 +1,6 @@
 """The errors of a Realtime server as errors of this server."""
 
+import re
 from collections.abc import Callable
 
 import msgspec
@@ -74,6 +75,9 @@ def error_from_event(event: ErrorEvent | Unknown) -> RealtimeError:
     )
 
 
+_CLOSE_REASON = re.compile(r"[a-z_]+\.[a-z_]+")
+
+
 def close_error(code: int, reason: str) -> ApiError:
     """The error of a closed connection; the API's close reasons have the form `type.code`."""
     _, _, error_code = reason.partition(".")
@@ -82,8 +86,11 @@ def close_error(code: int, reason: str) -> ApiError:
         return error_from_response(status, {}, b"")
     if status is not None:
         return error_from_response(status, {}, msgspec.json.encode({"error": {"message": reason, "code": error_code or None}}))
-    suffix = f" ({code}{': ' + reason if reason else ''})" if code else ""
-    return UpstreamError(f"The model server closed the connection{suffix}.", code="upstream_broke_off")
+    # Other words may name the server's paths and hosts.
+    words = f": {reason}" if _CLOSE_REASON.fullmatch(reason) else ""
+    error = UpstreamError(f"The model server closed the connection{f' ({code}{words})' if code else ''}.", code="upstream_broke_off")
+    error.operator_message = f"{error.message} {reason}" if reason and not words else error.message
+    return error
 
 
 def _text_field(error: RealtimeError | StatusError | None, name: str) -> str:
