@@ -126,7 +126,15 @@ async def chat():
             await heard.end_of(id)
 
 
-WHOLE_ENGINE = {"BuildContext", "UpstreamClient", "UpstreamOptions", "HttpConnectionPool", "CircuitBreaker", "ConcurrencyLimit"}
+WHOLE_ENGINE = {
+    "BuildContext",
+    "UpstreamClient",
+    "UpstreamOptions",
+    "HttpConnectionPool",
+    "CircuitBreaker",
+    "ConcurrencyLimit",
+    "FailureLog",
+}
 """Of an engine before a server, which is there as long as the process."""
 
 LINK = {"LinkEndpoint", "FrameDecoder", "RemoteEngine", "ConversationServer", "Hello", "Capabilities", "ScriptedEngine", "Script"}
