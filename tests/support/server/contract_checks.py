@@ -35,6 +35,10 @@ CHAT_REASONS = [
     (None, "functions"),
     (None, "function_call"),
     (None, "top_logprobs"),
+    ("empty_array", "tool_choice.allowed_tools.tools"),
+    ("invalid_value", "tools[]"),  # of another one's name
+    ("invalid_value", "functions[]"),
+    ("invalid_value", "tools[].custom.format.grammar.definition"),  # no regular expression
 ]
 """Fields that exclude or need each other, and messages that don't belong together."""
 
@@ -104,6 +108,9 @@ REASONS = {
     ("invalid_value", "prompt.id"),
     ("invalid_value", "session.output_modalities"),
     ("invalid_value", "tool_choice"),
+    ("empty_array", "tool_choice.tools"),
+    ("invalid_value", "tools[].format.definition"),  # no regular expression
+    ("invalid_value", "tools[].name"),  # another one's
     ("missing_required_parameter", "input"),  # without anything for the model
     ("mutually_exclusive_parameters", "file_id"),  # and `file`
     ("mutually_exclusive_parameters", "previous_response_id"),
@@ -123,6 +130,8 @@ REASONS = {
 ALWAYS_GOOD = {
     "unsupported_parameter",  # the model can't do it
     "unsupported_value",
+    "invalid_function_parameters",  # no JSON Schema
+    "invalid_json_schema",
     "invalid_url",  # of media, by which none can be given; the original announces no pattern either
 }
 """Error codes that are a reason whatever their parameter is."""
